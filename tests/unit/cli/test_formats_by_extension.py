@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from tidemark.cli.app import app
-from tidemark.cli.consume.options import ConsumeOptions, Shape
+from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.cli.produce.options import InputFormat, Job
+from tidemark.client.outputs.shape import Shape
 from typer.testing import CliRunner
 
 EXTENSIONS = [

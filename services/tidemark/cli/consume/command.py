@@ -10,8 +10,9 @@ import typer
 
 from tidemark.cli.common.connection import need_bootstrap
 from tidemark.cli.common.options import check_delimiter
-from tidemark.cli.common.record_format import Start, parse_start
-from tidemark.cli.consume.options import ConsumeOptions, Shape
+from tidemark.cli.consume.options import ConsumeOptions
+from tidemark.client.outputs.record_format import Start, parse_start
+from tidemark.client.outputs.shape import Shape
 
 
 def consume(options: ConsumeOptions) -> None:

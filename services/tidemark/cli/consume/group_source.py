@@ -10,9 +10,10 @@ from typing import Final, Self
 import pyarrow as pa
 
 from tidemark.cli.common.output import print_warning
-from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions, Shape
-from tidemark.cli.consume.typed_outputs import columns_to_read, next_offset, reader_of
+from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.outputs.shape import Shape
+from tidemark.client.outputs.typed_rows import columns_to_read, next_offset, reader_of
 from tidemark.client.records import PartitionBatch
 from tidemark.client.sync.producer_consumer import Consumer
 from tidemark.client.typed.batch_rows import BatchRows

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,21 +11,13 @@ import typer
 
 from tidemark.cli.common import completion
 from tidemark.cli.common.options import BootstrapOption
-from tidemark.cli.common.record_format import format_of
+from tidemark.client.outputs.record_format import format_of
+from tidemark.client.outputs.shape import Shape
 
 CLIENT_ID: Final = "tidemark consume"
 _DEADLINE_S: Final = 30.0
 _CONNECT_S: Final = 1.0
 """Below this time, a --timeout gets up to half a second more for the connection, up to this time."""
-
-
-class Shape(StrEnum):
-    """Output format of the records."""
-
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
-    PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from tidemark.cli.common.output import counted
 from tidemark.cli.common.process import give_up_output
 from tidemark.cli.common.progress_line import ProgressLine
 from tidemark.cli.consume.options import ConsumeOptions
-from tidemark.cli.consume.outputs import open_sink
-from tidemark.cli.consume.sink import Sink
+from tidemark.client.outputs.record_rows import open_sink
+from tidemark.client.outputs.sink import Sink
 from tidemark.client.records import PartitionBatch
 from tidemark.client.units import shown_bytes
 from tidemark.model import ErrorCode, TidemarkError

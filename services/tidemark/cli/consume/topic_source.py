@@ -9,10 +9,10 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from tidemark.cli.common.record_format import Start
 from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
-from tidemark.cli.consume.typed_outputs import next_offset, reader_of
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.outputs.record_format import Start
+from tidemark.client.outputs.typed_rows import next_offset, reader_of
 from tidemark.client.records import PartitionBatch
 
 _RETRY_S: Final = 0.1

@@ -22,7 +22,7 @@ from tidemark.cli.common.options import (
     refuse_json_question,
 )
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
-from tidemark.cli.common.record_format import parse_start
+from tidemark.client.outputs.record_format import parse_start
 from tidemark.model import TidemarkError, TopicPartition
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.cli.common.record_format import Start
 from tidemark.client import Consumer, Timestamp
+from tidemark.client.outputs.record_format import Start
 from tidemark.client.sync.groups import Groups
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 

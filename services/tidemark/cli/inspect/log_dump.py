@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from tidemark.cli.common.output import Output, print_json, print_line, print_table
 from tidemark.cli.common.process import give_up_output
-from tidemark.cli.common.record_format import moment, named_bytes, shown_bytes_of
 from tidemark.cli.common.schema_source import saved_schema
-from tidemark.cli.common.typed_json import columns_of, encode_json, json_rows
+from tidemark.client.outputs.record_format import moment, named_bytes, shown_bytes_of
+from tidemark.client.outputs.typed_json import columns_of, encode_json, json_rows
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
 from tidemark.record.envelope import KNOWN_ATTRIBUTES, Attributes, Batch, Codec, Envelope

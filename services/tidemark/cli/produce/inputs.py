@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
-from tidemark.cli.common.record_format import microseconds
+from tidemark.client.outputs.record_format import microseconds
 from tidemark.client.serializers import to_json
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from tidemark.cli.common import completion
-from tidemark.cli.common.record_format import format_of
+from tidemark.client.outputs.record_format import format_of
 
 
 class Acks(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final, TextIO
 
-from tidemark.cli.common.typed_json import encode_json
+from tidemark.client.outputs.typed_json import encode_json
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.core.schemas.refusals import path_text
 from tidemark.model import ErrorCode, TidemarkError

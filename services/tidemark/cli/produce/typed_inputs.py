@@ -16,10 +16,10 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.cli.common.typed_json import json_rows
 from tidemark.cli.produce.inputs import BYTE_ORDER_MARK, LINE_BYTES_MAX, headers_of, line_blocks, parquet_batches
 from tidemark.cli.produce.rejects import Rejects, refusal
 from tidemark.cli.produce.typed_values import converted, json_reader, parse_json, text_reader
+from tidemark.client.outputs.typed_json import json_rows
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.client.typed.record_rows import RecordRows, Values

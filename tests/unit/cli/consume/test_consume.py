@@ -12,10 +12,11 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tidemark.cli.consume.options import ConsumeOptions, Shape
-from tidemark.cli.consume.outputs import open_sink
+from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.cli.consume.run import Reading, copy
-from tidemark.cli.consume.typed_outputs import reader_of
+from tidemark.client.outputs.record_rows import open_sink
+from tidemark.client.outputs.shape import Shape
+from tidemark.client.outputs.typed_rows import reader_of
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.records import PartitionBatch
 from tidemark.client.typed.record_values import EPOCH

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
-from tidemark.cli.common.record_format import record_json, record_text
 from tidemark.cli.produce.inputs import Columns, csv_chunks, json_chunks, line_blocks, parquet_chunks, text_chunks
+from tidemark.client.outputs.record_format import record_json, record_text
 from tidemark.client.records import ConsumerRecord
 from tidemark.model import ErrorCode, TidemarkError
 

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from pyarrow import parquet
-from tidemark.cli.consume.options import ConsumeOptions, Shape
-from tidemark.cli.consume.typed_outputs import open_typed_sink, reader_of
+from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.cli.produce.rejects import Rejects
 from tidemark.cli.produce.typed_inputs import TypedInput
+from tidemark.client.outputs.shape import Shape
+from tidemark.client.outputs.typed_rows import open_typed_sink, reader_of
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.records import PartitionBatch
 from tidemark.core.schemas.ddl import draft_from_ddl

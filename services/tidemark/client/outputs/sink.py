@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of `consume` in one format."""
+"""An output of records in one format."""
 
 from __future__ import annotations
 

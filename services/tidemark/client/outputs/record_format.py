@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text and JSON of a record, as `consume` and `log dump` print them; and the start position of `consume`. Pure."""
+"""Text and JSON of a record, as commands and the console show them; and the start position of `consume`. Pure."""
 
 from __future__ import annotations
 

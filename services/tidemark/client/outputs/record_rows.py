@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output formats of `consume`: lines, JSON lines, CSV and Parquet."""
+"""Output of records without a schema: lines, JSON lines, CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from tidemark.cli.common.record_format import record_json, record_text
-from tidemark.cli.consume.options import ConsumeOptions, Shape
-from tidemark.cli.consume.sink import CsvSink, ParquetSink, Sink
-from tidemark.cli.consume.typed_outputs import open_typed_sink
+from tidemark.client.outputs.record_format import record_json, record_text
+from tidemark.client.outputs.shape import OutputOptions, Shape
+from tidemark.client.outputs.sink import CsvSink, ParquetSink, Sink
+from tidemark.client.outputs.typed_rows import open_typed_sink
 from tidemark.client.records import PartitionBatch, records_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import OFFSET_SCHEMA
@@ -37,7 +37,7 @@ class Lines(Sink):
         self._file.write(b"\n".join(lines))
 
 
-def open_sink(file: BinaryIO, options: ConsumeOptions, typed: pa.Schema | None = None) -> Sink:
+def open_sink(file: BinaryIO, options: OutputOptions, typed: pa.Schema | None = None) -> Sink:
     """The sink for the format of the output; `typed`: Arrow schema of the rows of a typed topic."""
     if typed is not None:
         return open_typed_sink(file, options, typed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of `consume` for a typed topic: JSON lines, CSV, or Parquet with the topic's columns."""
+"""Output of the records of a typed topic: JSON lines, CSV, or Parquet with the topic's columns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.cli.common.record_format import moment, named_bytes
-from tidemark.cli.common.typed_json import columns_of, encode_json, json_converter, json_rows
-from tidemark.cli.consume.options import ConsumeOptions, Shape
-from tidemark.cli.consume.sink import CsvSink, ParquetSink, Sink
+from tidemark.client.outputs.record_format import moment, named_bytes
+from tidemark.client.outputs.shape import OutputOptions, Shape
+from tidemark.client.outputs.sink import CsvSink, ParquetSink, Sink
+from tidemark.client.outputs.typed_json import columns_of, encode_json, json_converter, json_rows
 from tidemark.client.records import PartitionBatch
 from tidemark.client.typed.batch_rows import OF_RECORDS, SYSTEM_COLUMNS, BatchRows
 from tidemark.core.schemas.model import TopicSchema
@@ -28,7 +28,7 @@ _compute: Any = pc
 _Line = Callable[[PartitionBatch], list[str]]
 
 
-def columns_to_read(options: ConsumeOptions) -> list[str] | None:
+def columns_to_read(options: OutputOptions) -> list[str] | None:
     """The columns to ask brokers for; None: all of the topic, and OF_RECORDS."""
     named = options.named_columns
     if named is None:
@@ -43,7 +43,7 @@ def columns_to_read(options: ConsumeOptions) -> list[str] | None:
     return list(dict.fromkeys((*named, *beside)))
 
 
-def reader_of(options: ConsumeOptions, versions: Mapping[int, TopicSchema]) -> BatchRows | None:
+def reader_of(options: OutputOptions, versions: Mapping[int, TopicSchema]) -> BatchRows | None:
     """Reads the batches of the topic for these options; None for a topic without a schema.
 
     A table keeps the version of its beginning; lines have the newest version.
@@ -52,8 +52,8 @@ def reader_of(options: ConsumeOptions, versions: Mapping[int, TopicSchema]) -> B
         TidemarkError: INVALID_REQUEST: no such column, or the topic has none.
     """
     if not versions:
-        if options.columns is not None:
-            sentence = f"topic {options.topic} has no schema, so its records have no columns: leave --columns out"
+        if options.named_columns is not None:
+            sentence = f"topic {options.topic} has no schema, so its records have no columns: leave the columns out"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
         return None
     version = max(versions) if options.shape in (Shape.CSV, Shape.PARQUET) else None
@@ -67,7 +67,7 @@ def next_offset(rows: pa.RecordBatch) -> int:
     return last + 1
 
 
-def names_to_write(options: ConsumeOptions, schema: pa.Schema) -> list[str]:
+def names_to_write(options: OutputOptions, schema: pa.Schema) -> list[str]:
     """The columns of the output, in order; those of the topic as `schema` has them.
 
     Args:
@@ -101,7 +101,7 @@ class TypedLines(Sink):
         self._file.write("".join(f"{line}\n" for line in self._lines(batch)).encode())
 
 
-def open_typed_sink(file: BinaryIO, options: ConsumeOptions, schema: pa.Schema) -> Sink:
+def open_typed_sink(file: BinaryIO, options: OutputOptions, schema: pa.Schema) -> Sink:
     """The sink for the format of the output.
 
     Args:
@@ -132,7 +132,7 @@ def _of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def _values(batch: PartitionBatch, options: ConsumeOptions) -> list[dict[str, Any] | None]:
+def _values(batch: PartitionBatch, options: OutputOptions) -> list[dict[str, Any] | None]:
     """The rows as JSON objects; None for a deleted row."""
     rows = _with_partition(batch, batch.rows)
     found = json_rows(rows, names_to_write(options, rows.schema))
@@ -140,7 +140,7 @@ def _values(batch: PartitionBatch, options: ConsumeOptions) -> list[dict[str, An
     return [None if gone else row for row, gone in zip(found, deleted, strict=True)]
 
 
-def _text_lines(batch: PartitionBatch, options: ConsumeOptions) -> list[str]:
+def _text_lines(batch: PartitionBatch, options: OutputOptions) -> list[str]:
     lines = ["null" if row is None else encode_json(row) for row in _values(batch, options)]
     if not options.key_separator:
         return lines
@@ -151,7 +151,7 @@ def _text_lines(batch: PartitionBatch, options: ConsumeOptions) -> list[str]:
     ]
 
 
-def _json_lines(batch: PartitionBatch, options: ConsumeOptions) -> list[str]:
+def _json_lines(batch: PartitionBatch, options: OutputOptions) -> list[str]:
     rows = batch.rows
     columns = [rows.column(name) for name in ("_offset", "_timestamp", "_key", "_headers")]
     columns[1] = columns[1].cast(pa.int64())

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.cli.common.record_format import Start, parse_start, record_json
+from tidemark.client.outputs.record_format import Start, parse_start, record_json
 from tidemark.client.records import ConsumerRecord
 
 
