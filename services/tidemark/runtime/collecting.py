@@ -17,6 +17,8 @@ from typing import Final
 
 THRESHOLDS: Final = (5_000, 1, 2)
 """Objects in the first generation (1 ms), the second has 10,000, and the third 30,000 if all live."""
+_SURVIVORS_MAX: Final = 30_000
+"""Of a full collection that the thresholds start."""
 THAW_OBJECTS_MIN: Final = 1_000_000
 
 
@@ -28,7 +30,7 @@ class BoundedCollections:
         self._thaw_at = self._thaw_objects_min = thaw_objects_min
         self._thawed = False
         self._frozen = 0
-        """Frozen objects above which the next full collection visits all objects."""
+        """At most so many objects are frozen."""
 
     def start(self) -> None:
         """Freeze everything that has been imported."""
@@ -44,10 +46,14 @@ class BoundedCollections:
         gc.unfreeze()
 
     def on_collection(self, phase: str, info: Mapping[str, int]) -> None:
-        """Freeze the survivors of a full collection."""
+        """Freeze the survivors of a full collection.
+
+        The survivors are not counted with `gc.get_objects`: that list refers to the half-made tuple of another thread
+        that runs `tuple(generator)`, which then raises SystemError.
+        """
         if phase != "stop" or info["generation"] != 2:
             return
-        self._frozen += len(gc.get_objects(generation=2))
+        self._frozen += _SURVIVORS_MAX
         gc.freeze()
         if self._thawed:
             self._thawed = False

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 from tidemark.runtime.collecting import BoundedCollections
@@ -30,7 +33,7 @@ def policy() -> Iterator[BoundedCollections]:
 def test_objects_that_survive_a_full_collection_are_frozen(policy: BoundedCollections) -> None:
     kept = [[index] for index in range(1000)]
     gc.collect()
-    assert len(gc.get_objects(generation=2)) < len(kept)
+    assert len(gc.get_objects(generation=2)) < len(kept)  # noqa: TID251 - no other thread runs
     assert gc.get_freeze_count() > len(kept)
 
 
@@ -56,6 +59,42 @@ def test_a_cycle_that_lived_through_a_full_collection_goes_when_all_is_looked_at
         assert gc.get_freeze_count() > 0, "from now on only twice as much brings all into sight"
     finally:
         policy.stop()
+
+
+def test_a_full_collection_breaks_no_tuple_that_another_thread_makes(policy: BoundedCollections) -> None:
+    """CPython raises SystemError if there is another reference to a tuple while a generator fills the tuple.
+
+    The other thread goes on after the first call of a C function in the policy, whose result still exists then.
+    """
+    half_made, go_on = threading.Event(), threading.Event()
+    made: list[object] = []
+
+    def numbers() -> Iterator[int]:
+        yield from range(100)
+        half_made.set()
+        go_on.wait(30)
+        yield from range(100)
+
+    def make() -> None:
+        try:
+            made.append(len(tuple(number for number in numbers())))
+        except SystemError as error:
+            made.append(error)
+
+    def let_go_on(frame: FrameType, event: str, _: object) -> None:
+        if event == "c_return" and frame.f_code is BoundedCollections.on_collection.__code__:
+            go_on.set()
+            thread.join(30)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    assert half_made.wait(30)
+    sys.setprofile(let_go_on)
+    try:
+        gc.collect()
+    finally:
+        sys.setprofile(None)
+    assert made == [200]
 
 
 def test_everything_is_as_before_when_the_service_has_ended() -> None:
