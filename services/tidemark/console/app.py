@@ -40,6 +40,8 @@ from tidemark.console.rendering import Renderer
 from tidemark.console.responses import Form, Responses, events, wanted_form
 from tidemark.console.security import RefusedRequests, SecurityHeaders
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.clock import SystemClock
+from tidemark.runtime.shared_calls import SharedCalls
 
 STREAMS_MAX: Final = 500
 FORM_BYTES_MAX: Final = 64 << 10
@@ -80,6 +82,7 @@ class Console:
         self._now_ms = now_ms
         self._queries = SharedQueries(refresh_ms, now_ms, self._metrics.on_query)
         self._sightings = Sightings(now_ms)
+        self._parts: SharedCalls[tuple[str, str], str] = SharedCalls(refresh_ms // 2, SystemClock())
         navigation = [page for page in pages if page.label]
         renderer = Renderer({"navigation": navigation, "secure": clients.secure, "version": version})
         self._responses = Responses(renderer)
@@ -154,10 +157,13 @@ class Console:
         if self._streams >= STREAMS_MAX:
             raise Refused(503, f"The console has {STREAMS_MAX} open live updates. Close some pages.")
 
-        async def part() -> str:
+        async def made() -> str:
             asked = self._asked(request, identity, {})
             view: View = await page.load(asked)
             return self._responses.part(page, view, asked.problems, self._now_ms())
+
+        async def part() -> str:
+            return await self._parts.result((identity.key, _address(request)), made)
 
         return events(part, self._refresh_s, self._stopping, self._on_stream)
 

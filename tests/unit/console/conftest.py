@@ -36,6 +36,7 @@ class FakeCluster:
     Attributes:
         calls: names of the methods called, in order.
         failure: raised by every call.
+        failures: raised by the calls of a method.
         hangs: calls wait for it.
         called: set by each call.
     """
@@ -48,6 +49,7 @@ class FakeCluster:
         self.configs: list[ConfigEntry] = []
         self.calls: list[str] = []
         self.failure: Exception | None = None
+        self.failures: dict[str, Exception] = {}
         self.hangs: asyncio.Event | None = None
         self.called = asyncio.Event()
         self.tokens: list[str] = []
@@ -126,8 +128,9 @@ class _Recorder:
             self._cluster.called.set()
             if self._cluster.hangs is not None:
                 await self._cluster.hangs.wait()
-            if self._cluster.failure is not None:
-                raise self._cluster.failure
+            failure = self._cluster.failures.get(name, self._cluster.failure)
+            if failure is not None:
+                raise failure
             return await getattr(self._cluster, name)(*arguments, **options)
 
         return method

@@ -220,3 +220,34 @@ async def test_many_pages_at_once_share_one_call_of_each_kind(browser: httpx.Asy
     cluster.hangs.set()
     await asyncio.gather(*opened)
     assert sorted(cluster.calls) == ["describe_cluster", "describe_topics"]
+
+
+async def test_a_user_sees_the_part_of_a_page_that_is_allowed(browser: httpx.AsyncClient, cluster: FakeCluster) -> None:
+    cluster.add(topic("flights"))
+    cluster.failures["describe_log_dirs"] = refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no right to describe")
+    page = (await browser.get("/topics", headers=JSON)).json()
+    assert page["data"]["topics"][0]["topic"] == "flights"
+    assert page["problems"][0]["denied"]
+    assert "Not allowed" in (await browser.get("/topics")).text
+
+
+async def test_data_that_a_user_may_not_see_any_more_are_not_shown(
+    browser: httpx.AsyncClient, cluster: FakeCluster, clock: Clock
+) -> None:
+    cluster.add(topic("flights"))
+    assert (await browser.get("/topics")).status_code == 200
+    clock.ms += 10_000
+    cluster.failures["describe_topics"] = refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    await browser.get("/topics")
+    page = await browser.get("/topics")
+    assert page.status_code == 403
+    assert "flights" not in page.text
+
+
+async def test_one_cause_is_listed_once(browser: httpx.AsyncClient, cluster: FakeCluster, clock: Clock) -> None:
+    cluster.add(topic("flights"))
+    await browser.get("/brokers/1")
+    clock.ms += 100_000
+    cluster.failure = refused(ErrorCode.COORDINATION_UNAVAILABLE, "ZooKeeper does not answer")
+    await browser.get("/brokers/1")
+    assert len((await browser.get("/brokers/1", headers=JSON)).json()["problems"]) == 1

@@ -357,3 +357,31 @@ def test_an_unused_setting_is_not_offered() -> None:
     unread = {name for name, key in names.items() if f".{name}" not in shipped and f'"{key.name}"' not in shipped}
     assert unread == NOT_ENFORCED
     assert all("not enforced yet" in names[name].doc for name in NOT_ENFORCED)
+
+
+def console(*argv: str) -> ConsoleSettings:
+    return read_settings(ConsoleSettings, ["--bootstrap", "b:9192", *argv], {})
+
+
+def test_the_metrics_of_the_console_are_100_ports_above_its_pages() -> None:
+    assert console("--console.listeners", "0.0.0.0:8000").metrics_listeners == "0.0.0.0:8100"
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (("--https.certificate.file", "a.crt"), "https.key.file"),
+        (("--https.key.file", "a.key"), "https.certificate.file"),
+        (("--console.listeners", "0.0.0.0:65500"), "metrics.listeners"),
+        (("--zookeeper.connect", "zk:2181"), "zookeeper.connect"),
+    ],
+)
+def test_the_console_refuses_settings_that_do_not_fit(argv: tuple[str, ...], name: str) -> None:
+    with pytest.raises(TidemarkError, match=name):
+        console(*argv)
+
+
+def test_the_console_takes_its_brokers_from_the_variable_of_clients() -> None:
+    assert read_settings(ConsoleSettings, [], {"TIDEMARK_BOOTSTRAP": "b:9192"}).bootstrap == "b:9192"
+    with pytest.raises(TidemarkError, match="bootstrap must be given"):
+        read_settings(ConsoleSettings, [], {})

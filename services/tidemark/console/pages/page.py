@@ -11,7 +11,7 @@ from tidemark.client.aio import AdminClient
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.console.identity import Identity
 from tidemark.console.queries.clients import ClientClass, Clients
-from tidemark.console.queries.shared import Answer, SharedQueries
+from tidemark.console.queries.shared import Answer, SharedQueries, is_denial
 from tidemark.console.queries.sightings import Sighting, Sightings
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -47,12 +47,14 @@ class Problem:
     Attributes:
         since_ms: begin of the first call that failed.
         read_at_ms: time of the data that the page shows instead; 0: the page shows none.
+        denied: the user may not ask it.
     """
 
     sentence: str
     code: str
     since_ms: int
     read_at_ms: int
+    denied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +123,16 @@ class Asked:
         )
         if answer.error is not None:
             _refuse_without_token(answer.error)
-            problem = Problem(answer.error.message, str(answer.error.code), answer.failing_since_ms, answer.read_at_ms)
-            self.problems.append(problem)
+            self._note(answer.error, answer)
         return answer
+
+    def _note(self, error: TidemarkError, answer: Answer[T]) -> None:
+        """List a problem, once for each cause."""
+        found = Problem(
+            error.message, str(error.code), answer.failing_since_ms, answer.read_at_ms, denied=is_denial(error)
+        )
+        if all((one.code, one.sentence) != (found.code, found.sentence) for one in self.problems):
+            self.problems.append(found)
 
     async def need(
         self,
@@ -200,7 +209,7 @@ _NOT_FOUND: Final = (
 def _status_of(error: TidemarkError) -> int:
     if error.code in _NOT_FOUND:
         return 404
-    if str(error.code).endswith("AUTHORIZATION_FAILED"):
+    if is_denial(error):
         return 403
     return 503
 

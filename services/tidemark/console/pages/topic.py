@@ -11,6 +11,7 @@ from tidemark.console.pages.page import Asked, Refused, View
 from tidemark.console.pages.paging import one_of, part_of
 from tidemark.console.pages.topics import first_partition, out_of_sync, without_leader
 from tidemark.console.queries.cluster import log_dirs_of
+from tidemark.console.queries.shared import is_denial
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.core.schemas.model import TopicSchema
@@ -62,7 +63,7 @@ async def topic_of(asked: Asked) -> TopicView:
         raise Refused(404, error.message, error=error) from None
     (view,) = await asked.need_admin("topic", lambda admin: admin.describe_topics([name]), key=name)
     if view.error is not None:
-        status = 403 if str(view.error.code).endswith("AUTHORIZATION_FAILED") else 404
+        status = 403 if is_denial(view.error) else 404
         raise Refused(status, view.error.message, error=view.error)
     return view
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers of the cluster that many pages share: one call at a time for each question, and a short life.
 
-The last good answer outlives failed calls. A page then shows it with the error, and since when the calls fail.
+The last good answer outlives failed calls. A page then shows it with the error, and since when the calls fail. A denied
+call ends it at once: its user has lost the right to see it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,14 @@ T = TypeVar("T")
 SHARE_MAX: Final = 10
 """A call that took t is repeated after this multiple of t at the earliest."""
 ENTRIES_MAX: Final = 2_000
+
+_DENIALS: Final = (
+    ErrorCode.AUTHENTICATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -101,8 +110,13 @@ class SharedQuery(Generic[T]):
         return max(self._life_ms, SHARE_MAX * took_ms) if self._answer.error is None else self._retry_ms
 
     def _failed(self, error: TidemarkError, began_ms: int) -> None:
-        known = self._answer
+        known: Answer[T] = Answer() if is_denial(error) else self._answer
         self._answer = Answer(known.value, known.read_at_ms, error, known.failing_since_ms or began_ms)
+
+
+def is_denial(error: TidemarkError) -> bool:
+    """Whether the cluster answered that the user may not ask."""
+    return error.code in _DENIALS
 
 
 class SharedQueries:

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The console's HTTP server: HTTPS, refused settings, streams that share their work."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tidemark.console.app import STREAMS_MAX, Console
+from tidemark.console.metrics import ConsoleMetrics
+from tidemark.console.pages import overview
+from tidemark.console.pages.page import Asked, Page, View
+from tidemark.console.server import HttpServer
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
+from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.host_port import HostPort
+from tidemark.runtime.metrics import Metrics
+
+from tests.unit.console.conftest import FakeClients, FakeCluster
+
+ANY_PORT = HostPort("127.0.0.1", 0)
+EVENTS = {"Accept": "text/event-stream"}
+OPEN_PAGES = 50
+LOOKS = 5
+
+
+class CountedPage:
+    """The overview, and the number of times that it was made."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    async def load(self, asked: Asked) -> View:
+        self.made += 1
+        return await overview.load(asked)
+
+
+@asynccontextmanager
+async def serving(load: Any = overview.load, **options: Any) -> AsyncIterator[HttpServer]:
+    clients: Any = FakeClients(FakeCluster())
+    pages = (Page("overview", "/", load, "Overview"),)
+    console = Console(clients, refresh_ms=200, pages=pages, metrics=ConsoleMetrics(Metrics()))
+    server = HttpServer(console.app, ANY_PORT, grace_s=1, **options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        console.stop_streams()
+        await server.stop()
+
+
+async def test_open_pages_at_one_address_share_the_making_of_their_updates() -> None:
+    page = CountedPage()
+    async with (
+        serving(page.load) as server,
+        httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=30) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+
+        async def tab() -> None:
+            looks = 0
+            async with client.stream("GET", f"http://localhost:{server.port}/", headers=EVENTS) as response:
+                async for line in response.aiter_lines():
+                    looks += line == "event: alive"
+                    if looks == LOOKS:
+                        return
+
+        for _ in range(OPEN_PAGES):
+            tasks.create_task(tab())
+    assert page.made < OPEN_PAGES * LOOKS / 5
+
+
+async def test_too_many_open_pages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert STREAMS_MAX >= 100
+    monkeypatch.setattr("tidemark.console.app.STREAMS_MAX", 1)
+    async with (
+        serving() as server,
+        httpx.AsyncClient(base_url=f"http://localhost:{server.port}", timeout=5) as client,
+        client.stream("GET", "/", headers=EVENTS) as first,
+    ):
+        chunks = first.aiter_raw()
+        await anext(chunks)
+        async with client.stream("GET", "/", headers=EVENTS) as second:
+            assert second.status_code == 503
+        assert (await client.get("/")).status_code == 200
+        await chunks.aclose()
+
+
+async def test_the_console_serves_https(tmp_path: Path) -> None:
+    files = Authority.create(tmp_path, "local").issue_service(Role.ADMIN, "admin", ("127.0.0.1", "localhost"))
+    trust = ssl.create_default_context(cafile=files.ca)
+    async with (
+        serving(certificate_file=files.certificate, key_file=files.key) as server,
+        httpx.AsyncClient(verify=trust) as client,
+    ):
+        page = await client.get(f"https://localhost:{server.port}/")
+    assert (page.status_code, page.headers["x-frame-options"]) == (200, "DENY")
+
+
+async def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("nothing")
+    with pytest.raises(TidemarkError, match=r"https\.certificate\.file and https\.key\.file cannot be used") as refused:
+        async with serving(certificate_file=str(broken), key_file=str(broken)):
+            pass
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+async def test_an_address_in_use_is_refused() -> None:
+    async with serving() as server:
+        second = HttpServer(lambda *_: None, HostPort("127.0.0.1", server.port))
+        with pytest.raises(TidemarkError, match=r"console\.listeners is 127\.0\.0\.1:\d+: cannot listen there"):
+            await second.start()
+        await second.stop()
