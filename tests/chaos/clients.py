@@ -32,7 +32,7 @@ _REFUSALS = frozenset(
 )
 """Every client of a round has its rights, whatever is renewed."""
 _PAUSE_S = 0.1
-"""Between two bursts of one sender; a slow machine has fewer bursts."""
+"""Between two bursts of one sender, at slowness 1. A slow machine has fewer bursts, and time to spare for others."""
 _UNDER_WAY_MAX = 2000
 """Records of one sender at slowness 1."""
 
@@ -89,7 +89,7 @@ class Sender:
                         for _ in range(load.burst):
                             self._send(producer, number)
                             number += 1
-                    ended.wait(_PAUSE_S * self._slowness)
+                    ended.wait(_PAUSE_S * self._slowness**2)
                 if not self._abandoned.is_set():
                     self._drain(producer, history)
             except TidemarkError as error:

@@ -61,13 +61,13 @@ class TransactionTroop:
             sender.kill()
 
     def live_until(self, ended: threading.Event) -> None:
-        """One fault after the other; at the return every sender runs."""
+        """One fault after the other, from the first committed record on; at the return every sender runs."""
         acts = [self._kill, self._stop, self._stop, self._replace]
         dealt: list[Callable[[], None]] = []
         next_s = time.monotonic()
         while not ended.wait(0.05):
             self._wake(time.monotonic())
-            if time.monotonic() < next_s:
+            if not self.history.polled or time.monotonic() < next_s:
                 continue
             dealt = dealt or self._chance.sample(acts, len(acts))
             dealt.pop()()
