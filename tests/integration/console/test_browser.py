@@ -16,7 +16,7 @@ from tests.integration.console.conftest import ServedConsole, served
 from tests.unit.console.conftest import FakeCluster, topic
 
 HOSTILE = '"><img src=x onerror="document.title=1"><script>document.title=2</script>'
-PAGES = ("/", "/brokers", "/brokers/1", "/topics", "/topics/flights", "/topics/flights/0", "/none")
+PAGES = ("/", "/brokers", "/brokers/1", "/topics", "/topics/flights", "/topics/flights/0", "/elections", "/none")
 PHONE = {"width": 360, "height": 640}
 
 

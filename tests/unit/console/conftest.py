@@ -16,7 +16,15 @@ from tidemark.console.identity import Identity
 from tidemark.console.metrics import ConsoleMetrics
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.planning.restart_safety import RestartObstacle
-from tidemark.model import BrokerRegistration, Offset, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
+from tidemark.model import (
+    BrokerRegistration,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+    UncleanElection,
+    unknown_topic,
+)
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from tidemark.runtime.configuration_entries import ConfigEntry, ConfigSource
@@ -47,6 +55,7 @@ class FakeCluster:
         self.topics: dict[str, TopicView] = {}
         self.obstacles: list[RestartObstacle] = []
         self.configs: list[ConfigEntry] = []
+        self.elections: list[UncleanElection] = []
         self.calls: list[str] = []
         self.failure: Exception | None = None
         self.failures: dict[str, Exception] = {}
@@ -94,6 +103,9 @@ class FakeCluster:
 
     async def obstacles_to_restart(self, broker: int) -> list[RestartObstacle]:
         return self.obstacles
+
+    async def list_unclean_elections(self, topics: Any = ()) -> list[UncleanElection]:
+        return self.elections
 
     async def describe_topic_schemas(self, name: str) -> TopicSchemas:
         return TopicSchemas("", (), "backward")

@@ -12,7 +12,7 @@ from tidemark.model import ErrorCode
 
 from tests.unit.console.conftest import JSON, Clock, FakeCluster, refused, topic
 
-EVERY_PAGE = ("/", "/brokers", "/brokers/1", "/topics", "/topics/flights", "/topics/flights/0")
+EVERY_PAGE = ("/", "/brokers", "/brokers/1", "/topics", "/topics/flights", "/topics/flights/0", "/elections")
 
 
 @pytest.mark.parametrize("path", EVERY_PAGE)

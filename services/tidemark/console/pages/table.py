@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.console.pages import broker, brokers, overview, partition, topic, topics
+from tidemark.console.pages import broker, brokers, elections, overview, partition, topic, topics
 from tidemark.console.pages.page import Page
 
 PAGES: Final = (
@@ -15,4 +15,5 @@ PAGES: Final = (
     Page("topics", "/topics", topics.load, "Topics"),
     Page("topic", "/topics/{topic}", topic.load),
     Page("partition", "/topics/{topic}/{partition}", partition.load),
+    Page("elections", "/elections", elections.load, "Unclean elections"),
 )

@@ -56,6 +56,7 @@ class Clients:
         self._bootstrap = bootstrap
         self._tls = TlsFiles(ca=ca_file)
         self._opened: dict[tuple[str, Any], _Opened] = {}
+        self._retired: dict[Lifecycle, asyncio.Task[None]] = {}
 
     @property
     def secure(self) -> bool:
@@ -75,7 +76,7 @@ class Clients:
         except TidemarkError as error:
             if error.code in _LOOK_AGAIN and opened.client is client:
                 opened.client = None
-                await client.close()
+                self._retire(client)
             raise
 
     async def close_idle(self) -> None:
@@ -88,8 +89,21 @@ class Clients:
 
     async def close(self) -> None:
         """Close all clients."""
+        while self._retired:
+            client, closing = self._retired.popitem()
+            closing.cancel()
+            await client.close()
         while self._opened:
             await self._close(self._opened.popitem()[1])
+
+    def _retire(self, client: Lifecycle) -> None:
+        """Close a client after the last of its calls: a closed channel would cancel them."""
+        self._retired[client] = asyncio.create_task(self._close_later(client), name="retired client")
+
+    async def _close_later(self, client: Lifecycle) -> None:
+        await asyncio.sleep(CALL_TIMEOUT_S)
+        if self._retired.pop(client, None) is not None:
+            await client.close()
 
     async def _start(self, identity: Identity, kind: ClientClass[C]) -> C:
         token = (lambda: identity.token) if identity.token else None
