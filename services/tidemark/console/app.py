@@ -31,7 +31,7 @@ from tidemark.console.identity import (
     set_cookie,
 )
 from tidemark.console.metrics import ConsoleMetrics
-from tidemark.console.pages.page import Asked, Page, Refused, View
+from tidemark.console.pages.page import Asked, Download, Page, Refused
 from tidemark.console.pages.table import PAGES
 from tidemark.console.queries.clients import Clients
 from tidemark.console.queries.shared import SharedQueries
@@ -148,6 +148,8 @@ class Console:
             return self._stream(page, request, identity)
         asked = self._asked(request, identity, await _form_of(request))
         view = await page.load(asked)
+        if isinstance(view, Download):
+            return self._responses.download(view)
         address = _address(request)
         return self._responses.page(page, view, form, asked.problems, identity, address, self._now_ms())
 
@@ -159,7 +161,9 @@ class Console:
 
         async def made() -> str:
             asked = self._asked(request, identity, {})
-            view: View = await page.load(asked)
+            view = await page.load(asked)
+            if isinstance(view, Download) or not view.live:
+                raise Refused(406, "This page has no live updates.")
             return self._responses.part(page, view, asked.problems, self._now_ms())
 
         async def part() -> str:

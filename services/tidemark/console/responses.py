@@ -14,7 +14,7 @@ from typing import Final
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from tidemark.console.identity import Identity
-from tidemark.console.pages.page import Page, Problem, Refused, View
+from tidemark.console.pages.page import Download, Page, Problem, Refused, View
 from tidemark.console.rendering import LIVE, WHOLE, Renderer
 
 _VARY: Final = {"Vary": "Accept, Cookie, Authorization"}
@@ -62,6 +62,11 @@ class Responses:
     def part(self, page: Page, view: View, problems: Sequence[Problem], read_at_ms: int) -> str:
         """The part of a page that live updates replace."""
         return self._html(page, view, LIVE, problems, read_at_ms)
+
+    def download(self, made: Download) -> Response:
+        """A file to save."""
+        headers = {**_VARY, "Content-Disposition": f'attachment; filename="{made.name}"'}
+        return Response(made.content, headers=headers, media_type=made.media_type)
 
     def refusal(self, refused: Refused, form: Form, identity: Identity | None, address: str) -> Response:
         """A page that is not shown, in the form that was asked for."""
@@ -112,7 +117,7 @@ class Responses:
             "command": view.command,
             "data": view.data,
             "page": page.name,
-            "live": page.live,
+            "live": page.live and view.live,
             "problems": problems,
             "read_at_ms": read_at_ms,
             **more,

@@ -81,6 +81,20 @@ def test_a_partition_shows_each_replica_with_its_directory(browser: httpx.Client
     assert all(one["in_sync"] for one in data["replica_states"])
 
 
+def test_records_are_read_searched_and_downloaded_without_a_commit(browser: httpx.Client) -> None:
+    page = f"/topics/{TOPIC}/records"
+    data = browser.get(page, params={"limit": 3}, headers=JSON).json()["data"]
+    assert [(one["offset"], one["value"]["text"]) for one in data["records"]] == [(4, "4"), (5, "5"), (6, "6")]
+    earlier = browser.get(page + data["previous"], headers=JSON).json()["data"]
+    assert [one["offset"] for one in earlier["records"]] == [1, 2, 3]
+    found = browser.get(page, params={"q": "5", "from": "timestamp:2020-01-01"}, headers=JSON).json()["data"]
+    assert [one["offset"] for one in found["records"]] == [5]
+    file = browser.get(f"{page}/download{data['files']['csv']}")
+    assert [line.split(",")[1] for line in file.text.splitlines()[1:]] == ["4", "5", "6"]
+    assert browser.get(f"/topics/{TOPIC}/0/6/value").content == b"6"
+    assert browser.get(f"/topics/{TOPIC}/0/7/value").status_code == 404
+
+
 async def events(response: httpx.Response) -> AsyncGenerator[str, None]:
     """The parts that a stream sends."""
     part: list[str] = []

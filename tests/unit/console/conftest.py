@@ -11,9 +11,13 @@ import httpx
 import pytest
 from tidemark.client.aio.admin.results import ClusterDescription
 from tidemark.client.aio.admin.topic_schemas import TopicSchemas
+from tidemark.client.outputs.shape import Shape
 from tidemark.console.app import Console
 from tidemark.console.identity import Identity
 from tidemark.console.metrics import ConsoleMetrics
+from tidemark.console.queries import records
+from tidemark.console.queries.record_scan import Where
+from tidemark.console.queries.records import Asking, Found
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.planning.restart_safety import RestartObstacle
 from tidemark.model import (
@@ -29,6 +33,8 @@ from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from tidemark.runtime.configuration_entries import ConfigEntry, ConfigSource
 from tidemark.runtime.metrics import Metrics
+
+from tests.unit.console.record_log import FakeLog
 
 
 def topic(
@@ -62,6 +68,7 @@ class FakeCluster:
         self.hangs: asyncio.Event | None = None
         self.called = asyncio.Event()
         self.tokens: list[str] = []
+        self.log = FakeLog()
 
     def add(self, *views: TopicView) -> None:
         self.topics |= {view.topic: view for view in views}
@@ -106,6 +113,15 @@ class FakeCluster:
 
     async def list_unclean_elections(self, topics: Any = ()) -> list[UncleanElection]:
         return self.elections
+
+    async def find(self, asking: Asking) -> Found:
+        return records.find(self.log, asking, lambda: 0.0)
+
+    async def download(self, asking: Asking, shape: Shape) -> bytes:
+        return records.download(self.log, asking, shape, lambda: 0.0)
+
+    async def record(self, where: Where, offset: int, *, has_schema: bool) -> Any:
+        return records.record(self.log, where, offset, has_schema=has_schema)
 
     async def describe_topic_schemas(self, name: str) -> TopicSchemas:
         return TopicSchemas("", (), "backward")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -65,12 +66,27 @@ class View:
         command: the `tidemark` command that shows the same.
         data: for the template and the JSON twin.
         status: of the response.
+        live: False: an open page is not updated, although the table of pages says so.
     """
 
     title: str
     command: str
     data: Mapping[str, object]
     status: int = 200
+    live: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """The answer of a page that is a file, which a browser saves and never shows.
+
+    Attributes:
+        name: of the file; letters, digits, dots, hyphens and underscores.
+    """
+
+    name: str
+    media_type: str
+    content: bytes
 
 
 @dataclass(slots=True)
@@ -156,6 +172,19 @@ class Asked:
         status = _status_of(answer.error)
         raise Refused(status, answer.error.message, error=answer.error, since_ms=answer.failing_since_ms)
 
+    async def read(
+        self, kind: str, call: Callable[[C], Awaitable[T]], client: ClientClass[C], *, patience_s: float
+    ) -> T:
+        """Ask something whose answer is too large to be kept, and so not shared; raises `Refused`."""
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self.queries.once(kind, lambda: self.clients.call(self.identity, client, call))
+        except TimeoutError:
+            raise Refused(504, f"The cluster has not answered within {patience_s:g} s. Load the page again.") from None
+        except TidemarkError as error:
+            _refuse_without_token(error)
+            raise Refused(_status_of(error), error.message, error=error) from None
+
     async def need_admin(
         self, kind: str, call: Callable[[AdminClient], Awaitable[T]], *, key: Hashable = (), life_ms: int | None = None
     ) -> T:
@@ -191,7 +220,7 @@ class Page:
 
     name: str
     path: str
-    load: Callable[[Asked], Awaitable[View]]
+    load: Callable[[Asked], Awaitable[View | Download]]
     label: str = ""
     live: bool = True
     methods: tuple[str, ...] = ("GET",)
@@ -211,7 +240,7 @@ def _status_of(error: TidemarkError) -> int:
         return 404
     if is_denial(error):
         return 403
-    return 503
+    return 400 if error.code is ErrorCode.INVALID_REQUEST else 503
 
 
 def _refuse_without_token(error: TidemarkError) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.console.pages import broker, brokers, elections, overview, partition, topic, topics
+from tidemark.console.pages import broker, brokers, elections, overview, partition, records, topic, topics
 from tidemark.console.pages.page import Page
 
 PAGES: Final = (
@@ -14,6 +14,9 @@ PAGES: Final = (
     Page("broker", "/brokers/{broker}", broker.load),
     Page("topics", "/topics", topics.load, "Topics"),
     Page("topic", "/topics/{topic}", topic.load),
+    Page("records", "/topics/{topic}/records", records.load),
+    Page("records-download", "/topics/{topic}/records/download", records.download, live=False),
+    Page("record-value", "/topics/{topic}/{partition}/{offset}/{part}", records.value, live=False),
     Page("partition", "/topics/{topic}/{partition}", partition.load),
     Page("elections", "/elections", elections.load, "Unclean elections"),
 )

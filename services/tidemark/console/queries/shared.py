@@ -149,6 +149,16 @@ class SharedQueries:
         self._queries.move_to_end((kind, key))
         return cast("Answer[T]", await query.answer(patience_s))
 
+    async def once(self, kind: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call whose answer is not kept; it is counted as the others."""
+        succeeded = False
+        try:
+            answer = await call()
+            succeeded = True
+        finally:
+            self._measured(kind, succeeded)
+        return answer
+
     async def close(self) -> None:
         """Cancel all calls."""
         for query in tuple(self._queries.values()):
