@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tidemark.client import AdminClient, Producer
+from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster
 
 from tests.integration.harness.console import RunningConsole, console_of
@@ -93,6 +93,20 @@ def test_records_are_read_searched_and_downloaded_without_a_commit(browser: http
     assert [line.split(",")[1] for line in file.text.splitlines()[1:]] == ["4", "5", "6"]
     assert browser.get(f"/topics/{TOPIC}/0/6/value").content == b"6"
     assert browser.get(f"/topics/{TOPIC}/0/7/value").status_code == 404
+
+
+def test_a_group_shows_its_members_and_its_lag(browser: httpx.Client, cluster: LocalCluster) -> None:
+    with Consumer(cluster.bootstrap, group="console-readers") as consumer:
+        consumer.subscribe([TOPIC])
+        assert consumer.poll_records(30, 1)
+        consumer.commit({(TOPIC, 0): 2})
+        (listed,) = browser.get("/groups", params={"q": "console-readers"}, headers=JSON).json()["data"]["groups"]
+        assert (listed["members"], listed["state"]) == (1, "STABLE")
+        data = browser.get("/groups/console-readers", headers=JSON).json()["data"]
+        (first, _) = data["partitions"]
+        assert (first["committed"], first["lag"]) == (2, RECORDS - 2)
+        assert len(data["members"][0]["assigned"]) == 2
+    assert browser.get("/groups/none-such", headers=JSON).status_code == 404
 
 
 async def events(response: httpx.Response) -> AsyncGenerator[str, None]:

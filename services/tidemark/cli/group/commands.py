@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -84,10 +83,10 @@ def describe(
         print_json([_description_json(one) for one in found])
         return
     for one in found:
-        lag, unknown = _lag(one.partitions)
+        unknown = one.partitions_of_unknown_lag
         more = f", {counted(unknown, 'partition')} of unknown lag" if unknown else ""
         print_line(
-            f"group {one.group}: {one.state}, {counted(len(one.members), 'member')}, lag {lag}{more}; "
+            f"group {one.group}: {one.state}, {counted(len(one.members), 'member')}, lag {one.lag}{more}; "
             f"coordinator: broker {one.coordinator_id}"
         )
         if members:
@@ -198,12 +197,6 @@ def _raise_first(refused: dict[TopicPartition, TidemarkError]) -> None:
         raise TidemarkError(error.code, f"nothing was changed: {where}: {error.message}", error.metadata)
 
 
-def _lag(partitions: Iterable[GroupPartition]) -> tuple[int, int]:
-    """Total lag, and the number of partitions of unknown lag."""
-    lags = [one.lag for one in partitions]
-    return sum(lag for lag in lags if lag > 0), sum(lag < 0 for lag in lags)
-
-
 def _print_members(group: GroupDescription) -> None:
     rows = [
         (
@@ -246,11 +239,10 @@ def _note(partition: GroupPartition) -> str:
 
 
 def _description_json(group: GroupDescription) -> dict[str, object]:
-    lag, unknown = _lag(group.partitions)
     return {
         **group._asdict(),
-        "lag": lag,
-        "partitions_of_unknown_lag": unknown,
+        "lag": group.lag,
+        "partitions_of_unknown_lag": group.partitions_of_unknown_lag,
         "members": [{**one._asdict(), "assigned": [str(where) for where in one.assigned]} for one in group.members],
         "partitions": [
             {

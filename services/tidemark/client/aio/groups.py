@@ -93,6 +93,16 @@ class GroupDescription(NamedTuple):
     members: tuple[GroupMember, ...]
     partitions: tuple[GroupPartition, ...]
 
+    @property
+    def lag(self) -> int:
+        """Sum of the known lags of the partitions."""
+        return sum(one.lag for one in self.partitions if one.lag > 0)
+
+    @property
+    def partitions_of_unknown_lag(self) -> int:
+        """Number of partitions that `lag` leaves out."""
+        return sum(one.lag < 0 for one in self.partitions)
+
 
 class Groups(CoordinatorAdmin):
     """Manages consumer groups through the brokers; needs no admin service.

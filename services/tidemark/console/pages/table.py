@@ -5,7 +5,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.console.pages import broker, brokers, elections, overview, partition, records, topic, topics
+from tidemark.console.pages import (
+    broker,
+    brokers,
+    elections,
+    group,
+    groups,
+    overview,
+    partition,
+    records,
+    topic,
+    topics,
+)
 from tidemark.console.pages.page import Page
 
 PAGES: Final = (
@@ -18,5 +29,7 @@ PAGES: Final = (
     Page("records-download", "/topics/{topic}/records/download", records.download, live=False),
     Page("record-value", "/topics/{topic}/{partition}/{offset}/{part}", records.value, live=False),
     Page("partition", "/topics/{topic}/{partition}", partition.load),
+    Page("groups", "/groups", groups.load, "Groups"),
+    Page("group", "/groups/{group:path}", group.load),
     Page("elections", "/elections", elections.load, "Unclean elections"),
 )
