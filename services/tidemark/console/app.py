@@ -151,7 +151,7 @@ class Console:
         if isinstance(view, Download):
             return self._responses.download(view)
         address = _address(request)
-        return self._responses.page(page, view, form, asked.problems, identity, address, self._now_ms())
+        return self._responses.page(page, view, form, asked.problems, identity, address, asked.read_at_ms)
 
     def _stream(self, page: Page, request: Request, identity: Identity) -> Response:
         if not page.live:
@@ -164,7 +164,7 @@ class Console:
             view = await page.load(asked)
             if isinstance(view, Download) or not view.live:
                 raise Refused(406, "This page has no live updates.")
-            return self._responses.part(page, view, asked.problems, self._now_ms())
+            return self._responses.part(page, view, asked.problems, asked.read_at_ms)
 
         async def part() -> str:
             return await self._parts.result((identity.key, _address(request)), made)

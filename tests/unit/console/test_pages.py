@@ -251,3 +251,15 @@ async def test_one_cause_is_listed_once(browser: httpx.AsyncClient, cluster: Fak
     cluster.failure = refused(ErrorCode.COORDINATION_UNAVAILABLE, "ZooKeeper does not answer")
     await browser.get("/brokers/1")
     assert len((await browser.get("/brokers/1", headers=JSON)).json()["problems"]) == 1
+
+
+async def test_a_page_states_the_time_of_its_oldest_data(
+    browser: httpx.AsyncClient, cluster: FakeCluster, clock: Clock
+) -> None:
+    cluster.add(topic("flights"))
+    read_at_ms = clock.ms
+    await browser.get("/brokers")
+    clock.ms += 1_500
+    assert (await browser.get("/", headers=JSON)).json()["read_at_ms"] == read_at_ms
+    clock.ms += 60_000
+    assert (await browser.get("/", headers=JSON)).json()["read_at_ms"] == clock.ms

@@ -51,11 +51,37 @@ async def test_an_older_answer_is_given_while_a_newer_one_takes_long(clock: Cloc
     source = Source()
     query = SharedQuery(source, 2_000, 2_000, clock)
     first = await query.answer(1)
-    clock.ms += 5_000
+    clock.ms += shared.YOUNG_MS
     source.hangs = asyncio.Event()
-    assert await query.answer(0) == first
+    assert await query.answer(5) == first
     source.hangs.set()
     assert (await query.answer(1)).value == 2
+
+
+async def test_an_answer_that_is_not_young_is_waited_for(clock: Clock) -> None:
+    source = Source()
+    query = SharedQuery(source, 2_000, 2_000, clock)
+    await query.answer(1)
+    clock.ms += shared.YOUNG_MS + 1
+    source.hangs = asyncio.Event()
+    page = asyncio.create_task(query.answer(0))
+    await asyncio.wait({page}, timeout=2 * shared.YOUNG_S)
+    assert not page.done()
+    source.hangs.set()
+    assert (await page).value == 2
+
+
+async def test_a_failing_question_delays_no_page_longer_than_its_patience(clock: Clock) -> None:
+    source = Source()
+    query = SharedQuery(source, 2_000, 2_000, clock)
+    await query.answer(1)
+    clock.ms += 60_000
+    source.failure = GONE
+    await query.answer(1)
+    clock.ms += 60_000
+    source.hangs = asyncio.Event()
+    assert (await query.answer(0)).error is GONE
+    await query.close()
 
 
 async def test_an_expensive_answer_lives_for_a_multiple_of_its_cost(clock: Clock) -> None:

@@ -98,6 +98,7 @@ class Asked:
         query: the parameters after "?"; the last value of each.
         form: fields of a change.
         problems: of the questions so far.
+        oldest_ms: begin of the oldest call whose answer the page shows, of those with the usual life; None: none yet.
     """
 
     identity: Identity
@@ -109,6 +110,12 @@ class Asked:
     query: Mapping[str, str] = field(default_factory=dict)
     form: Mapping[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    oldest_ms: int | None = None
+
+    @property
+    def read_at_ms(self) -> int:
+        """The time of the page's data."""
+        return self.now_ms() if self.oldest_ms is None else self.oldest_ms
 
     async def see(
         self,
@@ -140,6 +147,8 @@ class Asked:
         if answer.error is not None:
             _refuse_without_token(answer.error)
             self._note(answer.error, answer)
+        if answer.value is not None and life_ms is None:
+            self.oldest_ms = min(self.oldest_ms or answer.read_at_ms, answer.read_at_ms)
         return answer
 
     def _note(self, error: TidemarkError, answer: Answer[T]) -> None:

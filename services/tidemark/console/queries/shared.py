@@ -21,6 +21,11 @@ T = TypeVar("T")
 SHARE_MAX: Final = 10
 """A call that took t is repeated after this multiple of t at the earliest."""
 ENTRIES_MAX: Final = 2_000
+YOUNG_MS: Final = 10_000
+"""Age up to which an answer is good enough for a page that would wait longer than `YOUNG_S` for a newer one."""
+YOUNG_S: Final = 0.1
+OLD_S: Final = 6.0
+"""Time that a page waits for a newer answer than one that is not young."""
 
 _DENIALS: Final = (
     ErrorCode.AUTHENTICATION_FAILED,
@@ -79,12 +84,23 @@ class SharedQuery(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     async def answer(self, patience_s: float) -> Answer[T]:
-        """The newest answer: waits up to `patience_s` for a call if the known answer is too old."""
+        """The newest answer: waits for a call if the known answer is too old.
+
+        Args:
+            patience_s: time to wait without a good answer. One that is young is given sooner, an older one later.
+        """
         if self._task is None and self._now_ms() >= self._due_ms:
             self._task = asyncio.create_task(self._run(), name="console query")
         if self._task is not None:
-            await asyncio.wait({self._task}, timeout=patience_s)
+            await asyncio.wait({self._task}, timeout=self._time_to_wait_s(patience_s))
         return self._answer
+
+    def _time_to_wait_s(self, patience_s: float) -> float:
+        known = self._answer
+        if known.value is None or known.error is not None:
+            return patience_s
+        age_ms = self._now_ms() - known.read_at_ms
+        return min(patience_s, YOUNG_S) if age_ms <= max(YOUNG_MS, 2 * self._life_ms) else OLD_S
 
     async def close(self) -> None:
         """Cancel the call in progress."""
