@@ -7,6 +7,7 @@ import asyncio
 
 import httpx
 import pytest
+from tidemark.console.queries import shared
 from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import ErrorCode
 
@@ -263,3 +264,19 @@ async def test_a_page_states_the_time_of_its_oldest_data(
     assert (await browser.get("/", headers=JSON)).json()["read_at_ms"] == read_at_ms
     clock.ms += 60_000
     assert (await browser.get("/", headers=JSON)).json()["read_at_ms"] == clock.ms
+
+
+async def test_a_page_says_that_it_shows_old_data_while_the_cluster_is_silent(
+    browser: httpx.AsyncClient, cluster: FakeCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "OLD_S", 0.01)
+    cluster.add(topic("flights"))
+    read_at_ms = clock.ms
+    await browser.get("/topics")
+    clock.ms += 60_000
+    cluster.hangs = asyncio.Event()
+    page = (await browser.get("/topics", headers=JSON)).json()
+    assert page["data"]["topics"][0]["topic"] == "flights"
+    problem = page["problems"][0]
+    assert (problem["code"], problem["since_ms"], problem["read_at_ms"]) == ("REQUEST_TIMED_OUT", clock.ms, read_at_ms)
+    cluster.hangs.set()

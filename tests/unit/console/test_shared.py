@@ -71,6 +71,24 @@ async def test_an_answer_that_is_not_young_is_waited_for(clock: Clock) -> None:
     assert (await page).value == 2
 
 
+async def test_an_old_answer_is_given_in_the_end_with_the_time_of_the_call(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "OLD_S", 0.01)
+    source = Source()
+    query = SharedQuery(source, 2_000, 2_000, clock)
+    first = await query.answer(1)
+    assert first.waiting_since_ms == 0
+    clock.ms += 60_000
+    asked_ms, source.hangs = clock.ms, asyncio.Event()
+    await query.answer(1)
+    clock.ms += 500
+    late = await query.answer(1)
+    assert (late.value, late.read_at_ms, late.waiting_since_ms) == (1, first.read_at_ms, asked_ms)
+    source.hangs.set()
+    assert (await query.answer(1)).waiting_since_ms == 0
+
+
 async def test_a_failing_question_delays_no_page_longer_than_its_patience(clock: Clock) -> None:
     source = Source()
     query = SharedQuery(source, 2_000, 2_000, clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from tidemark.client.aio import AdminClient
@@ -23,6 +23,9 @@ NEED_S: Final = 6.0
 """Time that a page waits for an answer without which it shows nothing."""
 STALE_S: Final = 0.25
 """Time that a page waits for a newer answer if it has an older one, or can do without."""
+
+
+_LATE: Final = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the cluster has not answered yet")
 
 
 class Refused(Exception):  # noqa: N818 - a page that is not shown is no fault
@@ -147,6 +150,8 @@ class Asked:
         if answer.error is not None:
             _refuse_without_token(answer.error)
             self._note(answer.error, answer)
+        elif answer.waiting_since_ms:
+            self._note(_LATE, replace(answer, failing_since_ms=answer.waiting_since_ms))
         if answer.value is not None and life_ms is None:
             self.oldest_ms = min(self.oldest_ms or answer.read_at_ms, answer.read_at_ms)
         return answer

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar, cast
 
 from tidemark.model import ErrorCode, TidemarkError
@@ -24,7 +24,7 @@ ENTRIES_MAX: Final = 2_000
 YOUNG_MS: Final = 10_000
 """Age up to which an answer is good enough for a page that would wait longer than `YOUNG_S` for a newer one."""
 YOUNG_S: Final = 0.1
-OLD_S: Final = 6.0
+OLD_S: Final = 1.0
 """Time that a page waits for a newer answer than one that is not young."""
 
 _DENIALS: Final = (
@@ -47,12 +47,14 @@ class Answer(Generic[T]):
         read_at_ms: begin of that call, since 1970; 0: none has succeeded.
         error: of the last call; None: it succeeded, or none has ended.
         failing_since_ms: begin of the first of the calls that have failed since; 0: the last one succeeded.
+        waiting_since_ms: of a value that is not young: begin of the call that has not ended; 0: there is none.
     """
 
     value: T | None = None
     read_at_ms: int = 0
     error: TidemarkError | None = None
     failing_since_ms: int = 0
+    waiting_since_ms: int = 0
 
 
 class SharedQuery(Generic[T]):
@@ -81,6 +83,7 @@ class SharedQuery(Generic[T]):
         self._measured = measured
         self._answer: Answer[T] = Answer()
         self._due_ms = 0
+        self._began_ms = 0
         self._task: asyncio.Task[None] | None = None
 
     async def answer(self, patience_s: float) -> Answer[T]:
@@ -90,17 +93,23 @@ class SharedQuery(Generic[T]):
             patience_s: time to wait without a good answer. One that is young is given sooner, an older one later.
         """
         if self._task is None and self._now_ms() >= self._due_ms:
+            self._began_ms = self._now_ms()
             self._task = asyncio.create_task(self._run(), name="console query")
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=self._time_to_wait_s(patience_s))
-        return self._answer
+        known = self._answer
+        late = self._task is not None and known.value is not None and known.error is None and not self._is_young
+        return replace(known, waiting_since_ms=self._began_ms) if late else known
+
+    @property
+    def _is_young(self) -> bool:
+        return self._now_ms() - self._answer.read_at_ms <= max(YOUNG_MS, 2 * self._life_ms)
 
     def _time_to_wait_s(self, patience_s: float) -> float:
         known = self._answer
         if known.value is None or known.error is not None:
             return patience_s
-        age_ms = self._now_ms() - known.read_at_ms
-        return min(patience_s, YOUNG_S) if age_ms <= max(YOUNG_MS, 2 * self._life_ms) else OLD_S
+        return min(patience_s, YOUNG_S) if self._is_young else OLD_S
 
     async def close(self) -> None:
         """Cancel the call in progress."""
@@ -109,7 +118,7 @@ class SharedQuery(Generic[T]):
             await asyncio.wait({self._task})
 
     async def _run(self) -> None:
-        began_ms = self._now_ms()
+        began_ms = self._began_ms
         try:
             self._answer = Answer(await self._call(), began_ms)
         except TidemarkError as error:
