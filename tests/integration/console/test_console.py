@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
@@ -12,13 +13,17 @@ import httpx
 import pytest
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster
+from tidemark.model import TopicPartition
 
+from tests.integration.harness.by_hand import kazoo_of
 from tests.integration.harness.console import RunningConsole, console_of
+from tests.integration.harness.waiting import wait_for
 
 TOPIC = "console-flights"
 JSON = {"Accept": "application/json"}
 EVENTS = {"Accept": "text/event-stream"}
 RECORDS = 7
+THROTTLE_BYTES_PER_S = 10_000
 STOP_S = 8.0
 OPEN_PAGES = 100
 QUESTIONS_OF_THE_OVERVIEW = 2
@@ -107,6 +112,35 @@ def test_a_group_shows_its_members_and_its_lag(browser: httpx.Client, cluster: L
         assert (first["committed"], first["lag"]) == (2, RECORDS - 2)
         assert len(data["members"][0]["assigned"]) == 2
     assert browser.get("/groups/none-such", headers=JSON).status_code == 404
+
+
+def test_a_running_reassignment_shows_its_progress_and_its_throttle(
+    browser: httpx.Client, cluster: LocalCluster
+) -> None:
+    where = TopicPartition("console-moving", 0)
+    with (
+        AdminClient(cluster.admin_address) as admin,
+        Producer(cluster.bootstrap) as producer,
+        kazoo_of(cluster) as zookeeper,
+    ):
+        admin.create_topic(where.topic, replication_factor=1)
+        for _ in range(60):  # a batch each: a throttle delays batches, and cuts none
+            producer.send(where.topic, bytes(10_000), partition=0).result(60)
+        leader = admin.describe_topics([where.topic])[0].partitions[0].leader
+        plan = {**where._asdict(), "replicas": [(leader + 1) % 3], "throttle_bytes_per_s": THROTTLE_BYTES_PER_S}
+        # By hand: just after so much was produced, the admin service refuses so low a throttle.
+        zookeeper.create("/admin/reassign_partitions", json.dumps({"version": 1, "partitions": [plan]}).encode())
+
+        def copying() -> bool:
+            found = browser.get("/reassignments", params={"q": where.topic}, headers=JSON).json()["data"]["moves"]
+            wanted = {"original_replicas": [leader], "target_replicas": plan["replicas"], "state": "copying"}
+            return any(wanted.items() <= one.items() and one["bytes_total"] for one in found)
+
+        wait_for(copying, "the page shows the copy")
+        assert "10.0 kB/s" in browser.get("/reassignments").text
+        admin.alter_partition_reassignments(cancel=[where])
+        wait_for(lambda: not admin.list_partition_reassignments([where]).moves, "the reassignment is cancelled")
+        admin.delete_topic(where.topic)
 
 
 async def events(response: httpx.Response) -> AsyncGenerator[str, None]:

@@ -56,11 +56,11 @@ from tidemark.cli.reassign.views import (
     cost_of,
     ended_json,
     plan_json,
-    progress_json,
     refusal_json,
     replica_rows,
     row_of,
 )
+from tidemark.client.outputs.reassignments import progress_json
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.core.reassignment.request import ANY_LOG_DIR, format_reassignments, named_log_dirs, parse_reassignments
 from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition

@@ -154,31 +154,6 @@ def _copied(moved: ReassignmentProgress) -> str:
     return f"{share:.0f}% of {shown_bytes(moved.bytes_total)}"
 
 
-def progress_json(moved: ReassignmentProgress) -> Mapping[str, object]:
-    """A reassignment as JSON; null is unknown."""
-    return {
-        **moved.partition._asdict(),
-        "original_replicas": list(moved.original),
-        "target_replicas": list(moved.target),
-        "assigned_replicas": list(moved.assigned),
-        "adding_replicas": list(moved.adding),
-        "removing_replicas": list(moved.removing),
-        "replicas": [
-            {"broker_id": broker, "state": str(state), "size_bytes": moved.sizes_bytes.get(broker)}
-            for broker, state in sorted(moved.replicas.items())
-        ],
-        "state": str(moved.phase),
-        "bytes_done": moved.bytes_done,
-        "bytes_total": moved.bytes_total,
-        "rate_bytes_per_s": moved.rate_bytes_per_s,
-        "eta_s": moved.eta_s,
-        "throttle_bytes_per_s": moved.throttle_bytes_per_s,
-        "waiting_for": moved.waiting_for,
-        "request_id": moved.request_id,
-        "log_dirs": [moved.log_dirs.get(broker, ANY_LOG_DIR) for broker in moved.target],
-    }
-
-
 def ended_json(ended: EndedReassignment) -> Mapping[str, object]:
     """A reassignment that ended, as JSON."""
     return {

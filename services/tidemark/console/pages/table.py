@@ -13,6 +13,7 @@ from tidemark.console.pages import (
     groups,
     overview,
     partition,
+    reassignments,
     records,
     topic,
     topics,
@@ -31,5 +32,6 @@ PAGES: Final = (
     Page("partition", "/topics/{topic}/{partition}", partition.load),
     Page("groups", "/groups", groups.load, "Groups"),
     Page("group", "/groups/{group:path}", group.load),
+    Page("reassignments", "/reassignments", reassignments.load, "Reassignments"),
     Page("elections", "/elections", elections.load, "Unclean elections"),
 )
