@@ -143,6 +143,29 @@ def test_a_running_reassignment_shows_its_progress_and_its_throttle(
         admin.delete_topic(where.topic)
 
 
+def test_an_open_transaction_is_shown_with_the_offset_that_it_holds_back(
+    browser: httpx.Client, cluster: LocalCluster
+) -> None:
+    name, topic = "console loader", "console-held"
+    with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap, transactional_id=name) as producer:
+        admin.create_topic(topic, replication_factor=3)
+        with producer.transaction():
+            producer.send(topic, b"held").result(60)
+
+            def held() -> bool:
+                found = browser.get("/transactions", params={"state": "open"}, headers=JSON).json()["data"]["hanging"]
+                wanted = {"topic": topic, "transactional_id": name, "last_stable_offset": 0, "records_behind": 1}
+                return any(wanted.items() <= one.items() for one in found)
+
+            wait_for(held, "the page shows the open transaction")
+            page = browser.get("/transactions/console%20loader", headers=JSON).json()
+            assert page["data"]["phase"] == "ONGOING"
+            assert [one["topic"] for one in page["data"]["partitions"]] == [topic]
+            assert page["data"]["abort_command"] == "tidemark transaction abort 'console loader'"
+        admin.delete_topic(topic)
+    assert browser.get("/transactions/none-such", headers=JSON).status_code == 404
+
+
 async def events(response: httpx.Response) -> AsyncGenerator[str, None]:
     """The parts that a stream sends."""
     part: list[str] = []

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from tidemark.cli.transaction.commands import sentence_of
-from tidemark.cli.transaction.hanging import find_hanging
+from tidemark.client.aio.hanging_transactions import find_hanging
 from tidemark.client.aio.transaction_admin import (
     OpenInPartition,
     PartitionState,

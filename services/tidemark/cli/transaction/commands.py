@@ -25,7 +25,7 @@ from tidemark.cli.common.output import Output, name_of, print_json, print_line, 
 from tidemark.model import TidemarkError
 
 if TYPE_CHECKING:
-    from tidemark.cli.transaction.hanging import Hanging
+    from tidemark.client.aio.hanging_transactions import Hanging
     from tidemark.client.aio.transaction_admin import TransactionAdmin, TransactionDescription
 
 transaction_app = Commands(help="Show transactions, abort them, find those that hold readers back.")
@@ -164,12 +164,12 @@ def find_hanging(
       tidemark transaction find-hanging --topic flights --open-longer-than 5
     """
     addresses = need_bootstrap(bootstrap)
-    from tidemark.cli.transaction import hanging
+    from tidemark.client.aio.hanging_transactions import find_hanging
 
     now_ms, longer_ms = _now_ms(), int(1000 * open_longer_than_s)
-    found, missing = _with_admin(addresses, lambda admin: hanging.find_hanging(admin, topics or (), longer_ms, now_ms))
+    found, missing = _with_admin(addresses, lambda admin: find_hanging(admin, topics or (), longer_ms, now_ms))
     if output is Output.JSON:
-        print_json({"hanging": [_hanging_json(one) for one in found], "missing": [one.message for one in missing]})
+        print_json({"hanging": [one.as_json() for one in found], "missing": [one.message for one in missing]})
     elif found:
         print_line(sentence_of(found[0], now_ms))
         rows = [
@@ -234,15 +234,3 @@ def _print_missing(missing: Iterable[TidemarkError]) -> None:
 def _description_json(found: TransactionDescription) -> dict[str, object]:
     partitions = [{**where._asdict(), **producer._asdict()} for where, producer in found.partitions]
     return {**found._asdict(), "partitions": partitions}
-
-
-def _hanging_json(one: Hanging) -> dict[str, object]:
-    return {
-        **one.partition._asdict(),
-        **one.producer._asdict(),
-        "last_stable_offset": one.first_offset,
-        "records_behind": one.records,
-        "transactional_id": one.transactional_id or None,
-        "since_ms": one.since_ms,
-        "command": one.command,
-    }

@@ -17,6 +17,8 @@ from tidemark.console.pages import (
     records,
     topic,
     topics,
+    transaction,
+    transactions,
 )
 from tidemark.console.pages.page import Page
 
@@ -33,5 +35,7 @@ PAGES: Final = (
     Page("groups", "/groups", groups.load, "Groups"),
     Page("group", "/groups/{group:path}", group.load),
     Page("reassignments", "/reassignments", reassignments.load, "Reassignments"),
+    Page("transactions", "/transactions", transactions.load, "Transactions"),
+    Page("transaction", "/transactions/{id:path}", transaction.load),
     Page("elections", "/elections", elections.load, "Unclean elections"),
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -36,10 +37,22 @@ class Hanging(NamedTuple):
     def command(self) -> str:
         """The command that ends it."""
         if self.transactional_id:
-            return f"tidemark transaction abort {self.transactional_id}"
+            return f"tidemark transaction abort {shlex.quote(self.transactional_id)}"
         end_offset = self.first_offset + self.records
         topic, index = self.partition
         return f"tidemark topic delete-records {topic} --partition {index} --before {end_offset}"
+
+    def as_json(self) -> dict[str, object]:
+        """As JSON; null for a transaction without a coordinator."""
+        return {
+            **self.partition._asdict(),
+            **self.producer._asdict(),
+            "last_stable_offset": self.first_offset,
+            "records_behind": self.records,
+            "transactional_id": self.transactional_id or None,
+            "since_ms": self.since_ms,
+            "command": self.command,
+        }
 
 
 async def find_hanging(
