@@ -37,6 +37,10 @@ class Ear:
                 pass
 
 
+OUTAGE_SESSION_MS = 20_000
+"""The timeout of a session that outlives a restart of ZooKeeper on a busy machine, since nothing renews it here."""
+
+
 class Cluster(Protocol):
     """An ensemble that can be put into trouble."""
 

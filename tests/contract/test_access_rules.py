@@ -23,7 +23,7 @@ from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.access_rules.node import decode, encode
 from tidemark.zookeeper.whole_nodes import packed
 
-from tests.contract.conftest import Cluster, Ear
+from tests.contract.conftest import OUTAGE_SESSION_MS, Cluster, Ear
 
 SOON_S = 20
 READ = Acl(ResourceType.TOPIC, Pattern.LITERAL, "orders", "User:alice", "*", Operation.READ, Permission.ALLOW)
@@ -144,7 +144,7 @@ async def test_a_damaged_node_at_the_start_leaves_the_authorizer_not_ready(clust
 
 
 async def test_the_last_known_rules_hold_while_zookeeper_is_silent(cluster: Cluster) -> None:
-    store = await cluster.store()
+    store = await cluster.store(OUTAGE_SESSION_MS)
     await store.write_acls([READ], version=-1)
     fed = Fed(store)
     fed.feed.show(metrics := Metrics())

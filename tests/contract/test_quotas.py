@@ -16,7 +16,7 @@ from tidemark.zookeeper import paths
 from tidemark.zookeeper.whole_nodes import packed
 from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed, decode, encode
 
-from tests.contract.conftest import Cluster
+from tests.contract.conftest import OUTAGE_SESSION_MS, Cluster
 
 SOON_S = 20
 BACK_S = 60
@@ -43,7 +43,7 @@ async def test_one_of_two_changes_of_the_same_quotas_is_written(cluster: Cluster
 
 
 async def test_a_change_takes_effect_and_the_last_known_quotas_hold_without_zookeeper(cluster: Cluster) -> None:
-    store, writer = await cluster.store(), await cluster.store()
+    store, writer = await cluster.store(OUTAGE_SESSION_MS), await cluster.store(OUTAGE_SESSION_MS)
     changes: asyncio.Queue[Quotas] = asyncio.Queue()
     feed = QuotaFeed(changes.put_nowait, store, SystemClock(), failed)
     feed.show(metrics := Metrics())

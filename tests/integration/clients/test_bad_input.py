@@ -208,7 +208,7 @@ def test_a_record_that_the_broker_refuses_fails_alone_and_its_error_names_it(
     with AdminClient(cluster.bootstrap) as admin:
         admin.create_topic(name, configs=rules)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    producer = style.make("Producer", cluster.bootstrap, linger_ms=50, codec=codec)
+    producer = style.make("Producer", cluster.bootstrap, linger_ms=600, codec=codec)
     bad = {3: {"key": None}, 10: {"value": random.Random(1).randbytes(6000)}, 40: {"timestamp_us": tomorrow}}
     handles = [
         style.do(lambda number=number: producer.send(
