@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tidemark.client import AdminClient, Consumer, Producer
+from tidemark.client.quotas import QuotaChange, QuotaEntity, QuotaKind
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TopicPartition
 
@@ -164,6 +165,17 @@ def test_an_open_transaction_is_shown_with_the_offset_that_it_holds_back(
             assert page["data"]["abort_command"] == "tidemark transaction abort 'console loader'"
         admin.delete_topic(topic)
     assert browser.get("/transactions/none-such", headers=JSON).status_code == 404
+
+
+def test_the_access_rules_and_the_quotas_are_shown(browser: httpx.Client, cluster: LocalCluster) -> None:
+    entity = QuotaEntity(client_id="console-test")
+    with AdminClient(cluster.admin_address) as admin:
+        admin.alter_client_quotas([QuotaChange(entity, {QuotaKind.PRODUCER_BYTE_RATE: 5e6})])
+        (shown,) = browser.get("/quotas", params={"q": "console-test"}, headers=JSON).json()["data"]["quotas"]
+        assert shown["limits"] == {"producer_byte_rate": 5e6}
+        admin.alter_client_quotas([QuotaChange(entity, {}, remove=frozenset([QuotaKind.PRODUCER_BYTE_RATE]))])
+    page = browser.get("/acls", headers=JSON).json()
+    assert (page["command"], page["data"]["acls"]) == ("tidemark acl list", [])
 
 
 async def events(response: httpx.Response) -> AsyncGenerator[str, None]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.console.pages import (
+    access,
     broker,
     brokers,
     elections,
@@ -38,4 +39,6 @@ PAGES: Final = (
     Page("transactions", "/transactions", transactions.load, "Transactions"),
     Page("transaction", "/transactions/{id:path}", transaction.load),
     Page("elections", "/elections", elections.load, "Unclean elections"),
+    Page("acls", "/acls", access.load_acls, "Access rules"),
+    Page("quotas", "/quotas", access.load_quotas, "Quotas"),
 )
