@@ -20,6 +20,7 @@ from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.metrics import Metrics
 
 from tests.unit.console.conftest import FakeClients, FakeCluster, topic
+from tests.unit.console.test_groups_pages import GroupsCluster, member, partition
 
 REFRESH_MS = 100
 STOP_S = 10
@@ -99,8 +100,11 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def served_console() -> Iterator[ServedConsole]:
-    """A healthy cluster with 120 topics."""
-    cluster = FakeCluster()
+    """A healthy cluster with 120 topics, some records, and a group."""
+    cluster = GroupsCluster()
+    cluster.add_group("readers", partition(0, 90), members=[member("m0", 0)])
+    for number in range(60):
+        cluster.log.add(f'{{"n":{number}}}'.encode(), key=b"k", headers=[("h", b"v")])
     cluster.add(topic("flights", 3), *(topic(f"topic-{number:03}") for number in range(119)))
     with served(cluster) as console:
         yield console
