@@ -69,6 +69,12 @@ def test_a_search_reads_at_most_its_number_of_records_and_says_so() -> None:
     assert (made.end, made.scanned, made.stopped) == (40, 40, "records")
 
 
+def test_a_scan_that_reaches_its_end_and_a_bound_together_is_whole() -> None:
+    made = scan(log(8), Limits(records=9, scanned=8, data_bytes=1 << 30, seconds=1.0))
+    assert offsets(made.forward(0, 8)) == list(range(8))
+    assert (made.end, made.stopped) == (8, "")
+
+
 def test_a_scan_ends_at_its_bound_of_bytes() -> None:
     source = FakeLog(rows_each=1)
     for _ in range(9):

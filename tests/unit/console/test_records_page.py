@@ -128,6 +128,17 @@ async def test_the_shown_range_is_downloaded_in_each_format(browser: httpx.Async
     assert table.column("key").to_pylist() == [b"k5", b"k6", b"k7"]
 
 
+async def test_the_range_of_a_page_that_stopped_at_its_bound_is_downloaded(
+    browser: httpx.AsyncClient, cluster: FakeCluster
+) -> None:
+    for _ in range(60):
+        cluster.log.add(bytes(1 << 20))
+    data = (await browser.get(f"{PAGE}?from=offset:120", headers=JSON)).json()["data"]
+    assert (data["stopped"], data["end"] < 180) == ("bytes", True)
+    file = await browser.get(f"{PAGE}/download{data['files']['parquet']}")
+    assert parquet.read_table(io.BytesIO(file.content)).num_rows == data["end"] - 120
+
+
 async def test_a_download_is_whole_or_refused(browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "DOWNLOAD_BYTES_MAX", 1000)
     page = await browser.get(f"{PAGE}/download?format=jsonl", headers=JSON)

@@ -124,7 +124,7 @@ class Scan:
             self.end = _last(rows) + 1
             if found.num_rows:
                 yield found
-            if self._is_spent():
+            if self.end < end and self._is_spent():
                 return
         self.end = end
 

@@ -34,7 +34,9 @@ READS_AT_ONCE: Final = 4
 SCAN_RECORDS_MAX: Final = 20_000
 SCAN_BYTES_MAX: Final = 32 << 20
 SCAN_S: Final = 4.0
-DOWNLOAD_BYTES_MAX: Final = 32 << 20
+DOWNLOAD_BYTES_MAX: Final = 2 * SCAN_BYTES_MAX
+"""More than a page reads, so that the range of a page fits."""
+DOWNLOAD_SCANNED_MAX: Final = 100_000
 DOWNLOAD_RECORDS_MAX: Final = 10_000
 DOWNLOAD_S: Final = 20.0
 _threads: Final = ThreadPoolExecutor(READS_AT_ONCE, "console-reads")
@@ -147,7 +149,7 @@ def find(reader: Reader, asking: Asking, now_s: Callable[[], float] = time.monot
 
 def download(reader: Reader, asking: Asking, shape: Shape, now_s: Callable[[], float] = time.monotonic) -> bytes:
     """Write the records to a file; never a part of them."""
-    limits = Limits(asking.limit, SCAN_RECORDS_MAX, DOWNLOAD_BYTES_MAX, DOWNLOAD_S)
+    limits = Limits(asking.limit, DOWNLOAD_SCANNED_MAX, DOWNLOAD_BYTES_MAX, DOWNLOAD_S)
     output = _Output(asking.where.topic, shape)
     scan, bounds, start = _begun(reader, asking, limits, shape, now_s)
     end = bounds.latest if asking.until is None else min(asking.until, bounds.latest)
@@ -160,7 +162,7 @@ def download(reader: Reader, asking: Asking, shape: Shape, now_s: Callable[[], f
     if scan.stopped:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            f"a download reads at most {SCAN_RECORDS_MAX} records, {DOWNLOAD_BYTES_MAX >> 20} MiB, {DOWNLOAD_S:g} s: "
+            f"a download reads at most {DOWNLOAD_SCANNED_MAX} records, {DOWNLOAD_BYTES_MAX >> 20} MiB, {DOWNLOAD_S:g} s: "
             f"take a smaller range, or the command tidemark consume {asking.where.topic}",
         )
     return file.getvalue()
