@@ -24,18 +24,18 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert not report.findings, f"{report}\n  slowness {slow:.1f}"
     assert report.faults, "nothing befell anybody"
     assert {"certificates", "authority", "token"} <= set(" ".join(report.faults).split()), "each was renewed"
-    assert report.acknowledged > 1000, report
+    assert report.acknowledged > 1000 / slow, report
     assert report.ends > 0, report
     assert report.covered > 0, "the compacted topic was compacted"
     assert report.let_go > 0, "the topic that shrinks did"
     assert report.group.lives > 4, "members came and went"
     assert report.group.taken > SHARED.partitions, "and with them partitions"
-    assert report.group.processed > 1000 / slow, report
+    assert report.group.processed > 1000 / slow**2, report  # as many fewer records are sent
     assert report.group.commits > 0, report
     assert report.transactions.lives > 4, "transactional senders came and went"
-    assert report.transactions.committed > 20 / slow, report
+    assert report.transactions.committed > 10 / slow, report
     assert report.transactions.aborted > 0, report
-    assert report.transactions.polled > 50 / slow, report
+    assert report.transactions.polled > 25 / slow, report
     assert report.transactions.transformed > 0, report
     assert report.typed.versions > 3, "the schema changed"
     assert report.typed.outrun > 0, "of two changes at once one is told of the other"
