@@ -162,8 +162,8 @@ def download(reader: Reader, asking: Asking, shape: Shape, now_s: Callable[[], f
     if scan.stopped:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            f"a download reads at most {DOWNLOAD_SCANNED_MAX} records, {DOWNLOAD_BYTES_MAX >> 20} MiB, {DOWNLOAD_S:g} s: "
-            f"take a smaller range, or the command tidemark consume {asking.where.topic}",
+            f"a download reads at most {DOWNLOAD_SCANNED_MAX} records, {DOWNLOAD_BYTES_MAX >> 20} MiB, "
+            f"{DOWNLOAD_S:g} s: take a smaller range, or the command tidemark consume {asking.where.topic}",
         )
     return file.getvalue()
 
