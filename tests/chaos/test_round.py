@@ -15,6 +15,7 @@ from tests.chaos.machine import computing_s, other_load, slowness
 from tests.chaos.rounds import run_round
 
 ROUND_S = 30.0
+MANY = 40
 
 
 @pytest.mark.timeout(900)
@@ -34,9 +35,10 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert report.group.commits > 0, report
     assert report.transactions.lives > 4, "transactional senders came and went"
     assert report.transactions.committed > 10 / slow, report
-    assert report.transactions.aborted > 0, report
+    many = report.transactions.committed >= MANY  # of a few transactions none may have been aborted, by chance
+    assert report.transactions.aborted > 0 or not many, report
     assert report.transactions.polled > 25 / slow, report
-    assert report.transactions.transformed > 0, report
+    assert report.transactions.transformed > 0 or not many, report
     assert report.typed.versions > 3, "the schema changed"
     assert report.typed.outrun > 0, "of two changes at once one is told of the other"
     assert report.typed.refused > 0, report
