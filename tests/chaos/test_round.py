@@ -33,9 +33,9 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert report.group.taken > SHARED.partitions, "and with them partitions"
     assert report.group.processed > 1000 / slow**2, report  # as many fewer records are sent
     assert report.group.commits > 0, report
-    assert report.transactions.lives > 4, "transactional senders came and went"
+    many = report.transactions.committed >= MANY  # a slow machine has few faults of senders, and few transactions
+    assert report.transactions.lives > 4 or not many, "transactional senders came and went"
     assert report.transactions.committed > 10 / slow, report
-    many = report.transactions.committed >= MANY  # of a few transactions none may have been aborted, by chance
     assert report.transactions.aborted > 0 or not many, report
     assert report.transactions.polled > 25 / slow, report
     assert report.transactions.transformed > 0 or not many, report
