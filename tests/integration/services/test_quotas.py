@@ -128,7 +128,7 @@ def test_a_client_over_its_quota_is_as_slow_as_the_quota_and_other_users_are_not
         for throttled in (alice, slow):
             took_s, waited_s = throttled.result()
             assert LEAST_S < took_s < MOST_S
-            assert waited_s > 0, "the rest of the time is that of a slow machine"
+            assert waited_s > LEAST_S / 2
         for free in (bob, quick):
             took_s, waited_s = free.result()
             assert (took_s < MOST_S, waited_s) == (True, 0)
@@ -138,7 +138,7 @@ def test_a_client_over_its_quota_is_as_slow_as_the_quota_and_other_users_are_not
         assert LEAST_S < alice_s < MOST_S
         assert LEAST_S < ranges.result() < MOST_S
         assert (bob_s < MOST_S, bob_waited_s) == (True, 0)
-        assert alice_waited_s > 0
+        assert alice_waited_s > 0, "a reader on a slow machine spends most of the time on reading"
     brokers = [samples(cluster.local, name) for name in ("broker-0", "broker-1")]
     found = {key: value for broker in brokers for key, value in broker.items() if value}
     labels = f'user="{user("alice").user}",client_id=""'
