@@ -69,6 +69,11 @@ def test_the_console_answers_under_the_names_of_its_service_and_of_the_values() 
     ]
 
 
+def test_the_console_writes_only_if_the_values_say_so() -> None:
+    assert "console.write" not in settings_of(rendered("production"))
+    assert settings_of(manifests({"console": {"enabled": True, "write": True}}))["console.write"] == "true"
+
+
 def test_the_console_has_no_key_and_no_token() -> None:
     pod = dict(pods(rendered("secure")))[NAME]
     sources = [source for volume in pod["volumes"] for source in volume.get("projected", {}).get("sources", [])]
@@ -125,6 +130,7 @@ def test_prometheus_scrapes_the_console() -> None:
     [
         ({"console": {"config": {"bootstrap": "b:1"}}}, "console.config names bootstrap, which comes from the chart"),
         ({"console": {"config": {"console.hosts": "a"}}}, "which comes from console.hosts of the values"),
+        ({"console": {"config": {"console.write": True}}}, "which comes from console.write of the values"),
         ({"console": {"config": {"broker.id": "1"}}}, "console.config names broker.id"),
         (
             {"console": {"config": {"console.refresh.ms": 5}}},

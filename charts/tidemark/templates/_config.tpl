@@ -17,6 +17,7 @@
 {{- if eq $component "console" -}}
 {{- $_ := set $settings "bootstrap" (include "tidemark.consoleBootstrap" $root) -}}
 {{- $_ := set $settings "console.hosts" (include "tidemark.consoleHosts" $root) -}}
+{{- if $root.Values.console.write -}}{{- $_ := set $settings "console.write" "true" -}}{{- end -}}
 {{- if include "tidemark.secure" $root -}}
 {{- $_ := set $settings "cluster.tls.ca.file" "/etc/tidemark-trust/ca.crt" -}}
 {{- end -}}

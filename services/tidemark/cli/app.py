@@ -148,6 +148,9 @@ def dev(
         typer.Option("--secure", help="Use TLS with certificates, made in DIR/certs, and access rules."),
     ] = False,
     no_console: Annotated[bool, typer.Option("--no-console", help="Run without the console's web pages.")] = False,
+    console_write: Annotated[
+        bool, typer.Option("--console-write", help="Let the console reset offsets and cancel reassignments.")
+    ] = False,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C.
 
@@ -166,6 +169,7 @@ def dev(
         free_ports=free_ports,
         secure=secure,
         console=not no_console,
+        console_write=console_write,
     )
 
 

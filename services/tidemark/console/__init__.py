@@ -10,5 +10,6 @@ To add a page:
 
 The page then has its address, its JSON twin (the header `Accept: application/json` at the same address), its live
 updates (`Accept: text/event-stream`), its login, its error states and its metrics. A page that changes something has
-`methods=("GET", "POST")`; `asked.form` has the fields, and `asked.need_identity` refuses anonymous changes.
+`methods=("GET", "POST")`: GET is the dry run, POST carries the change out and returns `Done`. `pages/dry_run.py`
+refuses a change whose dry run has another result by now, and a change of a console that only reads.
 """

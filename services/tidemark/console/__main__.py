@@ -33,6 +33,7 @@ async def serve(settings: ConsoleSettings) -> int:
         refresh_ms=settings.console_refresh_ms,
         hosts=[host.strip() for host in settings.console_hosts.split(",") if host.strip()],
         version=_version(),
+        write=settings.console_write,
     )
     server = HttpServer(
         console.app,

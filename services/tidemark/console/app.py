@@ -31,9 +31,10 @@ from tidemark.console.identity import (
     set_cookie,
 )
 from tidemark.console.metrics import ConsoleMetrics
-from tidemark.console.pages.page import Asked, Download, Page, Refused
+from tidemark.console.pages.page import Asked, Done, Download, Page, Refused, View
 from tidemark.console.pages.table import PAGES
 from tidemark.console.queries.clients import Clients
+from tidemark.console.queries.results import Results
 from tidemark.console.queries.shared import SharedQueries
 from tidemark.console.queries.sightings import Sightings
 from tidemark.console.rendering import Renderer
@@ -61,6 +62,7 @@ class Console:
         refresh_ms: life of a shared answer, and interval of live updates.
         hosts: host names beside localhost and IP addresses.
         version: of Tidemark.
+        write: whether users of a cluster without security may change something.
         pages: the table of pages.
         now_ms: the time since 1970.
     """
@@ -72,11 +74,14 @@ class Console:
         refresh_ms: int = 2_000,
         hosts: Collection[str] = (),
         version: str = "",
+        write: bool = False,
         metrics: ConsoleMetrics | None = None,
         pages: Sequence[Page] = PAGES,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._clients = clients
+        self._writes = write and not clients.secure
+        self._results: Results[View] = Results()
         self._refresh_s = refresh_ms / 1000
         self._metrics = metrics or ConsoleMetrics()
         self._now_ms = now_ms
@@ -84,7 +89,8 @@ class Console:
         self._sightings = Sightings(now_ms)
         self._parts: SharedCalls[tuple[str, str], str] = SharedCalls(refresh_ms // 2, SystemClock())
         navigation = [page for page in pages if page.label]
-        renderer = Renderer({"navigation": navigation, "secure": clients.secure, "version": version})
+        shared = {"navigation": navigation, "secure": clients.secure, "writes": self._writes, "version": version}
+        renderer = Renderer(shared)
         self._responses = Responses(renderer)
         self._streams = 0
         self._stopping = asyncio.Event()
@@ -147,11 +153,27 @@ class Console:
         if form is Form.EVENTS:
             return self._stream(page, request, identity)
         asked = self._asked(request, identity, await _form_of(request))
-        view = await page.load(asked)
+        result = self._result_of(request, identity) if "POST" in page.methods else None
+        view = await page.load(asked) if result is None else result
         if isinstance(view, Download):
             return self._responses.download(view)
+        if isinstance(view, Done):
+            if form is Form.HTML:
+                name = self._results.keep(identity.key, view.result)
+                return RedirectResponse(f"?{urlencode({'result': name})}", 303)
+            view = view.result
         address = _address(request)
         return self._responses.page(page, view, form, asked.problems, identity, address, asked.read_at_ms)
+
+    def _result_of(self, request: Request, identity: Identity) -> View | None:
+        """The result that an address names; None: the address names none."""
+        name = request.query_params.get("result")
+        if name is None or request.method == "POST":
+            return None
+        found = self._results.get(identity.key, name)
+        if found is None:
+            raise Refused(404, "This console has forgotten this result. The other pages show the present state.")
+        return found
 
     def _stream(self, page: Page, request: Request, identity: Identity) -> Response:
         if not page.live:
@@ -162,7 +184,7 @@ class Console:
         async def made() -> str:
             asked = self._asked(request, identity, {})
             view = await page.load(asked)
-            if isinstance(view, Download) or not view.live:
+            if not isinstance(view, View) or not view.live:
                 raise Refused(406, "This page has no live updates.")
             return self._responses.part(page, view, asked.problems, asked.read_at_ms)
 
@@ -185,6 +207,8 @@ class Console:
             path=request.path_params,
             query=dict(request.query_params),
             form=form,
+            changes=request.method == "POST",
+            writes=self._writes,
         )
 
     def _identity(self, request: Request) -> Identity | None:

@@ -22,13 +22,21 @@ _CONSOLE_PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
 
 
 def run(
-    directory: Path, *, brokers: int, controllers: int, free_ports: bool, secure: bool = False, console: bool = False
+    directory: Path,
+    *,
+    brokers: int,
+    controllers: int,
+    free_ports: bool,
+    secure: bool = False,
+    console: bool = False,
+    console_write: bool = False,
 ) -> None:
     """Start a cluster, show it until SIGINT or SIGTERM, stop it in order.
 
     Args:
         free_ports: instead of `fixed_ports`.
         console: run the console too, if its packages are installed.
+        console_write: its setting console.write.
 
     Raises:
         TidemarkError: the cluster did not start, or did not stop cleanly.
@@ -41,7 +49,7 @@ def run(
         brokers=brokers,
         controllers=controllers,
         ports=ports,
-        settings={"broker": guarded, "admin": guarded},
+        settings={"broker": guarded, "admin": guarded, "console": {"console.write": str(console_write).lower()}},
         secure=secure,
         console=console and _has_console(),
     )

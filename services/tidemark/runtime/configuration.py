@@ -183,6 +183,7 @@ class ConsoleSettings:
     bootstrap: str
     console_listeners: HostPort
     console_hosts: str
+    console_write: bool
     console_refresh_ms: int
     cluster_tls_ca_file: str
     https_certificate_file: str

@@ -106,6 +106,14 @@ CONSOLE: Final = (
         "Host names in the addresses of browsers, separated by commas, beside localhost and IP addresses. Other names "
         "are refused, since a web page could give its own name to the address of the console",
     ),
+    ConfigKey(
+        "console.write",
+        Kind.BOOL,
+        _CONSOLE,
+        "false",
+        "Whether the pages of a cluster without security reset offsets and cancel reassignments, for everyone who can "
+        "open them; with cluster.tls.ca.file the rights of each user decide",
+    ),
     whole_number(
         "console.refresh.ms",
         _CONSOLE,
@@ -121,7 +129,7 @@ CONSOLE: Final = (
         _CONSOLE,
         "",
         "PEM file with the authorities of the certificates of brokers and admin services. With it every user gives a "
-        "token, which the console hands on; without it the console uses plain text and only reads",
+        "token, which the console hands on; without it the console uses plain text",
     ),
     ConfigKey(
         "https.certificate.file",

@@ -59,6 +59,8 @@ GROUPS: dict[str, Call] = {
     "describe_groups": lambda one: one.describe_groups(["g", "h"]),
     "set_offsets": lambda one: one.set_offsets("g", {WHERE: 1}),
     "set_offsets of what is not known": lambda one: one.set_offsets("g", {ELSEWHERE: 1}),
+    "plan_reset": lambda one: one.plan_reset("g", "earliest", partitions=[WHERE]),
+    "plan_reset of what is not known": lambda one: one.plan_reset("g", "latest", topics=[ELSEWHERE.topic]),
     "delete": lambda one: one.delete("g"),
     "delete_offsets": lambda one: one.delete_offsets("g", [WHERE]),
 }

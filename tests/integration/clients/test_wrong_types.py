@@ -90,6 +90,7 @@ CALLS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("member", "committed"): {"partitions": [ZERO]},
     ("groups", "describe_groups"): {"groups": ["wrong-types"], "offsets": True},
     ("groups", "set_offsets"): {"group": "wrong-types-2", "offsets": {ZERO: 0}, **DRY},
+    ("groups", "plan_reset"): {"group": "wrong-types-2", "start": 0, "topics": [TOPIC], "partitions": [ZERO]},
     ("groups", "delete"): {"group": "wrong-types-3"},
     ("groups", "delete_offsets"): {"group": "wrong-types-3", "partitions": [ZERO]},
     ("admin", "create_topic"): {

@@ -196,9 +196,16 @@ def secure() -> bool:
 
 
 @pytest.fixture
-async def console(cluster: FakeCluster, clock: Clock, secure: bool) -> Console:
+def write() -> bool:
+    """The setting console.write; tests parametrize it."""
+    return False
+
+
+@pytest.fixture
+async def console(cluster: FakeCluster, clock: Clock, secure: bool, write: bool) -> Console:
     clients: Any = FakeClients(cluster, secure=secure)
-    return Console(clients, hosts=("console.example",), metrics=ConsoleMetrics(Metrics()), now_ms=clock)
+    metrics = ConsoleMetrics(Metrics())
+    return Console(clients, hosts=("console.example",), write=write, metrics=metrics, now_ms=clock)
 
 
 @pytest.fixture

@@ -126,14 +126,6 @@ async def test_a_group_shows_its_progress_in_each_partition(browser: httpx.Async
     assert 'records?partition=0&amp;from=offset:90"' in (await browser.get("/groups/billing")).text
 
 
-async def test_a_group_shows_the_effect_of_a_reset_and_its_dry_run(browser: httpx.AsyncClient) -> None:
-    data = (await browser.get("/groups/billing?reset=latest", headers=JSON)).json()["data"]
-    assert [one["becomes"] for one in data["partitions"]] == [100, 100]
-    assert data["reset_command"] == "tidemark group reset-offsets billing --topic flights --to latest --dry-run"
-    assert "stop the 2 first" in (await browser.get("/groups/billing?reset=latest")).text
-    assert (await browser.post("/groups/billing", headers={"Origin": "http://localhost:9195"})).status_code == 405
-
-
 async def test_a_group_shows_offsets_of_open_transactions(browser: httpx.AsyncClient, cluster: GroupsCluster) -> None:
     cluster.add_group("open", partition(0, 5)._replace(pending=(PendingOffset(9, 77, 1),)))
     assert "9 pending in the transaction of producer 77, epoch 1" in (await browser.get("/groups/open")).text

@@ -17,7 +17,7 @@ from tidemark.cli.common.options import (
     OutputOption,
     YesOption,
     confirm,
-    parse_places,
+    parse_targets,
     refuse_json_question,
 )
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
@@ -132,27 +132,21 @@ def reset_offsets(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--to") from None
     refuse_json_question(output, yes=yes, dry_run=dry_run)
-    places = parse_places(topics)
+    names, partitions = parse_targets(topics)
     addresses = need_bootstrap(bootstrap)
-    from tidemark.cli.group.reset_offsets import current_offsets, wanted_offsets
+    from tidemark.client.group.offset_reset import start_of
 
     with _connect(addresses) as client:
-        wanted = wanted_offsets(addresses, places, where)
-        before = current_offsets(client, group)
-        refused = client.set_offsets(group, wanted, validate_only=True)
-        _raise_first(refused)
-        rows = [(where_, before.get(where_, -1), offset) for where_, offset in sorted(wanted.items())]
+        plan = client.plan_reset(group, start_of(where), topics=names, partitions=partitions)
         if output is Output.TEXT:
-            shown = [(str(one), "-" if old < 0 else old, new) for one, old, new in rows]
+            shown = [(str(one.partition), "-" if one.before < 0 else one.before, one.offset) for one in plan]
             print_table(("partition", "offset", "becomes"), shown)
         if not dry_run:
             if not yes:
-                confirm(f"Set the offsets of group {group} in {counted(len(rows), 'partition')}?")
-            _raise_first(client.set_offsets(group, wanted))
+                confirm(f"Set the offsets of group {group} in {counted(len(plan), 'partition')}?")
+            _raise_first(client.set_offsets(group, {one.partition: one.offset for one in plan}))
     if output is Output.JSON:
-        changes = [
-            {"topic": one.topic, "partition": one.partition, "before": old, "offset": new} for one, old, new in rows
-        ]
+        changes = [{**one.partition._asdict(), "before": one.before, "offset": one.offset} for one in plan]
         print_json({"group": group, "changed": not dry_run, "partitions": changes})
     elif not dry_run:
         print_line(f"group {group} has these offsets")

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 from tidemark.client.aio.coordinator_admin import LIST_TIMEOUT_S, CoordinatorAdmin
 from tidemark.client.argument_types import flag, offsets_of, partitions_of, texts
+from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.coordinator import Coordinator, group_stub
 from tidemark.client.group.offset_commits import commit_positions
+from tidemark.client.group.offset_reset import OffsetChange, ResetOffsets
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.coordinator_calls import asks_for_one
 from tidemark.core.internal_topics import OFFSETS_TOPIC
-from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
 
@@ -185,6 +187,47 @@ class Groups(CoordinatorAdmin):
             group_id=group, offsets=commit_positions(positions), validate_only=flag("validate_only", validate_only)
         )
         return _refused(await self._call(group, lambda stub: stub.AlterGroupOffsets, request, deadline_s))
+
+    async def plan_reset(
+        self,
+        group: str,
+        start: Start,
+        *,
+        topics: Sequence[str] = (),
+        partitions: Iterable[TopicPartition | tuple[str, int]] = (),
+    ) -> list[OffsetChange]:
+        """Compute the offsets that a reset sets, and check them; change nothing. `set_offsets` carries the reset out.
+
+        An offset below the log start becomes the log start, one above the high watermark the high watermark. The group
+        need not exist.
+
+        Args:
+            group: group id.
+            start: "earliest", "latest", an offset, or a Timestamp.
+            topics: all partitions of these topics.
+            partitions: TopicPartition, or pairs of topic and index.
+
+        Raises:
+            TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST.
+
+        Example: `groups.plan_reset("billing", "earliest", topics=["orders"])`
+        """
+        reset = ResetOffsets(self._cluster, self._timeout_s)
+        wanted = await reset.find(texts("topics", topics), partitions_of("partitions", partitions), start)
+        before = await self._committed(group)
+        for where, error in sorted((await self.set_offsets(group, wanted, validate_only=True)).items()):
+            raise TidemarkError(error.code, f"nothing was changed: {where}: {error.message}", error.metadata)
+        return [OffsetChange(where, before.get(where, -1), offset) for where, offset in sorted(wanted.items())]
+
+    async def _committed(self, group: str) -> dict[TopicPartition, int]:
+        """Committed offsets; none for a group that does not exist."""
+        try:
+            (found,) = await self.describe_groups([group])
+        except TidemarkError as error:
+            if error.code is ErrorCode.GROUP_NOT_FOUND:
+                return {}
+            raise
+        return {one.partition: one.committed for one in found.partitions if one.committed >= 0}
 
     async def delete(self, group: str) -> None:
         """Delete a group without members.

@@ -38,5 +38,6 @@ class Groups(SyncClient[AsyncGroups]):
     list_groups = blocking(AsyncGroups.list_groups)
     describe_groups = blocking(AsyncGroups.describe_groups)
     set_offsets = blocking(AsyncGroups.set_offsets)
+    plan_reset = blocking(AsyncGroups.plan_reset)
     delete = blocking(AsyncGroups.delete)
     delete_offsets = blocking(AsyncGroups.delete_offsets)

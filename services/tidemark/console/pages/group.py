@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One consumer group: members, progress in each partition, and the commands that reset offsets, with their effect."""
+"""One consumer group: members, progress in each partition, and the way to the dry run of a reset."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import Final
 
 from tidemark.client.aio import Groups
 from tidemark.client.aio.groups import GroupMember, GroupPartition
 from tidemark.console.pages.page import Asked, View
 from tidemark.console.pages.paging import one_of, part_of
+from tidemark.console.pages.reset_offsets import KINDS
 
 _SORTS: Final = ("partition", "lag")
-_RESETS: Final = ("none", "earliest", "latest")
 _ASSIGNED_MAX: Final = 20
 """Partitions of a member that the page names."""
 
 
 async def load(asked: Asked) -> View:
-    """The page `/groups/{group}?sort=ORDER&reset=WHERE&page=NUMBER`."""
+    """The page `/groups/{group}?sort=ORDER&page=NUMBER`."""
     name = asked.path["group"]
     (found,) = await asked.need("group", lambda groups: groups.describe_groups([name]), Groups, key=name)
-    sort, reset = one_of(asked.query, "sort", _SORTS), one_of(asked.query, "reset", _RESETS)
+    sort = one_of(asked.query, "sort", _SORTS)
     rows = sorted(found.partitions, key=lambda one: one.partition)
     if sort == "lag":
         rows.sort(key=lambda one: -one.lag)
@@ -37,12 +36,11 @@ async def load(asked: Asked) -> View:
         "lag": found.lag,
         "partitions_of_unknown_lag": found.partitions_of_unknown_lag,
         "members": [_member(one) for one in found.members],
-        "partitions": [_partition(one, reset) for one in part.rows],
+        "partitions": [_partition(one) for one in part.rows],
         "sort": sort,
         "sorts": list(_SORTS),
-        "reset": reset,
-        "resets": list(_RESETS),
-        "reset_command": _reset_command(found.group, found.partitions, reset),
+        "topics": sorted({one.partition.topic for one in found.partitions}),
+        "starts": list(KINDS),
         **part.facts(),
     }
     return View(f"Group {found.group}", f"tidemark group describe {shlex.quote(found.group)}", data)
@@ -62,8 +60,7 @@ def _member(one: GroupMember) -> dict[str, object]:
     }
 
 
-def _partition(one: GroupPartition, reset: str) -> dict[str, object]:
-    becomes = {"earliest": one.log_start_offset, "latest": one.high_watermark}.get(reset, -1)
+def _partition(one: GroupPartition) -> dict[str, object]:
     return {
         **_place(one.partition.topic, one.partition.partition),
         "member_id": one.member_id,
@@ -72,7 +69,6 @@ def _partition(one: GroupPartition, reset: str) -> dict[str, object]:
         "log_start_offset": _known(one.log_start_offset),
         "high_watermark": _known(one.high_watermark),
         "lag": _known(one.lag),
-        "becomes": _known(becomes),
         "error": None if one.error is None else one.error.message,
         "pending": [pending._asdict() for pending in one.pending],
     }
@@ -85,12 +81,3 @@ def _place(topic: str, partition: int) -> dict[str, object]:
 def _known(number: int) -> int | None:
     """The number; None for -1, which stands for an unknown one."""
     return None if number < 0 else number
-
-
-def _reset_command(group: str, partitions: Sequence[GroupPartition], reset: str) -> str:
-    """The command that shows the reset of all topics and changes nothing; "" without a reset."""
-    if reset == "none":
-        return ""
-    topics = sorted({one.partition.topic for one in partitions}) or ["TOPIC"]
-    named = " ".join(f"--topic {topic}" for topic in topics)
-    return f"tidemark group reset-offsets {shlex.quote(group)} {named} --to {reset} --dry-run"

@@ -92,6 +92,15 @@ class Download:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer of a page that has changed something. A browser is led to an address of `result`, so that a second
+    load of the page repeats nothing; a program gets `result` at once.
+    """
+
+    result: View
+
+
 @dataclass(slots=True)
 class Asked:
     """One request for a page.
@@ -100,6 +109,8 @@ class Asked:
         path: the parts of the address, such as `topic`.
         query: the parameters after "?"; the last value of each.
         form: fields of a change.
+        changes: whether the request carries a change out.
+        writes: whether users without a token may change something.
         problems: of the questions so far.
         oldest_ms: begin of the oldest call whose answer the page shows, of those with the usual life; None: none yet.
     """
@@ -112,6 +123,8 @@ class Asked:
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     form: Mapping[str, str] = field(default_factory=dict)
+    changes: bool = False
+    writes: bool = False
     problems: list[Problem] = field(default_factory=list)
     oldest_ms: int | None = None
 
@@ -199,6 +212,16 @@ class Asked:
             _refuse_without_token(error)
             raise Refused(_status_of(error), error.message, error=error) from None
 
+    async def change(self, kind: str, call: Callable[[C], Awaitable[T]], client: ClientClass[C]) -> T:
+        """Change something, without a repetition; raises `Refused`, which says so if the outcome is not known."""
+        try:
+            return await self.read(kind, call, client, patience_s=NEED_S)
+        except Refused as refused:
+            if refused.status not in (503, 504):
+                raise
+            sentence = f"{refused.sentence.rstrip('.')}. The change may have been made all the same: see the dry run."
+            raise Refused(refused.status, sentence, error=refused.error) from None
+
     async def need_admin(
         self, kind: str, call: Callable[[AdminClient], Awaitable[T]], *, key: Hashable = (), life_ms: int | None = None
     ) -> T:
@@ -215,10 +238,15 @@ class Asked:
         """Note a state, and return since when the console sees it."""
         return self.sightings.note((self.identity.key, key), state)
 
-    def need_identity(self) -> None:
-        """Refuse a change without security: the console is read-only then."""
-        if not self.identity.token:
-            raise Refused(403, "Without security this console only reads. Use the command instead.")
+    @property
+    def may_change(self) -> bool:
+        """Whether the console carries changes out for this user; the cluster decides on each one."""
+        return self.writes or bool(self.identity.token)
+
+    def need_write(self) -> None:
+        """Refuse a change of a console that only reads."""
+        if not self.may_change:
+            raise Refused(403, "This console only reads: console.write is false. Use the command instead.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +262,7 @@ class Page:
 
     name: str
     path: str
-    load: Callable[[Asked], Awaitable[View | Download]]
+    load: Callable[[Asked], Awaitable[View | Download | Done]]
     label: str = ""
     live: bool = True
     methods: tuple[str, ...] = ("GET",)
@@ -249,12 +277,18 @@ _NOT_FOUND: Final = (
 )
 
 
+_CONFLICTS: Final = (ErrorCode.GROUP_NOT_EMPTY, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+_INVALID: Final = (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_GROUP_ID, ErrorCode.INVALID_TOPIC_NAME)
+
+
 def _status_of(error: TidemarkError) -> int:
     if error.code in _NOT_FOUND:
         return 404
+    if error.code in _CONFLICTS:
+        return 409
     if is_denial(error):
         return 403
-    return 400 if error.code is ErrorCode.INVALID_REQUEST else 503
+    return 400 if error.code in _INVALID else 503
 
 
 def _refuse_without_token(error: TidemarkError) -> None:

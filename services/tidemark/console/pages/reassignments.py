@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidemark.client.outputs.reassignments import progress_json
+from tidemark.console.pages.cancel_reassignments import place_command
 from tidemark.console.pages.page import Asked, Refused, View
 from tidemark.console.pages.paging import one_of, part_of
 from tidemark.core.reassignment.progress import ReassignmentPhase, ReassignmentProgress
@@ -47,7 +48,7 @@ def _facts(one: ReassignmentProgress) -> dict[str, object]:
     return {
         **progress_json(one),
         "percent": 100 * (one.bytes_done or 0) // (one.bytes_total or 1) if copied else None,
-        "cancel_command": f"tidemark reassign cancel {one.partition.topic}:{one.partition.partition}",
+        "cancel_command": place_command(one.partition),
     }
 
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The offsets that a reset of a group sets: a start in each partition, limited to the partition's log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start
+from tidemark.client.metadata.cluster import Cluster, unknown_partition
+from tidemark.client.outputs.record_format import Start as ParsedStart
+from tidemark.client.records import Timestamp
+from tidemark.model import TopicPartition
+
+
+class OffsetChange(NamedTuple):
+    """A committed offset before and after a reset.
+
+    Attributes:
+        partition: the partition.
+        before: offset of the next record to read, before the reset; -1 for none.
+        offset: the same afterwards.
+    """
+
+    partition: TopicPartition
+    before: int
+    offset: int
+
+
+def start_of(parsed: ParsedStart) -> Start:
+    """The start that a text such as `offset:42` names."""
+    if parsed.timestamp_us is not None:
+        return Timestamp(parsed.timestamp_us)
+    return parsed.position if parsed.offset is None else parsed.offset
+
+
+class ResetOffsets:
+    """Looks up the offsets that a reset sets.
+
+    Args:
+        cluster: metadata and channels.
+        timeout_s: timeout of each look-up.
+    """
+
+    def __init__(self, cluster: Cluster, timeout_s: float) -> None:
+        self._cluster = cluster
+        self._timeout_s = timeout_s
+        self._offsets = OffsetLookup(cluster, timeout_s)
+
+    async def find(
+        self, topics: Iterable[str], partitions: Iterable[TopicPartition], start: Start
+    ) -> dict[TopicPartition, int]:
+        """The offset of `start` in each of these partitions, at least the log start and at most the high watermark.
+
+        Args:
+            topics: all of their partitions.
+            partitions: more partitions.
+            start: "earliest", "latest", an offset, or a Timestamp.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST, UNKNOWN_TOPIC, UNKNOWN_PARTITION, REQUEST_TIMED_OUT.
+        """
+        check_start(start)
+        wanted = set(partitions)
+        for where in wanted:  # a partition may have been added just now
+            count = await self._cluster.partition_count(where.topic, timeout_s=self._timeout_s, beyond=where.partition)
+            if where.partition >= count:
+                raise unknown_partition(where, count)
+        for topic in topics:
+            view = await self._cluster.topic(topic, timeout_s=self._timeout_s)
+            wanted |= {TopicPartition(topic, index) for index in view.partitions}
+        found = await asyncio.gather(*(self._offset(where, start) for where in sorted(wanted)))
+        return dict(zip(sorted(wanted), found, strict=True))
+
+    async def _offset(self, where: TopicPartition, start: Start) -> int:
+        if isinstance(start, str):
+            return await self._offsets.find(where, start)
+        first, end = await self._offsets.find(where, "earliest"), await self._offsets.find(where, "latest")
+        return max(first, min(end, await self._offsets.find(where, start)))

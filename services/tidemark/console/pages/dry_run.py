@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way from a dry run to its change: the button carries the id of the plan that its page showed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tidemark.console.pages.page import Asked
+
+CHANGED: Final = "The plan has changed since the dry run, so nothing was done. This is the dry run of now."
+
+
+def plan_id(*facts: Sequence[object] | str) -> str:
+    """The id of a plan: equal for equal facts."""
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def parameters(asked: Asked) -> dict[str, str]:
+    """The parameters of the action: from the form of its button, or from the address of its dry run."""
+    return {name: text.strip() for name, text in (asked.form if asked.changes else asked.query).items()}
+
+
+def is_confirmed(asked: Asked, plan: str) -> bool:
+    """Whether the request carries this plan out; a console that only reads refuses every change."""
+    if asked.changes:
+        asked.need_write()
+    return asked.changes and asked.form.get("plan") == plan
+
+
+def without_plan(given: Mapping[str, str]) -> dict[str, str]:
+    """The parameters for an address of the dry run."""
+    return {name: text for name, text in given.items() if name != "plan"}
