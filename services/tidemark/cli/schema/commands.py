@@ -220,16 +220,15 @@ def history(topic: TopicArgument, cluster: Cluster = Cluster()) -> None:
       tidemark schema history flights
       tidemark schema history flights --output json | jq '.versions[-1].differences'
     """
-    from tidemark.core.schemas.differences import differences
+    from tidemark.core.schemas.differences import history as changes_of
 
     with cluster.connect() as client:
         described = _described(client, topic)
-    rows: list[tuple[int, int, list[str]]] = []
-    before = None
-    for one in described.versions:
-        changes: list[str] = [] if before is None else [each.sentence for each in differences(before, one.schema)]
-        rows.append((one.schema.version, one.created_at_ms, changes))
-        before = one.schema
+    found = changes_of(one.schema for one in described.versions)
+    rows = [
+        (one.schema.version, one.created_at_ms, [each.sentence for each in changes])
+        for one, changes in zip(described.versions, found, strict=True)
+    ]
     if cluster.json:
         versions = [{"version": row[0], "created_at_ms": row[1], "differences": row[2]} for row in rows]
         print_json({"topic": topic, "compatibility": described.compatibility, "versions": versions})

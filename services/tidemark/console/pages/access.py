@@ -7,17 +7,17 @@ from typing import Final
 
 from tidemark.console.pages.page import Asked, Refused, View
 from tidemark.console.pages.paging import part_of
+from tidemark.console.queries.cluster import SLOW_LIFE_MS
 from tidemark.core.quotas.quotas import Limits, QuotaEntity
 from tidemark.core.security.acls import Acl
 
 SEARCH_CHARACTERS_MAX: Final = 249
-_LIFE_MS: Final = 10_000
 
 
 async def load_acls(asked: Asked) -> View:
     """The page `/acls?q=TEXT&page=NUMBER`."""
     text = _searched(asked)
-    found = await asked.need_admin("acls", lambda admin: admin.list_acls(), life_ms=_LIFE_MS)
+    found = await asked.need_admin("acls", lambda admin: admin.list_acls(), life_ms=SLOW_LIFE_MS)
     part = part_of([one for one in found if _mentions(one, text)], asked.query)
     data = {
         "acls": [{**one._asdict(), "sentence": str(one)} for one in part.rows],
@@ -31,7 +31,7 @@ async def load_acls(asked: Asked) -> View:
 async def load_quotas(asked: Asked) -> View:
     """The page `/quotas?q=TEXT&page=NUMBER`."""
     text = _searched(asked)
-    found = await asked.need_admin("quotas", lambda admin: admin.describe_client_quotas(), life_ms=_LIFE_MS)
+    found = await asked.need_admin("quotas", lambda admin: admin.describe_client_quotas(), life_ms=SLOW_LIFE_MS)
     named = {str(entity): (entity, limits) for entity, limits in found.items()}
     part = part_of([named[name] for name in sorted(named) if text.lower() in name.lower()], asked.query)
     data = {

@@ -10,7 +10,7 @@ from tidemark.console.pages.config_rows import config_rows
 from tidemark.console.pages.page import Asked, Refused, View
 from tidemark.console.pages.paging import one_of, part_of
 from tidemark.console.pages.topics import first_partition, out_of_sync, without_leader
-from tidemark.console.queries.cluster import log_dirs_of
+from tidemark.console.queries.cluster import SLOW_LIFE_MS, log_dirs_of
 from tidemark.console.queries.shared import is_denial
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
@@ -21,7 +21,6 @@ from tidemark.model import TidemarkError, TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import ReplicaOnDisk
 
-_SLOW_LIFE_MS: Final = 10_000
 _STATES: Final = ("all", "out-of-sync", "offline")
 
 
@@ -34,7 +33,7 @@ async def load(asked: Asked) -> View:
     replicas = replicas_by_partition(dirs.value or [])
     resource = ConfigResource(ConfigKind.TOPIC, view.topic)
     configs = await asked.see_admin(
-        "configs", lambda admin: admin.describe_configs([resource]), key=resource, life_ms=_SLOW_LIFE_MS
+        "configs", lambda admin: admin.describe_configs([resource]), key=resource, life_ms=SLOW_LIFE_MS
     )
     first = first_partition(view)
     data = {
@@ -122,20 +121,21 @@ async def _schema(asked: Asked, view: TopicView) -> dict[str, object] | None:
     if not view.schema_version:
         return None
     answer = await asked.see_admin(
-        "schemas", lambda admin: admin.describe_topic_schemas(view.topic), key=view.topic, life_ms=_SLOW_LIFE_MS
+        "schemas", lambda admin: admin.describe_topic_schemas(view.topic), key=view.topic, life_ms=SLOW_LIFE_MS
     )
     if answer.value is None or not answer.value.versions:
         return None
     newest = answer.value.versions[-1]
     return {
-        **_columns(newest.schema),
+        **columns_of(newest.schema),
         "version": view.schema_version,
         "created_at_ms": newest.created_at_ms,
         "compatibility": answer.value.compatibility,
     }
 
 
-def _columns(schema: TopicSchema) -> dict[str, object]:
+def columns_of(schema: TopicSchema) -> dict[str, object]:
+    """Columns, key and event time of a schema."""
     event_time = schema.event_time_column
     return {
         "columns": [column_text(column, SPARK) for column in schema.columns],

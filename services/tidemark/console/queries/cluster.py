@@ -14,6 +14,8 @@ from tidemark.core.planning.restart_safety import RestartObstacle
 from tidemark.model import TopicPartition
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 
+SLOW_LIFE_MS: Final = 10_000
+"""Life of answers that change with a command of an operator only, such as settings and schemas."""
 RESTART_LIFE_MS: Final = 60_000
 """The admin service reads the state of every partition for this question, so pages share the answer for longer."""
 

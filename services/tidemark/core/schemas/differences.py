@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -53,6 +53,14 @@ def differences(old: TopicSchema, new: TopicSchema) -> tuple[Difference, ...]:
         if before != after:
             found.append(Difference(kind, (), f"{kind}: {before} becomes {after}"))
     return tuple(found)
+
+
+def history(versions: Iterable[TopicSchema]) -> Iterator[tuple[Difference, ...]]:
+    """The differences of each version to the one before, in the order of `versions`; none of the first one."""
+    before = None
+    for version in versions:
+        yield () if before is None else differences(before, version)
+        before = version
 
 
 def _names(schema: TopicSchema, ids: Sequence[int | None]) -> str:
