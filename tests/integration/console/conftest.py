@@ -20,7 +20,11 @@ from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.metrics import Metrics
 
 from tests.unit.console.conftest import FakeClients, FakeCluster, topic
-from tests.unit.console.test_groups_pages import GroupsCluster, member, partition
+from tests.unit.console.test_access_pages import GuardedCluster
+from tests.unit.console.test_actions import ChangingCluster
+from tests.unit.console.test_groups_pages import member, partition
+from tests.unit.console.test_schema_page import TypedCluster
+from tests.unit.console.test_transactions_pages import TransactionsCluster
 
 REFRESH_MS = 100
 STOP_S = 10
@@ -28,8 +32,12 @@ ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 """Containers run tests as root, and have a small /dev/shm."""
 
 
+class WholeCluster(ChangingCluster, GuardedCluster, TransactionsCluster, TypedCluster):
+    """With something on each page."""
+
+
 class ServedConsole:
-    """A console over `cluster`, at `url`.
+    """A console over `cluster`, at `url`, which changes something, too.
 
     Attributes:
         cluster: tests change it from their own thread; the console only reads it.
@@ -61,7 +69,7 @@ class ServedConsole:
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
         clients: Any = FakeClients(self.cluster, secure=self._secure)
-        console = Console(clients, refresh_ms=REFRESH_MS, metrics=ConsoleMetrics(Metrics()))
+        console = Console(clients, refresh_ms=REFRESH_MS, write=True, metrics=ConsoleMetrics(Metrics()))
         server = HttpServer(console.app, HostPort("127.0.0.1", 0), grace_s=1)
         await server.start()
         self.url = f"http://localhost:{server.port}"
@@ -100,12 +108,14 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def served_console() -> Iterator[ServedConsole]:
-    """A healthy cluster with 120 topics, some records, and a group."""
-    cluster = GroupsCluster()
+    """A healthy cluster with 120 topics, some records, two groups, and something on each other page."""
+    cluster = WholeCluster()
+    cluster.topics.clear()
     cluster.add_group("readers", partition(0, 90), members=[member("m0", 0)])
+    cluster.add_group("nightly", partition(0, 90), partition(1, -1))
     for number in range(60):
         cluster.log.add(f'{{"n":{number}}}'.encode(), key=b"k", headers=[("h", b"v")])
-    cluster.add(topic("flights", 3), *(topic(f"topic-{number:03}") for number in range(119)))
+    cluster.add(topic("flights", 3, schema_version=3), *(topic(f"topic-{number:03}") for number in range(119)))
     with served(cluster) as console:
         yield console
 

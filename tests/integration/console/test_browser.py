@@ -6,18 +6,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tidemark.core.cluster_view import TopicView
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.integration.console.conftest import ServedConsole, served
 from tests.unit.console.conftest import FakeCluster, topic
+from tests.unit.console.test_actions import ChangingCluster
+from tests.unit.console.test_groups_pages import partition
 
 HOSTILE = '"><img src=x onerror="document.title=1"><script>document.title=2</script>'
-LATER = ("/topics/flights/records", "/groups", "/groups/readers")
+RESET = "/reset-offsets/nightly"
+LATER = (
+    "/topics/flights/records",
+    "/topics/flights/schema",
+    "/groups",
+    "/groups/readers",
+    RESET,
+    "/reset-offsets/readers",
+    "/reassignments",
+    "/reassignments/cancel",
+    "/transactions",
+    "/transactions/loader",
+    "/acls",
+    "/quotas",
+)
 PAGES = (
     "/",
     "/brokers",
@@ -129,6 +146,43 @@ def test_hostile_names_and_values_never_run(chromium: Browser) -> None:
         cluster.topics[f"{HOSTILE}2"] = TopicView(f"{HOSTILE}2", "t")
         expect(page.locator("tbody tr")).to_have_count(3)
         assert page.title() not in ("1", "2")
+
+
+def test_hostile_names_of_groups_and_topics_never_run_on_the_pages_of_a_change(chromium: Browser) -> None:
+    cluster = ChangingCluster()
+    where = TopicPartition(HOSTILE, 0)
+    cluster.add_group(HOSTILE, partition(0, 90)._replace(partition=where))
+    cluster.moves = [replace(one, partition=where) for one in cluster.moves[:1]]
+    with served(cluster) as console, opened(chromium) as page:
+        page.goto(console.url + "/groups")
+        page.locator("tbody a").first.click()
+        page.get_by_role("button", name="Dry run").click()
+        expect(page.locator("tbody").get_by_text(HOSTILE)).to_be_visible()
+        page.get_by_role("button", name="Reset the offsets").click()
+        expect(page.locator(".health")).to_be_visible()
+        assert page.title() not in ("1", "2")
+        assert page.locator("main img, main script").count() == 0
+        page.goto(console.url + "/reassignments/cancel")
+        page.get_by_role("button", name="Cancel the reassignments").click()
+        expect(page.locator("tbody").get_by_text(HOSTILE)).to_be_visible()
+        assert page.title() not in ("1", "2")
+        assert page.locator("main img, main script").count() == 0
+    assert [group for group, _ in cluster.set] == [HOSTILE]
+    assert cluster.cancelled == [where]
+
+
+def test_a_form_of_another_site_changes_nothing(chromium: Browser) -> None:
+    cluster = ChangingCluster()
+    cluster.add_group("nightly", partition(0, 90))
+    with served(cluster) as console, opened(chromium) as page:
+        page.goto(console.url + RESET)
+        form = page.locator("form[method=post]").evaluate("form => form.outerHTML")
+        other = form.replace(RESET, console.url + RESET)
+        page.route("http://evil.example/", lambda route: route.fulfill(content_type="text/html", body=other))
+        page.goto("http://evil.example/")
+        page.get_by_role("button").click()
+        expect(page.locator("body")).to_contain_text("A change must come from a page of this console")
+    assert cluster.set == []
 
 
 def test_hostile_records_never_run(chromium: Browser) -> None:
