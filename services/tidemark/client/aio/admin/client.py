@@ -63,6 +63,7 @@ from tidemark.rpc.codecs.reassignment import (
 )
 from tidemark.rpc.codecs.reassignment import outcome_from_proto as reassignment_outcome_from_proto
 from tidemark.rpc.codecs.refs import ref_to_proto
+from tidemark.rpc.codecs.topic_answers import TopicReader
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry
@@ -102,6 +103,7 @@ class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lif
     ) -> None:
         self._connection = AdminConnection(bootstrap, admin, timeout_s, Credentials(tls, token_file), client_id)
         self._timeout_s = timeout_s
+        self._topics = TopicReader()
 
     async def start(self) -> None:
         """Find the admin service.
@@ -194,7 +196,7 @@ class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lif
         """
         request = pb.DescribeTopicsRequest(topics=texts("names", names))
         response = await self._connection.call(lambda stub: stub.DescribeTopics, request)
-        return [topic_from_proto(topic) for topic in response.topics]
+        return await self._topics.read(response.topics, complete=not names)
 
     async def leader_of(self, partition: TopicPartition) -> Leader:
         """Find the leader of a partition.
