@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from tidemark.console.app import STREAMS_MAX, Console
 from tidemark.console.metrics import ConsoleMetrics
 from tidemark.console.pages import overview
 from tidemark.console.pages.page import Asked, Page, View
-from tidemark.console.server import HttpServer
+from tidemark.console.server import HttpServer, listening_socket
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.model import ErrorCode, TidemarkError
@@ -111,6 +112,13 @@ async def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> N
         async with serving(certificate_file=str(broken), key_file=str(broken)):
             pass
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_a_connection_of_the_server_sends_at_once() -> None:
+    with listening_socket(ANY_PORT) as listening:
+        listening.setblocking(True)
+        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_an_address_in_use_is_refused() -> None:

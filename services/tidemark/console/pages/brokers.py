@@ -33,12 +33,17 @@ class Held:
 def held_by(topics: Iterable[TopicView]) -> Held:
     """Count the replicas of all brokers."""
     held = Held()
+    assignments: Counter[tuple[int, ...]] = Counter()
     for topic in topics:
         for one in topic.partitions.values():
             held.leaders[one.leader] += 1
-            held.replicas.update(one.assigned_replicas)
-            for broker in set(one.assigned_replicas).difference(one.in_sync_replicas):
-                held.behind.setdefault(broker, []).append(TopicPartition(topic.topic, one.partition))
+            assignments[one.assigned_replicas] += 1
+            if one.in_sync_replicas != one.assigned_replicas:
+                for broker in set(one.assigned_replicas).difference(one.in_sync_replicas):
+                    held.behind.setdefault(broker, []).append(TopicPartition(topic.topic, one.partition))
+    for replicas, count in assignments.items():  # thousands of partitions have the same few
+        for replica in replicas:
+            held.replicas[replica] += count
     return held
 
 
