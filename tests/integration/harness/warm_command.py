@@ -70,4 +70,4 @@ if __name__ == "__main__":
     _import_everything()
     sys.argv = ["tidemark", *warm.serve(sys.argv[1], attend=tell_the_end)]
     patience.as_told()
-    main()
+    warm.run_and_end(main)

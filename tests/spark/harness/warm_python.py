@@ -62,4 +62,5 @@ def _become(words: list[str]) -> None:
 
 if __name__ == "__main__":
     _import_everything()
-    _become(warm.serve(sys.argv[1], attend=warm_command.tell_the_end))
+    asked = warm.serve(sys.argv[1], attend=warm_command.tell_the_end)
+    warm.run_and_end(lambda: _become(asked))
