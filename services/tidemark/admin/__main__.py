@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 from collections.abc import Sequence
 
 from tidemark.admin.acls import AclAdministration
@@ -40,7 +39,7 @@ from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration import AdminSettings, load_settings
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import METRICS, tell_what_runs
-from tidemark.runtime.service import run_until_stopped
+from tidemark.runtime.service import end_process, run_until_stopped
 from tidemark.runtime.stalls import run_watched
 from tidemark.zookeeper.access_rules.feed import AclFeed
 from tidemark.zookeeper.store import store_of
@@ -123,7 +122,7 @@ def main() -> None:
     """Run the admin service."""
     settings = load_settings(AdminSettings)
     configure_logging(settings.log_level, settings.log_format, AdminSettings.owner)
-    sys.exit(run_watched(serve(settings, load_ports(settings, Role.ADMIN))))
+    end_process(run_watched(serve(settings, load_ports(settings, Role.ADMIN))))
 
 
 if __name__ == "__main__":
