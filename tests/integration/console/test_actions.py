@@ -71,7 +71,7 @@ def test_the_page_of_a_group_resets_its_offsets_after_a_dry_run(
         assert not javascript or faults_of(page, axe) == []
         assert committed(groups) == [RECORDS, 0]
         page.get_by_role("button", name="Reset the offsets").click()
-        expect(page.locator(".health")).to_contain_text("The offsets of 1 partitions are set to offset:2")
+        expect(page.locator(".health")).to_contain_text("The offsets of 1 partition are set to offset:2")
         assert not javascript or faults_of(page, axe) == []
         assert committed(groups) == [2, 0]
         assert page.locator("main b").count() == 0
@@ -145,7 +145,7 @@ def test_the_page_of_reassignments_cancels_a_move_after_a_dry_run(
         expect(page.locator("tbody tr")).to_have_count(1)
         assert faults_of(page, axe) == []
         page.get_by_role("button", name="Cancel the reassignments").click()
-        expect(page.locator(".health")).to_contain_text("1 reassignments are being cancelled")
+        expect(page.locator(".health")).to_contain_text("The cancellation of 1 reassignment has begun")
         assert faults_of(page, axe) == []
         page.goto(f"{console.url}/reassignments?q={name}")
         expect(page.locator("[role=status]")).to_have_text("0 reassignments")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tidemark.client import AdminClient, Consumer, Producer
+from tidemark.client import AdminClient, Consumer, Groups, Producer
 from tidemark.client.quotas import QuotaChange, QuotaEntity, QuotaKind
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import TopicPartition
+from tidemark.rpc.security.paths import FILE_VARIABLES
 
 from tests.integration.harness.by_hand import kazoo_of
 from tests.integration.harness.console import RunningConsole, console_of
@@ -279,3 +280,34 @@ def test_a_token_is_asked_for_and_handed_on_where_the_cluster_is_secure(secure: 
         assert "Log out" in client.get("/", headers=bearer).text
         assert client.get("/", headers={**JSON, "Authorization": "Bearer wrong"}).status_code == 401
     assert token not in running.process.log.read_text()
+
+
+def test_a_token_resets_offsets_where_the_cluster_is_secure(
+    secure: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, path in zip(FILE_VARIABLES, secure.client_files, strict=True):
+        monkeypatch.setenv(variable, path)
+    assert secure.token_file is not None
+    topic, group = "console-secure", "console-secure-readers"
+    where = TopicPartition(topic, 0)
+    bearer = {"Authorization": f"Bearer {secure.token_file.read_text().strip()}"}
+    with (
+        AdminClient(secure.admin_address) as admin,
+        Groups(secure.bootstrap) as groups,
+        console_of(secure, tmp_path, secure=True) as running,
+        httpx.Client(base_url=running.url, headers={**JSON, **bearer}, timeout=30) as client,
+    ):
+        admin.create_topic(topic)
+        groups.set_offsets(group, {where: 0})
+        shown = client.get(f"/reset-offsets/{group}").json()["data"]
+        assert (shown["may_change"], shown["unchanged"]) == (True, 1)
+        done = client.post(f"/reset-offsets/{group}", data={**shown["fields"], "plan": shown["plan"]}).json()["data"]
+        assert (done["changed"], done["partitions"]) == (
+            True,
+            [{"topic": topic, "partition": 0, "before": 0, "offset": 0}],
+        )
+        client.headers["Authorization"] = "Bearer wrong"
+        refused = client.post(f"/reset-offsets/{group}", data={"plan": shown["plan"]})
+        assert refused.status_code == 401
+        groups.delete(group)
+        admin.delete_topic(topic)

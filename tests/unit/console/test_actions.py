@@ -300,7 +300,7 @@ async def test_the_button_cancels_the_reassignments_of_its_dry_run(
     answer = await press(browser, CANCEL + query)
     assert cluster.cancelled == [TopicPartition("flights", one) for one in cancelled]
     result = await browser.get(CANCEL + answer.headers["location"])
-    assert f"{len(cancelled)} reassignments are being cancelled" in result.text
+    assert f"The cancellation of {len(cancelled)} reassignment" in result.text
     assert "flights:3" in result.text
 
 

@@ -28,7 +28,7 @@ async def load(asked: Asked) -> View | Done:
         return _view(asked, given, chosen, notice, plan if chosen else "")
     await _cancel(asked, chosen)
     data = {**_facts(given, part_of(chosen, {}, size=len(chosen))), "changed": True}
-    return Done(View("The reassignments are being cancelled", "tidemark reassign list", data))
+    return Done(View("Reassignments being cancelled", "tidemark reassign list", data))
 
 
 async def _chosen(asked: Asked, given: Mapping[str, str]) -> list[ReassignmentProgress]:
