@@ -69,7 +69,8 @@ class ResetOffsets:
                 raise unknown_partition(where, count)
         for topic in topics:
             view = await self._cluster.topic(topic, timeout_s=self._timeout_s)
-            wanted |= {TopicPartition(topic, index) for index in view.partitions}
+            count = max(view.partition_count, len(view.partitions))  # those of a new topic become known in parts
+            wanted |= {TopicPartition(topic, index) for index in range(count)}
         found = await asyncio.gather(*(self._offset(where, start) for where in sorted(wanted)))
         return dict(zip(sorted(wanted), found, strict=True))
 
