@@ -17,6 +17,7 @@ from tests.integration.harness import patience
 from tests.integration.harness.by_hand import kazoo_of
 from tests.integration.harness.hand_controller import Brokers, HandController, controller_of
 from tests.integration.harness.warm_service import warm_services
+from tests.integration.harness.zookeeper_root import own_zookeepers, roots_of
 
 _SHARED: Final = ("cluster", "secure")
 """Clusters of the whole session: even an idle one takes a twelfth of a core."""
@@ -103,9 +104,24 @@ def by_hand(mine: LocalCluster) -> Iterator[KazooClient]:
 
 @pytest.fixture(scope="session")
 def shared_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """The ZooKeeper of all tests that keep to a root of their own."""
-    with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as started:
-        yield started
+    """The ZooKeeper of all tests that keep to a root of their own; not started."""
+    process = ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"))
+    yield process
+    process.kill()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def zookeeper_roots(shared_zookeeper: ZooKeeperProcess) -> Iterator[None]:
+    """The clusters of tests and files have roots of that ZooKeeper, those of the session a ZooKeeper each."""
+    with roots_of(shared_zookeeper):
+        yield
+
+
+@pytest.fixture
+def own_zookeeper() -> Iterator[None]:
+    """For tests that stop or suspend the ZooKeeper of a cluster that they start."""
+    with own_zookeepers():
+        yield
 
 
 @pytest.fixture(scope="module")

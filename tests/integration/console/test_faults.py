@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, broker_name
 
@@ -15,6 +16,7 @@ from tests.integration.harness.waiting import wait_for
 JSON = {"Accept": "application/json"}
 
 
+@pytest.mark.usefixtures("own_zookeeper")
 def test_the_console_shows_a_killed_broker_and_a_silent_zookeeper(tmp_path: Path) -> None:
     settings = {"console": {"console.refresh.ms": "200"}}
     with LocalCluster(tmp_path, brokers=2, controllers=1, console=True, settings=settings) as cluster:

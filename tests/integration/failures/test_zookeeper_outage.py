@@ -19,6 +19,7 @@ SETTINGS = {kind: {"zookeeper.session.timeout.ms": str(int(SESSION_S * 1000))} f
 
 @pytest.mark.alone
 @pytest.mark.timeout(180)
+@pytest.mark.usefixtures("own_zookeeper")
 def test_while_zookeeper_is_away_replicated_partitions_take_and_give_records_and_single_replicas_do_not(
     tmp_path: Path,
 ) -> None:

@@ -376,6 +376,7 @@ async def test_requests_below_min_isr_end_and_no_member_is_evicted(
 
 
 @pytest.mark.alone
+@pytest.mark.usefixtures("own_zookeeper")
 async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = {"broker": SHORT_SESSION, "controller": SHORT_SESSION}
     async with LocalCluster(tmp_path_factory.mktemp("away"), settings=settings) as cluster:

@@ -16,6 +16,7 @@ from tidemark.core.cluster_view import PartitionView
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 
 from tests.integration.harness.waiting import wait_for
+from tests.integration.harness.zookeeper_root import own_zookeepers
 
 TOPIC = "boots"
 SETTINGS = {"broker": {"zookeeper.session.timeout.ms": "3000"}}
@@ -40,7 +41,7 @@ def says(cluster: LocalCluster, name: str, service: str) -> bool:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(tmp_path_factory.mktemp("readiness"), settings=SETTINGS) as started:
+    with own_zookeepers(), LocalCluster(tmp_path_factory.mktemp("readiness"), settings=SETTINGS) as started:
         yield started
 
 

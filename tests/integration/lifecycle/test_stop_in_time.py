@@ -21,6 +21,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.usefixtures("own_zookeeper")
 @pytest.mark.parametrize("zookeeper", ["is silent", "is gone"])
 def test_a_broker_without_a_controller_stops_within_the_sum_of_its_bounds(tmp_path: Path, zookeeper: str) -> None:
     with LocalCluster(tmp_path, brokers=1, controllers=1, settings=SETTINGS) as cluster:

@@ -22,11 +22,12 @@ from tidemark.local.process import ServiceProcess
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.integration.harness.warm_service import fresh_services
+from tests.integration.harness.zookeeper_root import own_zookeepers
 
 
 @pytest.fixture(autouse=True)
 def as_users_start_them() -> Iterator[None]:
-    with fresh_services():
+    with fresh_services(), own_zookeepers():
         yield
 
 
