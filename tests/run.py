@@ -30,7 +30,7 @@ _MOST_WORKERS = 4
 _DEADLINE_S = time.monotonic() + 75 * 60
 """Ends a run that would not end; pytest has a limit for each test, and the time of a part depends on the machine."""
 _TIMED_OUT = 124
-_NICE = ("nice", "-n", "10")
+_NICE = ("nice", "-n", "5")
 _FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
 """tests/conftest.py collects the longest files first."""
 

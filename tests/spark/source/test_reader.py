@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -238,6 +239,10 @@ def test_a_pattern_without_a_match_is_warned_of_once(
     cluster: LocalCluster, topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic("unmatched-1", partitions=1)
+    for broker in cluster.bootstrap.split(","):
+        with RangeReader(broker) as client:
+            while "unmatched-1" not in client.topics():
+                time.sleep(0.05)  # a broker learns of a new topic a moment later than the leaders
     options = {"tidemark.bootstrap": cluster.bootstrap, "subscribePattern": "unmatched"}
     assert batch_reader(options).partitions() == []
     (told,) = warnings_in(caplog)

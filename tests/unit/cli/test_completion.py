@@ -196,7 +196,7 @@ def command(tmp_path: Path) -> Path:
 def shell(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A shell that meets `path` first, and no cluster at the given address."""
     environment = os.environ | {"PATH": f"{path}:{os.environ['PATH']}", "TIDEMARK_BOOTSTRAP": "127.0.0.1:1"}
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=200, env=environment, check=False)
 
 
 def test_bash_completes_commands_and_is_silent_about_errors(command: Path) -> None:

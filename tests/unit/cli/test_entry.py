@@ -17,7 +17,7 @@ PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_te
 def test_without_the_extra_a_sentence_names_it(package: str) -> None:
     module, _, function = PYPROJECT["project"]["scripts"]["tidemark"].partition(":")
     code = f"import sys; sys.modules[{package!r}] = None; import {module} as entry; entry.{function}()"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
     assert ended.stdout == ""
     assert ended.stderr == f"error: the tidemark command needs {package}: pip install 'tidemark[cli]'\n"
     assert ended.returncode == 2

@@ -16,5 +16,5 @@ print(pa.array([1, None, 3]).null_count, pa.scalar(5).as_py(), "pandas" in sys.m
 
 
 def test_arrays_are_created_without_pandas() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout.split() == ["1", "5", "False"]

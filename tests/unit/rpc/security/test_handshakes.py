@@ -34,7 +34,7 @@ os._exit(0)
 
 def run(step: str) -> subprocess.CompletedProcess[str]:
     program = PROGRAM.format(step=step)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_lines_of_the_c_library_are_log_lines_and_failed_handshakes_are_counted() -> None:

@@ -127,34 +127,40 @@ def hmac_with_the_public_key() -> str:
     return f"{bare}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
 
 
-BAD = {
-    "expired": (signed(claims(exp=int(time.time()) - 10)), "expired", "has expired"),
-    "not yet valid": (signed(claims(nbf=int(time.time()) + 600)), "not_yet_valid", "clock"),
-    "of another audience": (signed(claims(aud="kafka")), "audience", "want tidemark"),
-    "without an audience": (signed(claims(aud=None)), "claim", "aud"),
-    "without an end": (signed(claims(exp=None)), "claim", "exp"),
-    "without a subject": (signed(claims(sub=None)), "claim", "sub"),
-    "with an endless end": (by_hand({"alg": "ES256", "kid": "ES256"}, claims(exp=float("inf")), b"x"), "signature", ""),
-    "with an end as text": (signed(claims(exp="9999999999")), "malformed", "exp is no time"),
-    "with an end beyond all dates": (signed(claims(exp=1e300)), "malformed", "exp is no time"),
-    "of another issuer": (signed(claims(iss="https://evil")), "issuer", "'https://evil'"),
-    "of no issuer": (signed(claims(iss=None)), "issuer", "not accepted"),
-    "unsigned": (by_hand({"alg": "none", "kid": "ES256"}, claims(), b""), "algorithm", "want ES256"),
-    "signed with the public key": (hmac_with_the_public_key(), "algorithm", "want RS256"),
-    "signed by an unknown key": (signed(claims(), "ES999", OTHER, "ES256"), "key", "'ES999'"),
-    "signed by another key": (signed(claims(), "ES256", OTHER), "signature", "corp"),
-    "of an unreadable subject": (signed(claims(sub="alice\n")), "subject", "'alice"),
-    "1 MB long": (signed(claims(x="y" * 1_000_000)), "too_long", str(TOKEN_BYTES_MAX)),
-    "garbage": ("a.b.c", "malformed", "no JSON web token"),
-    "with two dots only": ("..", "malformed", ""),
-    "no token": ("hello", "unknown", "unknown"),
-    "empty": ("", "missing", "token_file"),
-}
+def bad() -> Mapping[str, tuple[str, str, str]]:
+    """Token, reason and a part of the sentence; with times of now, since collection may be many minutes ago."""
+    return {
+        "expired": (signed(claims(exp=int(time.time()) - 10)), "expired", "has expired"),
+        "not yet valid": (signed(claims(nbf=int(time.time()) + 600)), "not_yet_valid", "clock"),
+        "of another audience": (signed(claims(aud="kafka")), "audience", "want tidemark"),
+        "without an audience": (signed(claims(aud=None)), "claim", "aud"),
+        "without an end": (signed(claims(exp=None)), "claim", "exp"),
+        "without a subject": (signed(claims(sub=None)), "claim", "sub"),
+        "with an endless end": (
+            by_hand({"alg": "ES256", "kid": "ES256"}, claims(exp=float("inf")), b"x"),
+            "signature",
+            "",
+        ),
+        "with an end as text": (signed(claims(exp="9999999999")), "malformed", "exp is no time"),
+        "with an end beyond all dates": (signed(claims(exp=1e300)), "malformed", "exp is no time"),
+        "of another issuer": (signed(claims(iss="https://evil")), "issuer", "'https://evil'"),
+        "of no issuer": (signed(claims(iss=None)), "issuer", "not accepted"),
+        "unsigned": (by_hand({"alg": "none", "kid": "ES256"}, claims(), b""), "algorithm", "want ES256"),
+        "signed with the public key": (hmac_with_the_public_key(), "algorithm", "want RS256"),
+        "signed by an unknown key": (signed(claims(), "ES999", OTHER, "ES256"), "key", "'ES999'"),
+        "signed by another key": (signed(claims(), "ES256", OTHER), "signature", "corp"),
+        "of an unreadable subject": (signed(claims(sub="alice\n")), "subject", "'alice"),
+        "1 MB long": (signed(claims(x="y" * 1_000_000)), "too_long", str(TOKEN_BYTES_MAX)),
+        "garbage": ("a.b.c", "malformed", "no JSON web token"),
+        "with two dots only": ("..", "malformed", ""),
+        "no token": ("hello", "unknown", "unknown"),
+        "empty": ("", "missing", "token_file"),
+    }
 
 
-@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("case", bad())
 async def test_a_bad_token_is_refused_with_its_fault(verifier: Tokens, case: str) -> None:
-    token, reason, sentence = BAD[case]
+    token, reason, sentence = bad()[case]
     error = await refusal(verifier, token)
     assert error.metadata["reason"] == reason, error
     assert sentence in error.message
