@@ -147,7 +147,7 @@ async def test_a_process_suspended_past_its_session_has_no_lease_before_the_even
     await store.stop()
 
 
-def test_a_second_start_finds_its_data_and_a_second_stop_is_fine(tmp_path: Path) -> None:
+def test_a_second_start_finds_data_and_port_and_a_second_stop_is_fine(tmp_path: Path) -> None:
     process = ZooKeeperProcess(tmp_path / "with a space")
 
     async def first() -> str:
@@ -162,6 +162,8 @@ def test_a_second_start_finds_its_data_and_a_second_stop_is_fine(tmp_path: Path)
     cluster_id = asyncio.run(first())
     process.kill()
     assert not process.running
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))  # Linux assigns a held port to no other socket
     process.start()
     assert process.port == port
     assert asyncio.run(first()) == cluster_id

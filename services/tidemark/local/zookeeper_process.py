@@ -12,11 +12,12 @@ import ssl
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tidemark.local.ports import HOST
+from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ChildProcess
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import TlsFiles
@@ -38,7 +39,6 @@ _JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "commons-*",
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 10.0
 _POLL_INTERVAL_S: Final = 0.02
-_CHOICES_OF_PORT: Final = 5
 
 # minSessionTimeout below the usual two ticks: tests expire sessions quickly.
 _CONFIG: Final = """\
@@ -126,13 +126,8 @@ class ZooKeeperProcess(ChildProcess):
         self._tls = tls
         self._plain_port = plain_port
         self._enforced = enforced
-        self._port = port
-
-    @property
-    def port(self) -> int:
+        self.port: Final = port or self._held_port()
         """Where it listens."""
-        assert self._port is not None, "not started yet"
-        return self._port
 
     @property
     def connect(self) -> str:
@@ -147,25 +142,12 @@ class ZooKeeperProcess(ChildProcess):
         """
         assert not self.running, "running already"
         self._command = [*java_command(self._directory, self._java_options), _MAIN, str(self._directory / "zoo.cfg")]
-        attempts = 1 if self._port is not None else _CHOICES_OF_PORT
-        for attempt in range(1, attempts + 1):
-            chosen = self._port is None
-            if self._port is None:
-                self._port = _free_port()
-            try:
-                self._launch()
-                self._wait_until_serving(time.monotonic() + timeout_s)
-                return
-            except TidemarkError:
-                self.kill()
-                if chosen:
-                    self._port = None
-                # Another process may have taken the free port meanwhile; any other failure would repeat.
-                if attempt == attempts or not self._log_says("Address already in use"):
-                    raise
-            except BaseException:
-                self.kill()
-                raise
+        try:
+            self._launch()
+            self._wait_until_serving(time.monotonic() + timeout_s)
+        except BaseException:
+            self.kill()
+            raise
 
     def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
         """Send SIGTERM, and SIGKILL after `timeout_s`. Idempotent."""
@@ -179,6 +161,13 @@ class ZooKeeperProcess(ChildProcess):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _held_port(self) -> int:
+        held = HeldPorts()
+        weakref.finalize(self, held.release)
+        port = held.take(self.name)
+        held.hand_over()
+        return port
 
     def _launch(self) -> None:
         data = self._directory / "data"
@@ -210,10 +199,6 @@ class ZooKeeperProcess(ChildProcess):
             ErrorCode.COORDINATION_UNAVAILABLE,
             f"the local ZooKeeper {what}; see {self._directory / 'zookeeper.log'} and console.log beside it",
         )
-
-    def _log_says(self, what: str) -> bool:
-        logs = (self._directory / "zookeeper.log", self._directory / "console.log")
-        return any(log.exists() and what in log.read_text(errors="replace")[-20_000:] for log in logs)
 
 
 def _shared_classes() -> list[str]:
@@ -269,12 +254,6 @@ def _class_path() -> str:
     if not any(path.name.startswith("zookeeper-") for path in found):
         raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, f"there is no ZooKeeper among the jars in {jars}")
     return os.pathsep.join(str(path) for path in found)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _serves(port: int, tls: TlsFiles | None) -> bool:
