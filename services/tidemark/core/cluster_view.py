@@ -59,6 +59,11 @@ class TopicView:
     partition_count: int = 0
     schema_version: int = 0
 
+    @property
+    def count(self) -> int:
+        """Number of partitions, with those of a new topic that the metadata does not have yet."""
+        return max(self.partition_count, len(self.partitions))
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:

@@ -41,7 +41,7 @@ from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
 from tidemark.client.group.settings import ConsumerAndGroupOptions, GroupOptions, group_settings
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
-from tidemark.client.metadata.cluster import Cluster, unknown_partition
+from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, PartitionBatch
 from tidemark.client.serializers import Deserializer
@@ -216,14 +216,8 @@ class Consumer(Lifecycle):
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: the group assigns partitions")
         wanted = None if partitions is None else set(integers("partitions", partitions))
         check_start(start)
-        view = await self.cluster.topic(topic, timeout_s=self._timeout_s)
-        indexes = sorted(view.partitions if wanted is None else wanted)
-        if indexes and indexes[-1] not in view.partitions:  # the partition may have been added just now
-            await self.cluster.partition_count(topic, timeout_s=self._timeout_s, beyond=indexes[-1])
-            view = await self.cluster.topic(topic, timeout_s=self._timeout_s)
-        for index in indexes:
-            if index not in view.partitions:
-                raise unknown_partition(TopicPartition(topic, index), len(view.partitions))
+        view = await self.cluster.with_partitions(topic, wanted, timeout_s=self._timeout_s)
+        indexes = sorted(range(view.count) if wanted is None else wanted)
         offsets = await asyncio.gather(*(self._offsets.find(TopicPartition(topic, index), start) for index in indexes))
         typed = await self._typed.open(topic)
         assigned = []
@@ -690,9 +684,7 @@ class Consumer(Lifecycle):
 
     async def starts(self, where: TopicPartition, start: Start) -> Cursor:
         """Make a cursor at a start; waits for a partition that only the coordinator knows yet."""
-        await self.cluster.partition_count(where.topic, timeout_s=self._timeout_s, beyond=where.partition)
+        await self.cluster.with_partitions(where.topic, [where.partition], timeout_s=self._timeout_s)
         offset = await self._offsets.find(where, start)
-        view = await self.cluster.topic(where.topic, timeout_s=self._timeout_s)
-        if where.partition not in view.partitions:
-            raise unknown_partition(where, len(view.partitions))
+        view = await self.cluster.with_partitions(where.topic, [where.partition], timeout_s=self._timeout_s)
         return cursor_at(view, where, offset, await self._typed.open(where.topic))

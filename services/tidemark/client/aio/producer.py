@@ -263,7 +263,7 @@ class Producer(Lifecycle):
         sender, view = self._sender, self.cluster.topic_now(topic)
         if sender is None or view is None:
             return None
-        accumulator, count = sender.accumulator, len(view.partitions)
+        accumulator, count = sender.accumulator, view.count if view.partitions else 0
         if accumulator.is_full or count == 0 or (partition is not None and not 0 <= partition < count):
             return None
         try:

@@ -69,8 +69,7 @@ class ResetOffsets:
                 raise unknown_partition(where, count)
         for topic in topics:
             view = await self._cluster.topic(topic, timeout_s=self._timeout_s)
-            count = max(view.partition_count, len(view.partitions))  # those of a new topic become known in parts
-            wanted |= {TopicPartition(topic, index) for index in range(count)}
+            wanted |= {TopicPartition(topic, index) for index in range(view.count)}
         found = await asyncio.gather(*(self._offset(where, start) for where in sorted(wanted)))
         return dict(zip(sorted(wanted), found, strict=True))
 

@@ -305,7 +305,7 @@ class Cluster:
             TidemarkError: as `topic`; BROKER_NOT_AVAILABLE if no broker answers about the partition `beyond`.
         """
         started_s = time.monotonic()
-        count = len((await self.topic(topic, timeout_s=timeout_s)).partitions)
+        count = (await self.topic(topic, timeout_s=timeout_s)).count
         if count > beyond:
             return count
         where = TopicPartition(topic, beyond)
@@ -317,7 +317,7 @@ class Cluster:
         while count <= beyond:
             left_s = started_s + timeout_s - time.monotonic()
             causes = await self._ask_any(timeout_s=left_s)
-            count = len((await self.topic(topic, timeout_s=max(_ASK_S_MIN, left_s))).partitions)
+            count = (await self.topic(topic, timeout_s=max(_ASK_S_MIN, left_s))).count
             waited_s = time.monotonic() - started_s
             if causes is not None and count <= beyond and waited_s >= timeout_s:
                 raise _none_answers(causes)
@@ -327,6 +327,33 @@ class Cluster:
             if count <= beyond:
                 await self.wait_for_update(backoff.next_s())
         return count
+
+    async def with_partitions(self, topic: str, indexes: Iterable[int] | None, *, timeout_s: float) -> TopicView:
+        """Return a topic with the partitions `indexes`, None: all; waits for those that were added just now.
+
+        Brokers learn the partitions of a large new topic in parts, and the metadata may have a part of them only.
+
+        Raises:
+            TidemarkError: as `partition_count`; UNKNOWN_PARTITION; LEADER_NOT_AVAILABLE if the metadata does not have
+                a partition in time.
+        """
+        until_s, backoff = time.monotonic() + timeout_s, Backoff()
+        view = await self.topic(topic, timeout_s=timeout_s)
+        wanted = sorted(range(view.count) if indexes is None else indexes)
+        if wanted and wanted[-1] >= view.count:
+            await self.partition_count(topic, timeout_s=timeout_s, beyond=wanted[-1])
+            view = await self.topic(topic, timeout_s=timeout_s)
+        for where in (TopicPartition(topic, index) for index in wanted):
+            while where.partition not in view.partitions:
+                left_s = until_s - time.monotonic()
+                if not 0 <= where.partition < view.count:
+                    raise unknown_partition(where, view.count)
+                if left_s <= 0:
+                    raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"brokers do not know a leader of {where} yet")
+                self.refresh()
+                await self.wait_for_update(min(backoff.next_s(), left_s))
+                view = await self.topic(topic, timeout_s=max(left_s, _ASK_S_MIN))
+        return view
 
     async def leader_in_time(self, partition: TopicPartition, *, deadline_s: float) -> Leader:
         """Return the leader of a partition, waiting for an election if necessary.
@@ -338,8 +365,8 @@ class Cluster:
         while True:
             left_s = deadline_s - time.monotonic()
             topic = await self.topic(partition.topic, timeout_s=max(left_s, 0.05))
-            if partition.partition not in topic.partitions:
-                raise unknown_partition(partition, len(topic.partitions))
+            if partition.partition >= topic.count:
+                raise unknown_partition(partition, topic.count)
             found = self.leader(partition)
             if found is not None:
                 return found

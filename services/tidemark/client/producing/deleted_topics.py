@@ -54,6 +54,6 @@ class DeletedTopics:
         view = self._cluster.view.topics.get(partition.topic)
         if view is None or view.error is not None:
             return None if view is None else view.error
-        if view.partitions and partition.partition not in view.partitions:
-            return unknown_partition(partition, len(view.partitions))
+        if view.partitions and partition.partition >= view.count:
+            return unknown_partition(partition, view.count)
         return None
