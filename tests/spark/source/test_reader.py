@@ -240,7 +240,7 @@ def test_a_pattern_without_a_match_is_warned_of_once(
 ) -> None:
     topic("unmatched-1", partitions=1)
     for broker in cluster.bootstrap.split(","):
-        with RangeReader(broker) as client:
+        with RangeReader(broker, deadline_s=60) as client:
             while "unmatched-1" not in client.topics():
                 time.sleep(0.05)  # a broker learns of a new topic a moment later than the leaders
     options = {"tidemark.bootstrap": cluster.bootstrap, "subscribePattern": "unmatched"}
