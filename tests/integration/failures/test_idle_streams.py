@@ -81,7 +81,8 @@ async def _is_ended(within_ms: int) -> bool:
         call = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         await call.read()
         try:
-            await asyncio.wait_for(call.read(), within_ms / 1000)
+            async with asyncio.timeout(within_ms / 1000):
+                await call.read()
         except TimeoutError:
             return False
         except grpc.aio.AioRpcError as error:

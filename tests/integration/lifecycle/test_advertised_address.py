@@ -42,7 +42,8 @@ def unheard_port() -> Iterator[int]:
 
 async def refusal(address: HostPort, timeout_ms: int = 700) -> str:
     with pytest.raises(TidemarkError) as refused:
-        await asyncio.wait_for(check_advertised(address, ME, timeout_ms), 15)
+        async with asyncio.timeout(15):
+            await check_advertised(address, ME, timeout_ms)
     assert refused.value.code is ErrorCode.ADVERTISED_ADDRESS_UNREACHABLE
     assert f"advertised.listeners is {address}" in refused.value.message
     assert "\n" not in refused.value.message
@@ -52,7 +53,8 @@ async def refusal(address: HostPort, timeout_ms: int = 700) -> str:
 async def test_an_address_that_leads_here_is_accepted_at_once() -> None:
     async with listening(ME) as server:
         for host in (HOST, "localhost"):
-            await asyncio.wait_for(check_advertised(HostPort(host, server.port), ME, 60_000), 10)
+            async with asyncio.timeout(10):
+                await check_advertised(HostPort(host, server.port), ME, 60_000)
 
 
 async def test_an_address_without_a_listener_is_refused_with_the_cause(unheard_port: int) -> None:
@@ -101,7 +103,8 @@ async def test_an_address_that_leads_here_only_later_is_waited_for(unheard_port:
     checking = asyncio.create_task(check_advertised(HostPort(HOST, unheard_port), ME, 60_000))
     assert not (await asyncio.wait({checking}, timeout=0.2))[0]
     async with listening(ME, unheard_port):
-        await asyncio.wait_for(checking, 15)
+        async with asyncio.timeout(15):
+            await checking
 
 
 async def test_a_name_that_also_resolves_to_another_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,8 @@ async def test_an_expired_session_is_replaced(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(store, "new_session", tell_when_renewed)
     store.session.expire()
-    await asyncio.wait_for(renewed.wait(), 5)
+    async with asyncio.timeout(5):
+        await renewed.wait()
     assert store.session.session_id != expired
     assert await Descriptions(store, {}).topic_names() == []
     await keeper.stop()

@@ -123,7 +123,8 @@ async def test_a_request_without_a_live_replica_is_removed(monkeypatch: pytest.M
     try:
         await term.start()
         await store.request_elections(ElectionKind.LAST_KNOWN, [T0], "r3")
-        await asyncio.wait_for(removed.wait(), 10)
+        async with asyncio.timeout(10):
+            await removed.wait()
         assert await store.requested_elections(ElectionKind.LAST_KNOWN) is None
         states = await store.states([T0])
         assert states[T0].state.leader == NO_LEADER

@@ -71,7 +71,8 @@ async def _watch_and_read_nothing(port: int) -> asyncio.StreamWriter:
 
 
 async def test_a_watcher_that_reads_nothing_delays_neither_a_change_nor_the_stop(server: GrpcServer) -> None:
-    writer = await asyncio.wait_for(_watch_and_read_nothing(server.port), 10)
+    async with asyncio.timeout(10):
+        writer = await _watch_and_read_nothing(server.port)
     try:
         async with asyncio.timeout(10):
             await server.set_ready(True)

@@ -60,7 +60,8 @@ async def said_while_waiting(monkeypatch: pytest.MonkeyPatch, connect: str, time
     logger.addHandler(said)
     try:
         waiting: Any = store
-        await asyncio.wait_for(coordination.start_when_reachable(waiting, connect), 20)
+        async with asyncio.timeout(20):
+            await coordination.start_when_reachable(waiting, connect)
     finally:
         logger.removeHandler(said)
     assert store.started

@@ -67,7 +67,8 @@ async def test_calls_in_the_pause_between_two_runs_share_the_second_and_a_single
     await settled()
     assert len(work.runs) == 1
     work.began.clear()
-    await asyncio.wait_for(work.began.wait(), 10)
+    async with asyncio.timeout(10):
+        await work.began.wait()
     work.runs[1].set_result("new")
     assert [await call for call in (*first, *during, *in_pause)] == ["old", "new", "new"]
     await settled()

@@ -9,6 +9,7 @@ steps: its copy stays for a later start, or is deleted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -81,10 +82,9 @@ class DirMove:
         """Wait so many seconds, or until `wake`."""
         self._changed.clear()
         if seconds > 0 and not self.is_ended:
-            try:
-                await asyncio.wait_for(self._changed.wait(), seconds)
-            except TimeoutError:
-                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
 
 
 class CopyMetrics:

@@ -104,7 +104,8 @@ class ConnectionWatch:
             self._wake.clear()
             self._attempts.await_one(listening)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), left_s)
+                async with asyncio.timeout(left_s):
+                    await self._wake.wait()
             if self._attempts.came and not self._look_is_due:
                 await asyncio.sleep(_GLANCE_S)
                 await self._glance_if_many()

@@ -81,14 +81,16 @@ class World:
         """Whether the broker is ready after the first check."""
         self._settled.clear()
         self.readiness.on_epoch(epoch)
-        await asyncio.wait_for(self._settled.wait(), 5)
+        async with asyncio.timeout(5):
+            await self._settled.wait()
         return self.ready
 
     async def checks_again(self) -> bool:
         """Whether the broker is ready after one more check."""
         self._settled.clear()
         self._go.release()
-        await asyncio.wait_for(self._settled.wait(), 5)
+        async with asyncio.timeout(5):
+            await self._settled.wait()
         return self.ready
 
     def controller_sends(

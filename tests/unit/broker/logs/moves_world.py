@@ -117,7 +117,8 @@ class MovesWorld:
             while not true():
                 self._news.clear()
                 try:
-                    await asyncio.wait_for(self._news.wait(), 0.01)
+                    async with asyncio.timeout(0.01):
+                        await self._news.wait()
                 except TimeoutError:
                     continue
 

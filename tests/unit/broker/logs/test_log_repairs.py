@@ -150,7 +150,8 @@ class World:
     def run(self, work: Coroutine[None, None, bool]) -> bool:
         async def until_stopped() -> bool:
             try:
-                return await asyncio.wait_for(work, 20)
+                async with asyncio.timeout(20):
+                    return await work
             finally:
                 await self.scheduler.stop()
 

@@ -41,12 +41,14 @@ async def test_a_directory_that_a_thread_takes_offline_fails_its_replicas_withou
     first, second = logs._directories
     first.fail("broke before the start")
     offline.start()
-    await asyncio.wait_for(threads.failed.wait(), 10)
+    async with asyncio.timeout(10):
+        await threads.failed.wait()
     assert (threads.directories, shown, ends) == ([0], [1], [])
 
     threads.failed.clear()
     await asyncio.to_thread(second.fail, "broke later")
-    await asyncio.wait_for(threads.failed.wait(), 10)
+    async with asyncio.timeout(10):
+        await threads.failed.wait()
     assert (threads.directories, shown) == ([0, 1], [1, 2])
     assert "broke later" in str(ends)
     offline.stop()

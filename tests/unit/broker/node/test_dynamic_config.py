@@ -40,7 +40,8 @@ class Broker:
         assert await self._operator.write_configs(resource, configs, version=found.version)
 
     async def uses(self, **expected: object) -> None:
-        settings = await asyncio.wait_for(self.used.get(), 5)
+        async with asyncio.timeout(5):
+            settings = await self.used.get()
         assert {name: getattr(settings, name) for name in expected} == expected
 
 

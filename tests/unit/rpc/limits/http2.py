@@ -70,7 +70,8 @@ class Http2:
         own = b"" if self._own_window is None else struct.pack(">HI", _WINDOW, self._own_window)
         self._writer.write(PREFACE + frame(SETTINGS, 0, 0, own))
         self._reading = asyncio.create_task(self._read())
-        await asyncio.wait_for(self._settled.wait(), 10)  # or closed
+        async with asyncio.timeout(10):
+            await self._settled.wait()  # or closed
         return self
 
     async def __aexit__(

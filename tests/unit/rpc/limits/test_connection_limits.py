@@ -325,7 +325,8 @@ async def test_attempts_wake_the_watch_once_and_not_after_the_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         attempts.await_one([listening.fileno()])
         with socket.create_connection(listening.getsockname()):
-            await asyncio.wait_for(told.wait(), LONG_S)
+            async with asyncio.timeout(LONG_S):
+                await told.wait()
             assert attempts.came
             attempts.end()
             told.clear()

@@ -74,5 +74,6 @@ async def test_a_stream_of_a_client_that_does_not_read_ends_when_the_token_expir
     backlog = _Server(0.5)
     async with stream_of(backlog) as stream:
         assert await stream.read() == MESSAGE
-        await asyncio.wait_for(backlog.ended.wait(), 10)
+        async with asyncio.timeout(10):
+            await backlog.ended.wait()
         assert await messages_until_refused(stream) < backlog.sent

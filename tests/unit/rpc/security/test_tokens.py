@@ -334,7 +334,8 @@ async def test_a_read_of_keys_that_lasts_is_given_up(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(KeySet, "_fetch", lambda _: str(done.wait(20)).encode())
     keys = KeySet("https://login.example.com/keys")
     try:
-        assert not await asyncio.wait_for(keys.find("a"), 10)
+        async with asyncio.timeout(10):
+            assert not await keys.find("a")
     finally:
         done.set()
     assert keys.failures == 1
