@@ -156,12 +156,13 @@ class RangeReader:
         self._turn += 1
 
     def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
-        """Return topics with their partitions (None: all topics); raises UNKNOWN_TOPIC."""
+        """Return topics with all their partitions (None: all topics, some perhaps in part); raises UNKNOWN_TOPIC."""
 
         def ask() -> Mapping[str, TopicView]:
             self._refresh(names)
-            wanted = sorted(self._view.topics) if names is None else list(names)
-            return {name: self._known(name) for name in wanted}
+            if names is None:
+                return {name: self._known(name) for name in sorted(self._view.topics)}
+            return {name: self._whole(name) for name in names}
 
         return self._retrying(ask)
 
@@ -485,6 +486,14 @@ class RangeReader:
         address = f"{broker.host}:{broker.port}"
         return Leader(known.leader, address, known.leader_epoch, found.topic_id, known.incarnation)
 
+    def _whole(self, topic: str) -> TopicView:
+        """Return a topic; while brokers know a part of its partitions only, an error that is retried."""
+        found = self._known(topic)
+        if len(found.partitions) < found.count:
+            known = f"{len(found.partitions)} of {found.count}"
+            raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}: brokers know {known} partitions yet")
+        return found
+
     def _known(self, topic: str) -> TopicView:
         found = self._view.topics.get(topic)
         if found is None:
@@ -569,9 +578,7 @@ class RangeReader:
                     self.ask_another()
                 elif in_time:
                     missing = None
-                    if (
-                        error.code is ErrorCode.LEADER_NOT_AVAILABLE
-                    ):  # as a broker without metadata answers for every topic
+                    if error.code is ErrorCode.LEADER_NOT_AVAILABLE:  # a broker without metadata answers so
                         self.ask_another()
                 elif missing is not None:  # the last attempts timed out after answers that the topic is missing
                     raise missing from None

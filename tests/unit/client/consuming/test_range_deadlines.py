@@ -11,7 +11,7 @@ import pytest
 from tidemark.client.consuming import range_reader
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata.cluster import none_answers
-from tidemark.core.cluster_view import ClusterView, TopicView
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
 from tidemark.rpc.codecs.metadata import view_to_proto
 
@@ -79,3 +79,21 @@ def test_broker_without_metadata_makes_the_reader_ask_another(clock: Clock, monk
     monkeypatch.setattr(RangeReader, "_call", call)
     with RangeReader("h:9000,h:9001", deadline_s=30.0) as reader:
         assert reader.topics(["t"])["t"].topic_id == "id"
+
+
+def test_a_topic_of_which_a_broker_knows_a_part_is_asked_for_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers = {BrokerId(0): BrokerRegistration(BrokerId(0), "h", 9000, BrokerEpoch(0))}
+    parts = iter([2, 2, 4])
+
+    def call(reader: RangeReader, address: str, *_: object, **__: object) -> Any:
+        known = {index: PartitionView(index, 0, 1, (0,), (0,)) for index in range(next(parts))}
+        topic = TopicView("t", "id", created_zxid=1, partitions=known, partition_count=4)
+        view = ClusterView(brokers=brokers, controller_epoch=ControllerEpoch(1), topics={"t": topic})
+        return SimpleNamespace(metadata=view_to_proto(view))
+
+    monkeypatch.setattr(RangeReader, "_call", call)
+    with RangeReader("h:9000", deadline_s=30.0) as reader:
+        assert sorted(reader.topics(["t"])["t"].partitions) == [0, 1, 2, 3]
+    assert next(parts, None) is None
