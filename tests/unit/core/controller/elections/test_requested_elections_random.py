@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import pytest
 from tidemark.core.controller import events as ev
+from tidemark.core.controller.requested_elections import EXPIRES_MS
 from tidemark.model import NO_LEADER, REQUESTED_ELECTIONS, ElectionKind, TopicPartition, UncleanElection
 
 from tests.unit.core.controller.test_controller_random import STEPS, RandomWorld
@@ -74,6 +75,8 @@ class AskingWorld(RandomWorld):
     def rest(self) -> None:
         for kind in ElectionKind:
             self.happens(ev.ElectionsRequested(kind, self.requests.get(kind)))
+        super().rest()
+        self.passes(EXPIRES_MS)  # a request may wait for a replica that reports no log end
         super().rest()
 
     def check_at_rest(self) -> None:
