@@ -15,7 +15,7 @@ import random
 import time
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
@@ -328,7 +328,7 @@ class Cluster:
                 await self.wait_for_update(backoff.next_s())
         return count
 
-    async def with_partitions(self, topic: str, indexes: Iterable[int] | None, *, timeout_s: float) -> TopicView:
+    async def with_partitions(self, topic: str, indexes: Collection[int] | None, *, timeout_s: float) -> TopicView:
         """Return a topic with the partitions `indexes`, None: all; waits for those that were added just now.
 
         Brokers learn the partitions of a large new topic in parts, and the metadata may have a part of them only.
@@ -339,20 +339,19 @@ class Cluster:
         """
         until_s, backoff = time.monotonic() + timeout_s, Backoff()
         view = await self.topic(topic, timeout_s=timeout_s)
-        wanted = sorted(range(view.count) if indexes is None else indexes)
-        if wanted and wanted[-1] >= view.count:
-            await self.partition_count(topic, timeout_s=timeout_s, beyond=wanted[-1])
+        if indexes and max(indexes) >= view.count:
+            await self.partition_count(topic, timeout_s=timeout_s, beyond=max(indexes))
             view = await self.topic(topic, timeout_s=timeout_s)
-        for where in (TopicPartition(topic, index) for index in wanted):
-            while where.partition not in view.partitions:
-                left_s = until_s - time.monotonic()
-                if not 0 <= where.partition < view.count:
-                    raise unknown_partition(where, view.count)
-                if left_s <= 0:
-                    raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"brokers do not know a leader of {where} yet")
-                self.refresh()
-                await self.wait_for_update(min(backoff.next_s(), left_s))
-                view = await self.topic(topic, timeout_s=max(left_s, _ASK_S_MIN))
+        while missing := set(range(view.count) if indexes is None else indexes) - view.partitions.keys():
+            left_s, where = until_s - time.monotonic(), TopicPartition(topic, min(missing))
+            for index in missing:
+                if not 0 <= index < view.count:
+                    raise unknown_partition(TopicPartition(topic, index), view.count)
+            if left_s <= 0:
+                raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"brokers do not know a leader of {where} yet")
+            self.refresh()
+            await self.wait_for_update(min(backoff.next_s(), left_s))
+            view = await self.topic(topic, timeout_s=max(left_s, _ASK_S_MIN))
         return view
 
     async def leader_in_time(self, partition: TopicPartition, *, deadline_s: float) -> Leader:

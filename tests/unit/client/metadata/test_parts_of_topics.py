@@ -18,12 +18,12 @@ TOPIC, COUNT = "orders", 8
 BROKER = BrokerRegistration(0, "127.0.0.1", 1)
 
 
-def told(cluster: Cluster, known: int) -> None:
-    """The metadata has the first `known` partitions."""
+def told(cluster: Cluster, known: int, count: int = COUNT) -> None:
+    """The metadata has the first `known` partitions of `count`."""
     partitions = {index: PartitionView(index, 0, 1, (0,), (0,)) for index in range(known)}
     cluster._merge(
         ClusterView(
-            brokers={0: BROKER}, topics={TOPIC: TopicView(TOPIC, "id", 1, 1, partitions, partition_count=COUNT)}
+            brokers={0: BROKER}, topics={TOPIC: TopicView(TOPIC, "id", 1, 1, partitions, partition_count=count)}
         )
     )
 
@@ -63,6 +63,16 @@ async def test_a_topic_is_given_with_its_partitions_once_they_are_known(cluster:
     assert not asked.done()
     told(cluster, COUNT)
     assert set((await asked).partitions) == set(range(COUNT))
+
+
+async def test_a_topic_that_grows_meanwhile_is_given_with_its_new_partitions(cluster: Cluster) -> None:
+    asked = asyncio.create_task(cluster.with_partitions(TOPIC, None, timeout_s=100))
+    await asyncio.sleep(0)
+    told(cluster, COUNT, COUNT + 4)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    told(cluster, COUNT + 4, COUNT + 4)
+    assert set((await asked).partitions) == set(range(COUNT + 4))
 
 
 async def test_a_partition_that_stays_unknown_is_an_error_in_time(cluster: Cluster) -> None:
