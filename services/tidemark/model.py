@@ -87,6 +87,10 @@ class LeaderAndIsr:
         return tuple(entry.broker_id for entry in self.isr)
 
 
+IsrReasons = tuple[tuple[BrokerId, str], ...]
+"""Replicas that joined or left an ISR, each with one reason; a reason that no process stated is ""."""
+
+
 class VersionedState(NamedTuple):
     """A leaderAndISR znode with the version that was read (the partition epoch)."""
 

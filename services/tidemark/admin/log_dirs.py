@@ -33,7 +33,7 @@ from tidemark.rpc import errors
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
-from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
+from tidemark.rpc.log_dirs import LogDirectoryContent, Wanted, describe_log_dirs
 from tidemark.runtime.shared_calls import SharedCalls
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -46,16 +46,13 @@ _MOVED_A_CALL: Final = 100
 _log = logging.getLogger(__name__)
 
 Brokers = Mapping[BrokerId, BrokerRegistration]
-_Described = tuple[str, frozenset[str], frozenset[TopicPartition]]
 
 
 class Disks(Protocol):
     """Calls one broker; raises TidemarkError if the broker does not answer."""
 
-    async def describe(
-        self, broker: BrokerRegistration, topics: Collection[str], partitions: Collection[TopicPartition]
-    ) -> tuple[LogDirectoryContent, ...]:
-        """Describe its directories with the replicas of these topics and partitions; neither: all replicas."""
+    async def describe(self, broker: BrokerRegistration, wanted: Wanted) -> tuple[LogDirectoryContent, ...]:
+        """Describe its directories with the wanted replicas."""
 
     async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
         """Move replicas into directories; returns a result for each."""
@@ -69,19 +66,15 @@ class DisksOfBrokers:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._calls: SharedCalls[_Described, tuple[LogDirectoryContent, ...]] = SharedCalls(0, clock)
+        self._calls: SharedCalls[tuple[str, Wanted], tuple[LogDirectoryContent, ...]] = SharedCalls(0, clock)
 
-    async def describe(
-        self, broker: BrokerRegistration, topics: Collection[str], partitions: Collection[TopicPartition]
-    ) -> tuple[LogDirectoryContent, ...]:
+    async def describe(self, broker: BrokerRegistration, wanted: Wanted) -> tuple[LogDirectoryContent, ...]:
         """Describe the broker's log directories."""
         address = f"{broker.host}:{broker.port}"
         try:
             return await self._calls.result(
-                (address, frozenset(topics), frozenset(partitions)),
-                lambda: describe_log_dirs(
-                    address, topics=topics, partitions=partitions, deadline_s=_DESCRIBE_DEADLINE_S
-                ),
+                (address, wanted),
+                lambda: describe_log_dirs(address, **wanted._asdict(), deadline_s=_DESCRIBE_DEADLINE_S),
             )
         except TidemarkError as error:
             facts = {**error.metadata, "broker": str(broker.broker_id)}
@@ -117,6 +110,8 @@ class LogDirAdministration:
         brokers: Collection[BrokerId],
         topics: Collection[str] = (),
         partitions: Collection[TopicPartition] = (),
+        *,
+        include_isr_changes: bool = False,
     ) -> list[BrokerLogDirs]:
         """Describe the log directories of brokers (empty: all live ones); `error` is set for one that does not answer.
 
@@ -131,15 +126,14 @@ class LogDirAdministration:
             if topic not in known:
                 raise unknown_topic(topic)
         asked = sorted(set(brokers) or live)
-        return list(await asyncio.gather(*(self._describe(one, live, topics, partitions) for one in asked)))
+        wanted = Wanted(frozenset(topics), frozenset(partitions), include_isr_changes)
+        return list(await asyncio.gather(*(self._describe(one, live, wanted) for one in asked)))
 
-    async def _describe(
-        self, broker: BrokerId, live: Brokers, topics: Collection[str], partitions: Collection[TopicPartition]
-    ) -> BrokerLogDirs:
+    async def _describe(self, broker: BrokerId, live: Brokers, wanted: Wanted) -> BrokerLogDirs:
         try:
             if broker not in live:
                 raise not_live(broker)
-            return BrokerLogDirs(broker, await self._disks.describe(live[broker], topics, partitions))
+            return BrokerLogDirs(broker, await self._disks.describe(live[broker], wanted))
         except TidemarkError as error:
             return BrokerLogDirs(broker, error=error)
 
@@ -182,9 +176,9 @@ class LogDirAdministration:
     async def stay(self, moves: Sequence[PartitionReassignment], live: Brokers) -> None:
         """Cancel the copies into the directories that these moves name, at brokers that answer."""
         named = {(broker, move.partition) for move in moves for broker in named_log_dirs(move) if broker in live}
-        partitions = sorted({partition for _, partition in named})
+        wanted = Wanted(partitions=frozenset(partition for _, partition in named))
         found = await asyncio.gather(
-            *(self._describe(broker, live, (), partitions) for broker in sorted({broker for broker, _ in named}))
+            *(self._describe(broker, live, wanted) for broker in sorted({broker for broker, _ in named}))
         )
         here = [
             ReplicaLogDir(broker.broker_id, replica.partition, one.directory_id)

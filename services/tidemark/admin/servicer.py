@@ -408,6 +408,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 [BrokerId(broker) for broker in request.brokers],
                 list(request.topics),
                 [ref_from_proto(ref) for ref in request.partitions],
+                include_isr_changes=request.include_isr_changes,
             )
             for broker in found:
                 for message in await asyncio.to_thread(_messages, broker):

@@ -264,6 +264,7 @@ class BrokerProcess:
 
     def _observe(self, effect: ef.Observed) -> None:
         self._node.metrics.observe(effect)
+        self._node.isr_history.observe(effect)
         self._storage.refused_chunks.observe(effect)
 
     def _on_leadership(self, effect: ef.LeadershipChanged) -> None:

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tidemark.client.units import shown_bytes, shown_duration
+from tidemark.core.isr_change_reasons import MEANINGS
 
 WHOLE: Final = "_layout.html"
 LIVE: Final = "_live.html"
@@ -36,6 +37,7 @@ def environment() -> Environment:
         "number": shown_number,
         "segment": segment,
         "brokers": shown_brokers,
+        "isr_reason": shown_isr_reason,
     }
     return made
 
@@ -60,6 +62,11 @@ def shown_number(count: int | None) -> str:
 def shown_brokers(ids: list[int]) -> str:
     """Ids as "0, 1, 2"; "none" without any."""
     return ", ".join(map(str, ids)) or "none"
+
+
+def shown_isr_reason(reason: str) -> str:
+    """The reason of an ISR change in words; a later version's reason as its name."""
+    return MEANINGS.get(reason, reason) or "reason not known"
 
 
 def segment(text: object) -> str:

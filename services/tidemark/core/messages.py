@@ -18,6 +18,7 @@ from tidemark.model import (
     BrokerRegistration,
     ControllerEpoch,
     ErrorCode,
+    IsrReasons,
     LeaderAndIsr,
     LeaderEpoch,
     Offset,
@@ -153,7 +154,10 @@ class LeaderMessage:
 class PartitionCommand:
     """One partition of a LeaderAndIsr command: leaderAndISR, its version and the replicas.
 
-    `log_dir`: path or uuid of the log directory for the addressed broker's replica; "": any (rule M3).
+    Attributes:
+        log_dir: path or uuid of the log directory for the addressed broker's replica; "": any (rule M3).
+        isr_reasons: replicas that the controller's write of this version added to the ISR or removed from it; empty if
+            a leader wrote this version. For operators only.
     """
 
     partition: TopicPartition
@@ -165,6 +169,7 @@ class PartitionCommand:
     removing_replicas: tuple[BrokerId, ...] = ()
     throttle_bytes_per_s: int = 0
     log_dir: str = ""
+    isr_reasons: IsrReasons = ()
 
 
 class NewSchemas(NamedTuple):

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 
+from tidemark.core.isr_change_reasons import IsrChange
 from tidemark.model import Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.message import OPTIONAL_ERROR, SPREAD_IDENTITY, SPREAD_PARTITION, Codec, Field
 from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
+from tidemark.rpc.codecs.shared import ids_from_proto, reasons_from_proto, reasons_to_proto
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -35,6 +37,8 @@ class ReplicaOnDisk:
         bytes_in_per_s: of a leader: bytes that producers append.
         future: the copy of a log directory move into this directory (rule M3); `offset_lag` is its lag behind the
             replica in the other directory.
+        isr_changes: if requested, the last ISR changes that the broker noted as the leader, the oldest first; a broker
+            of an older version states none.
     """
 
     partition: TopicPartition
@@ -48,6 +52,7 @@ class ReplicaOnDisk:
     bytes_in_per_s: float
     offline: bool
     future: bool = False
+    isr_changes: tuple[IsrChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,24 @@ class LogDirectoryContent:
     replicas: tuple[ReplicaOnDisk, ...]
 
 
-_REPLICA: Final = Codec(ReplicaOnDisk, pb.LogDirReplica, partition=SPREAD_PARTITION, identity=SPREAD_IDENTITY)
+class Wanted(NamedTuple):
+    """The replicas to describe; without topics and partitions all of them."""
+
+    topics: frozenset[str] = frozenset()
+    partitions: frozenset[TopicPartition] = frozenset()
+    include_isr_changes: bool = False
+
+
+_ISR_CHANGE: Final = Codec(
+    IsrChange, pb.IsrChange, isr=Field(from_proto=ids_from_proto), replicas=Field(reasons_to_proto, reasons_from_proto)
+)
+_REPLICA: Final = Codec(
+    ReplicaOnDisk,
+    pb.LogDirReplica,
+    partition=SPREAD_PARTITION,
+    identity=SPREAD_IDENTITY,
+    isr_changes=Field(_ISR_CHANGE.to_protos, lambda messages: tuple(_ISR_CHANGE.from_protos(messages))),
+)
 _CONTENT: Final = Codec(
     LogDirectoryContent,
     pb.LogDirDescription,
@@ -81,17 +103,23 @@ async def describe_log_dirs(
     *,
     topics: Collection[str] = (),
     partitions: Collection[TopicPartition] = (),
+    include_isr_changes: bool = False,
     deadline_s: float = _DEADLINE_S,
 ) -> tuple[LogDirectoryContent, ...]:
     """The log directories of the broker at host:port, and the replicas in them.
 
     Args:
         topics: only these, and `partitions`; if both are empty, all. Partitions without a replica there are not listed.
+        include_isr_changes: whether replicas have their last ISR changes.
 
     Raises:
         TidemarkError: BROKER_NOT_AVAILABLE, REQUEST_TIMED_OUT.
     """
-    request = pb.DescribeLogDirsRequest(topics=list(topics), partitions=[ref_to_proto(one) for one in partitions])
+    request = pb.DescribeLogDirsRequest(
+        topics=list(topics),
+        partitions=[ref_to_proto(one) for one in partitions],
+        include_isr_changes=include_isr_changes,
+    )
     found: dict[str, LogDirectoryContent] = {}
     try:
         async with open_channel(address) as channel:
@@ -107,9 +135,10 @@ async def describe_log_dirs(
     return tuple(found.values())
 
 
-def wanted_from_proto(request: pb.DescribeLogDirsRequest) -> tuple[frozenset[str], frozenset[TopicPartition]]:
-    """The requested topics and partitions; both empty: all."""
-    return frozenset(request.topics), frozenset(map(ref_from_proto, request.partitions))
+def wanted_from_proto(request: pb.DescribeLogDirsRequest) -> Wanted:
+    """The replicas that a request names."""
+    partitions = frozenset(map(ref_from_proto, request.partitions))
+    return Wanted(frozenset(request.topics), partitions, request.include_isr_changes)
 
 
 def contents_to_proto(

@@ -151,7 +151,12 @@ CALLS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     },
     ("admin", "list_partition_reassignments"): {"partitions": [ZERO]},
     ("admin", "watch_partition_reassignments"): {"partitions": [ZERO], "interval_ms": 10, "request_id": ""},
-    ("admin", "describe_log_dirs"): {"brokers": [0], "topics": [TOPIC], "partitions": [ZERO]},
+    ("admin", "describe_log_dirs"): {
+        "brokers": [0],
+        "topics": [TOPIC],
+        "partitions": [ZERO],
+        "include_isr_changes": True,
+    },
     ("admin", "alter_replica_log_dirs"): {
         "replicas": [ReplicaLogDir(BrokerId(0), TopicPartition("no", 0), "/nowhere")],
         "throttle_bytes_per_s": 0,

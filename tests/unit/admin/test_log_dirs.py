@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from tidemark.admin.log_dirs import LogDirAdministration
@@ -21,7 +21,7 @@ from tidemark.model import (
 )
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, BrokersFromProto, broker_to_proto
 from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs
-from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
+from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk, Wanted
 
 from tests.unit.admin.moving import Cluster, Sizes, ids
 
@@ -33,14 +33,14 @@ class Disks:
 
     def __init__(self) -> None:
         self.silent: set[int] = set()
+        self.wanted = Wanted()
         self.offline: set[int] = set()
         self.asked: list[tuple[int, AlterLogDirs]] = []
         self.held: dict[tuple[int, int], list[ReplicaOnDisk]] = {}
 
-    async def describe(
-        self, broker: BrokerRegistration, topics: Collection[str], partitions: Collection[TopicPartition]
-    ) -> tuple[LogDirectoryContent, ...]:
+    async def describe(self, broker: BrokerRegistration, wanted: Wanted) -> tuple[LogDirectoryContent, ...]:
         self._reach(broker)
+        self.wanted = wanted
         number = broker.broker_id
         return tuple(
             LogDirectoryContent(f"u{number}{i}", f"/data/{number}/{i}", 10, 5, None, tuple(held))
@@ -109,6 +109,15 @@ async def test_offline_broker_is_described_with_an_error(admin: LogDirAdministra
         (2, None),
         (7, ErrorCode.BROKER_NOT_AVAILABLE),
     ]
+
+
+async def test_brokers_are_asked_for_the_isr_changes_that_the_caller_wants(
+    admin: LogDirAdministration, disks: Disks
+) -> None:
+    await admin.describe([BrokerId(2)], (), [P0], include_isr_changes=True)
+    assert disks.wanted == Wanted(frozenset(), frozenset([P0]), include_isr_changes=True)
+    await admin.describe([BrokerId(2)], ["test"])
+    assert disks.wanted == Wanted(frozenset(["test"]))
 
 
 async def test_unknown_topic_is_refused(admin: LogDirAdministration) -> None:

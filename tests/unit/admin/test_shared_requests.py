@@ -10,7 +10,7 @@ from tidemark.admin import log_dirs, replica_sizes
 from tidemark.admin.log_dirs import DisksOfBrokers
 from tidemark.admin.replica_sizes import AGE_MAX_MS, FromBrokers
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc.log_dirs import LogDirectoryContent
+from tidemark.rpc.log_dirs import LogDirectoryContent, Wanted
 
 from tests.fakes.metadata_store import ManualClock
 
@@ -63,17 +63,17 @@ async def test_callers_share_a_request_for_sizes_to_each_broker_until_the_answer
 
 
 async def test_a_description_of_log_directories_is_shared_and_never_older_than_its_call(requests: Requests) -> None:
-    disks = DisksOfBrokers(ManualClock())
-    await asyncio.gather(*(disks.describe(BROKERS[BrokerId(1)], ["flights"], []) for _ in range(50)))
+    disks, wanted = DisksOfBrokers(ManualClock()), Wanted(frozenset(["flights"]))
+    await asyncio.gather(*(disks.describe(BROKERS[BrokerId(1)], wanted) for _ in range(50)))
     assert len(requests.addresses) == 2  # the first caller's, and one for the callers during that request
-    await disks.describe(BROKERS[BrokerId(1)], ["flights"], [])
+    await disks.describe(BROKERS[BrokerId(1)], wanted)
     assert len(requests.addresses) == 3
 
 
 async def test_a_refusal_of_a_shared_request_names_the_broker_to_every_caller(requests: Requests) -> None:
     disks = DisksOfBrokers(ManualClock())
     requests.error = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no answer")
-    calls = [disks.describe(BROKERS[BrokerId(2)], [], []) for _ in range(3)]
+    calls = [disks.describe(BROKERS[BrokerId(2)], Wanted()) for _ in range(3)]
     for refusal in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(refusal, TidemarkError)
         assert refusal.metadata["broker"] == "2"

@@ -19,6 +19,7 @@ from tidemark.console.queries import records
 from tidemark.console.queries.record_scan import Where
 from tidemark.console.queries.records import Asking, Found
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.core.isr_change_reasons import IsrChange
 from tidemark.core.planning.restart_safety import RestartObstacle
 from tidemark.model import (
     BrokerRegistration,
@@ -48,6 +49,7 @@ class FakeCluster:
     """Answers as the admin service does.
 
     Attributes:
+        isr_changes: of each partition, by the broker that noted them.
         calls: names of the methods called, in order.
         failure: raised by every call.
         failures: raised by the calls of a method.
@@ -62,6 +64,7 @@ class FakeCluster:
         self.obstacles: list[RestartObstacle] = []
         self.configs: list[ConfigEntry] = []
         self.elections: list[UncleanElection] = []
+        self.isr_changes: dict[int, list[IsrChange]] = {}
         self.calls: list[str] = []
         self.failure: Exception | None = None
         self.failures: dict[str, Exception] = {}
@@ -86,22 +89,41 @@ class FakeCluster:
         return [self.topics.get(name) or TopicView(name, "", error=unknown_topic(name)) for name in wanted]
 
     async def describe_log_dirs(
-        self, brokers: Any = (), *, topics: Any = (), partitions: Any = ()
+        self, brokers: Any = (), *, topics: Any = (), partitions: Any = (), include_isr_changes: bool = False
     ) -> list[BrokerLogDirs]:
         wanted = [
             *partitions,
             *(TopicPartition(name, index) for name in topics for index in self.topics[name].partitions),
         ]
         return [
-            BrokerLogDirs(broker, (LogDirectoryContent("d", "/data", 1000, 400, None, self._replicas(broker, wanted)),))
+            BrokerLogDirs(
+                broker,
+                (
+                    LogDirectoryContent(
+                        "d", "/data", 1000, 400, None, self._replicas(broker, wanted, include_isr_changes)
+                    ),
+                ),
+            )
             for broker in self.live
         ]
 
-    def _replicas(self, broker: int, wanted: list[TopicPartition]) -> tuple[ReplicaOnDisk, ...]:
+    def _replicas(self, broker: int, wanted: list[TopicPartition], changes: bool) -> tuple[ReplicaOnDisk, ...]:
         same = ReplicaIdentity("t", "i")
         lag = 5 if broker == 2 else 0
         return tuple(
-            ReplicaOnDisk(one, same, 2048, Offset(0), Offset(12 - lag), Offset(10), broker == 0, lag, 50.0, False)
+            ReplicaOnDisk(
+                one,
+                same,
+                2048,
+                Offset(0),
+                Offset(12 - lag),
+                Offset(10),
+                broker == 0,
+                lag,
+                50.0,
+                False,
+                isr_changes=tuple(self.isr_changes.get(broker, ())) if changes else (),
+            )
             for one in wanted
         )
 

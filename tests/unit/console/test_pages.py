@@ -8,8 +8,9 @@ import asyncio
 import httpx
 import pytest
 from tidemark.console.queries import shared
+from tidemark.core.isr_change_reasons import IsrChange
 from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
-from tidemark.model import ErrorCode
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch
 
 from tests.unit.console.conftest import JSON, Clock, FakeCluster, refused, topic
 
@@ -124,6 +125,25 @@ async def test_a_partition_shows_the_lag_of_each_replica(browser: httpx.AsyncCli
         (1, 0, True),
         (2, 5, False),
     ]
+
+
+async def test_a_partition_shows_the_last_isr_changes_with_their_reasons(
+    browser: httpx.AsyncClient, cluster: FakeCluster
+) -> None:
+    cluster.add(topic("flights", 1, isr=(0, 1)))
+    assert "No leader has noted a change" in (await browser.get("/topics/flights/0")).text
+    left = IsrChange(1_700_000_000_000, LeaderEpoch(3), 4, (BrokerId(0), BrokerId(1)), ((BrokerId(2), "lagging"),))
+    elected = IsrChange(1_600_000_000_000, LeaderEpoch(2), 1, (BrokerId(1),), ((BrokerId(0), "<new>"),))
+    cluster.isr_changes = {0: [left], 1: [elected, left]}
+    cluster.add(topic("delays", 1))
+    data = (await browser.get("/topics/delays/0", headers=JSON)).json()["data"]
+    assert [(one["changed_at_ms"], one["left"], one["isr"]) for one in data["isr_changes"]] == [
+        (1_700_000_000_000, [{"broker_id": 2, "reason": "lagging"}], [0, 1]),
+        (1_600_000_000_000, [{"broker_id": 0, "reason": "<new>"}], [1]),
+    ]
+    text = (await browser.get("/topics/delays/0")).text
+    assert "2: lagged" in text
+    assert "0: &lt;new&gt;" in text
 
 
 async def test_a_broker_shows_the_obstacles_to_its_restart(browser: httpx.AsyncClient, cluster: FakeCluster) -> None:

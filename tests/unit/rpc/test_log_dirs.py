@@ -6,7 +6,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.broker.node.isr_history import CHANGES_MAX
+from tidemark.core.isr_change_reasons import IsrChange
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc.channel import SPLIT_BYTES
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk, content_from_proto, contents_to_proto
 
@@ -53,6 +55,28 @@ def test_a_copy_of_a_log_directory_move_is_marked() -> None:
     (message,) = contents_to_proto((directory("a", (replica, dataclasses.replace(replica, future=True))),))
     found = content_from_proto(message.log_dirs[0])
     assert [one.future for one in found.replicas] == [False, True]
+
+
+def changed(replica: ReplicaOnDisk, count: int) -> ReplicaOnDisk:
+    isr, left = (BrokerId(1000), BrokerId(1001)), ((BrokerId(1002), "replica_failed"),)
+    change = IsrChange(1 << 41, LeaderEpoch(1 << 20), 1 << 20, isr, left)
+    return dataclasses.replace(replica, isr_changes=(change,) * count)
+
+
+def test_isr_changes_of_a_replica_survive_and_an_older_broker_states_none() -> None:
+    (replica,) = replicas(1)
+    (message,) = contents_to_proto((directory("a", (replica, changed(replica, 2))),))
+    before, after = content_from_proto(message.log_dirs[0]).replicas
+    assert before.isr_changes == ()
+    assert after == changed(replica, 2)
+    (change, _) = after.isr_changes
+    assert (change.left, change.joined) == (((1002, "replica_failed"),), ())
+
+
+def test_a_message_of_replicas_with_isr_changes_is_far_below_the_limit() -> None:
+    many = tuple(changed(one, CHANGES_MAX) for one in replicas(2_001, LONGEST))
+    messages = list(contents_to_proto((directory("a", many),)))
+    assert all(message.ByteSize() < SPLIT_BYTES for message in messages)
 
 
 def test_a_message_of_replicas_with_the_longest_names_is_far_below_the_limit() -> None:

@@ -77,7 +77,7 @@ class Clients:
             self.fetch,
             self._fetch_streams,
             self.producer_ids,
-            LogDirs(node.core.queries, storage.logs, storage.threads, storage.dir_moves),
+            LogDirs(node.core.queries, storage.logs, storage.threads, storage.dir_moves, node.isr_history),
             configs,
             self._delete_records,
             storage.dir_moves,

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.logs.log_dir_moves import DirMoves
+from tidemark.broker.node.isr_history import IsrHistory
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReplicaView
-from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
-from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
+from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk, Wanted
 from tidemark.storage.directories.future_log import FutureLog
 from tidemark.storage.directories.log_manager import DirectoryState, LogManager
 
@@ -25,19 +26,21 @@ _SLICE = 500
 class LogDirs:
     """Reads replicas from the core, and figures of the file systems on a thread."""
 
-    def __init__(self, queries: BrokerQueries, logs: LogManager, threads: LogThreads, moves: DirMoves) -> None:
+    def __init__(
+        self, queries: BrokerQueries, logs: LogManager, threads: LogThreads, moves: DirMoves, isr_history: IsrHistory
+    ) -> None:
         self._queries = queries
         self._logs = logs
         self._threads = threads
         self._moves = moves
+        self._isr_history = isr_history
 
-    async def describe(
-        self, topics: frozenset[str], partitions: frozenset[TopicPartition]
-    ) -> tuple[LogDirectoryContent, ...]:
-        """Describe every directory, with the replicas of these topics and partitions, or with all if both are empty.
+    async def describe(self, wanted: Wanted) -> tuple[LogDirectoryContent, ...]:
+        """Describe every directory, with the replicas of some topics and partitions, or with all if both are empty.
 
         A replica whose log is being opened has no size yet, and is left out.
         """
+        topics, partitions = wanted.topics, wanted.partitions
         everything = not topics and not partitions
         replicas: defaultdict[int, list[ReplicaOnDisk]] = defaultdict(list)
         for number, partition in enumerate(self._queries.partitions()):
@@ -46,13 +49,15 @@ class LogDirs:
             if everything or partition.topic in topics or partition in partitions:
                 view = self._queries.replica(partition)
                 if view is not None:
-                    self._place(view, replicas)
+                    self._place(view, replicas, include_isr_changes=wanted.include_isr_changes)
         for directory, future in self._moves.futures():
             if everything or future.partition.topic in topics or future.partition in partitions:
                 replicas[directory].append(_copy_in_progress(future))
         return await asyncio.to_thread(_contents, self._logs.directories(), replicas)
 
-    def _place(self, view: ReplicaView, replicas: defaultdict[int, list[ReplicaOnDisk]]) -> None:
+    def _place(
+        self, view: ReplicaView, replicas: defaultdict[int, list[ReplicaOnDisk]], *, include_isr_changes: bool
+    ) -> None:
         log = self._threads.log(view.partition)
         offline = view.role == "offline"
         directory = self._logs.directory_of(view.partition) if offline or log is None else view.directory
@@ -70,6 +75,7 @@ class LogDirs:
                 offset_lag=view.offset_lag,
                 bytes_in_per_s=view.bytes_in_per_s,
                 offline=offline,
+                isr_changes=self._isr_history.of(view.partition, view.identity) if include_isr_changes else (),
             )
         )
 

@@ -151,7 +151,7 @@ class BrokerService(BrokerServiceServicer):
         self, request: pb.DescribeLogDirsRequest, context: Any
     ) -> AsyncIterator[pb.DescribeLogDirsResponse]:
         """The replicas in the log directories."""
-        contents = await self._log_dirs.describe(*wanted_from_proto(request))
+        contents = await self._log_dirs.describe(wanted_from_proto(request))
         for response in await asyncio.to_thread(lambda: tuple(contents_to_proto(contents))):
             yield response
 

@@ -11,6 +11,7 @@ from functools import partial
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.metrics.state import BrokerState
 from tidemark.broker.node.core_driver import BrokerDriver
+from tidemark.broker.node.isr_history import IsrHistory
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.node.session_lease import Lease
@@ -48,6 +49,7 @@ class BrokerNode:
     topics: TopicTable
     metadata: MetadataCache
     metrics: BrokerMetrics
+    isr_history: IsrHistory
     state: BrokerState
     readers: ThreadPoolExecutor
 
@@ -75,6 +77,7 @@ def make_node(settings: BrokerSettings) -> BrokerNode:
         topics=TopicTable(),
         metadata=MetadataCache(str(settings.admin_address.main) if settings.admin_address else ""),
         metrics=metrics,
+        isr_history=IsrHistory(clock.wall_us),
         state=state,
         readers=ThreadPoolExecutor(settings.num_read_threads, thread_name_prefix="read"),
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -31,12 +32,14 @@ from tidemark.cli.common.output import (
     raise_all,
 )
 from tidemark.cli.common.schema_source import KeyOptions, SchemaOption, draft_of
+from tidemark.cli.topic.partition import partition_json, print_partition
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
+    from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 
 _I64_MAX: Final = (1 << 63) - 1
 
@@ -133,36 +136,57 @@ def list_topics(cluster: Cluster = Cluster()) -> None:
 
 
 @topic_app.command("describe", short_help="Show partitions, leaders and replicas.")
-def describe(topics: TopicsArgument = None, cluster: Cluster = Cluster()) -> None:
+def describe(
+    topics: TopicsArgument = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition",
+            metavar="N",
+            min=0,
+            max=2**31 - 1,
+            help="Only this partition of the single TOPIC, with its logs and the last changes of its ISR.",
+        ),
+    ] = None,
+    cluster: Cluster = Cluster(),
+) -> None:
     """Show partitions, leaders, replicas and in-sync replicas of topics.
+
+    \b
+    With --partition the command also shows the log of each replica, and why brokers left the ISR or joined. Brokers
+    have the last ten changes of each leadership in memory, since their start.
 
     \b
     Examples:
       tidemark topic describe flights
+      tidemark topic describe flights --partition 0
       tidemark topic describe flights --output json | jq '.[0].partitions[].leader'
     """
+    if partition is not None and len(topics or ()) != 1:
+        raise typer.BadParameter("--partition needs exactly one TOPIC", param_hint="--partition")
+    brokers: list[BrokerLogDirs] = []
     with cluster.connect() as client:
         views = client.describe_topics(topics or [])
+        if partition is not None and views[0].error is None:
+            views = [_with_partition(views[0], partition)]
+            where = TopicPartition(views[0].topic, partition)
+            brokers = client.describe_log_dirs(partitions=[where], include_isr_changes=True)
         schemas, unread = _newest_schemas(client, views)
+    unread += [broker.error for broker in brokers if broker.error is not None]
     if cluster.json:
-        print_json(
-            [
-                {**topic_json(view), **_schema_json(schemas.get(view.topic))}
-                if view.error is None
-                else {"topic": view.topic, "error": error_json(view.error)}
-                for view in views
-            ]
-        )
+        print_json([_described_json(view, schemas.get(view.topic), brokers, partition) for view in views])
     else:
         for view in views:
             if view.error is None:
                 print_topic(view, _schema_text(schemas.get(view.topic)))
+                if partition is not None:
+                    print_partition(view.partitions[partition], brokers)
     for error in unread:
         print_warning(error.message)
     for view in views:
-        for partition in _partitions(view):
-            if partition.state_unreadable:
-                print_warning(_unreadable(f"{view.topic}:{partition.partition}"))
+        for one in _partitions(view):
+            if one.state_unreadable:
+                print_warning(_unreadable(f"{view.topic}:{one.partition}"))
     raise_all([view.error for view in views if view.error is not None])
 
 
@@ -323,6 +347,24 @@ def delete(
         print_line(f"deleted topic {topic}")
 
 
+def _with_partition(view: TopicView, partition: int) -> TopicView:
+    """The topic with one of its partitions."""
+    found = view.partitions.get(partition)
+    if found is None:
+        sentence = f"{view.topic} has no partition {partition}: it has {counted(len(view.partitions), 'partition')}"
+        raise TidemarkError(ErrorCode.UNKNOWN_PARTITION, sentence)
+    return replace(view, partitions={partition: found}, partition_count=view.count)
+
+
+def _described_json(
+    view: TopicView, schema: TopicSchema | None, brokers: Sequence[BrokerLogDirs], partition: int | None
+) -> Mapping[str, object]:
+    if view.error is not None:
+        return {"topic": view.topic, "error": error_json(view.error)}
+    found = {**topic_json(view), **_schema_json(schema)}
+    return found if partition is None else {**found, **partition_json(brokers)}
+
+
 def _newest_schemas(
     client: AdminClient, views: Sequence[TopicView]
 ) -> tuple[dict[str, TopicSchema], list[TidemarkError]]:
@@ -365,7 +407,7 @@ def print_topic(topic: TopicView, beside: str = "") -> None:
     configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
     schema = f" SchemaVersion:{topic.schema_version}" if topic.schema_version else ""
     print_line(
-        f"Topic:{topic.topic} PartitionCount:{len(topic.partitions)} "
+        f"Topic:{topic.topic} PartitionCount:{topic.count} "
         f"ReplicationFactor:{replication_factor(topic)} Configs:{configs}{schema}{beside}"
     )
     for partition in _partitions(topic):
@@ -382,7 +424,7 @@ def topic_json(topic: TopicView) -> Mapping[str, object]:
     return {
         "topic": topic.topic,
         "topic_id": topic.topic_id,
-        "partition_count": len(topic.partitions),
+        "partition_count": topic.count,
         "replication_factor": replication_factor(topic),
         "configs": dict(topic.configs),
         "schema_version": topic.schema_version,

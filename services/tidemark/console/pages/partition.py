@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One partition: leader, ISR and offsets, and every replica with its directory, its lag and its size."""
+"""One partition: leader, ISR with its last changes, offsets, and every replica with its directory, lag and size."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from tidemark.console.pages.page import Asked, Refused, View
 from tidemark.console.pages.paging import whole
 from tidemark.console.pages.topic import leader_on_disk, partition_facts, replicas_by_partition, topic_of
 from tidemark.console.queries.cluster import cluster_of, log_dirs_of
 from tidemark.core.cluster_view import PartitionView
+from tidemark.core.isr_change_reasons import change_json, merged
 from tidemark.model import TopicPartition
 from tidemark.rpc.log_dirs import ReplicaOnDisk
+
+ISR_CHANGES_MAX: Final = 20
+"""Each of several leaders has its own list."""
 
 
 async def load(asked: Asked) -> View:
@@ -20,9 +26,10 @@ async def load(asked: Asked) -> View:
     if one is None:
         raise Refused(404, f"Topic {view.topic} has no partition {index}: it has {len(view.partitions)} partitions.")
     cluster = await cluster_of(asked)
-    dirs = await log_dirs_of(asked, partitions=[TopicPartition(view.topic, index)])
+    dirs = await log_dirs_of(asked, partitions=[TopicPartition(view.topic, index)], include_isr_changes=True)
     on_disk = replicas_by_partition(dirs.value or []).get(index, [])
     leader = leader_on_disk(on_disk)
+    changes = merged(change for _, _, replica in on_disk for change in replica.isr_changes)
     isr = asked.sighted(("isr", view.topic, view.topic_id, index), tuple(sorted(one.in_sync_replicas)))
     led = asked.sighted(("leader", view.topic, view.topic_id, index), one.leader)
     data = {
@@ -37,9 +44,11 @@ async def load(asked: Asked) -> View:
         "high_watermark": None if leader is None else leader.high_watermark,
         "log_end_offset": None if leader is None else leader.log_end_offset,
         "bytes_in_per_s": None if leader is None else leader.bytes_in_per_s,
+        "isr_changes": [change_json(change) for change in changes[:ISR_CHANGES_MAX]],
         "replica_states": _replicas(one, on_disk, leader, live=set(cluster.view.brokers)),
     }
-    return View(f"Partition {view.topic}:{index}", f"tidemark topic describe {view.topic}", data)
+    command = f"tidemark topic describe {view.topic} --partition {index}"
+    return View(f"Partition {view.topic}:{index}", command, data)
 
 
 def _replicas(

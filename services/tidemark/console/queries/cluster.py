@@ -32,14 +32,18 @@ async def topics_of(asked: Asked) -> Mapping[str, TopicView]:
 
 
 async def log_dirs_of(
-    asked: Asked, *, topics: Sequence[str] = (), partitions: Sequence[TopicPartition] = ()
+    asked: Asked,
+    *,
+    topics: Sequence[str] = (),
+    partitions: Sequence[TopicPartition] = (),
+    include_isr_changes: bool = False,
 ) -> Answer[list[BrokerLogDirs]]:
     """Log directories with the replicas of these topics and partitions, of all brokers that answer."""
     names, places = tuple(topics), tuple(partitions)
     return await asked.see_admin(
         "log_dirs",
-        lambda admin: admin.describe_log_dirs(topics=names, partitions=places),
-        key=(names, places),
+        lambda admin: admin.describe_log_dirs(topics=names, partitions=places, include_isr_changes=include_isr_changes),
+        key=(names, places, include_isr_changes),
     )
 
 

@@ -190,6 +190,7 @@ class CommandBuilder:
             removing_replicas=topic.removing.get(partition_state.partition.partition, ()),
             throttle_bytes_per_s=partition_state.throttle_bytes_per_s,
             log_dir=partition_state.log_dirs.get(broker, ""),
+            isr_reasons=partition_state.isr_reasons,
         )
 
     def _stop_replica(self, broker: BrokerId, pending: PendingCommands, now_ms: int) -> ControllerEffect:

@@ -303,8 +303,8 @@ class ControllerCore:
             partition_state = self._ctx.partitions.get(partition)
             if partition_state is None or partition_state.writing is None:
                 continue
-            self._counts.isr_written(partition_state, self._controlled_shutdowns.shutting_down)
-            partition_state.write_succeeded(version)
+            reasons = self._counts.isr_written(partition_state, self._controlled_shutdowns.shutting_down)
+            partition_state.write_succeeded(version, reasons)
             partition_state.forget_older()
             self._announce(partition_state, now_ms)
             self._ctx.send_leader_and_isr(partition_state)

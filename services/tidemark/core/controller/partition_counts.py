@@ -14,9 +14,10 @@ from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.isr_change_reasons import REASSIGNED
-from tidemark.model import NO_LEADER, BrokerId, IsrEntry
+from tidemark.model import NO_LEADER, BrokerId, IsrEntry, IsrReasons
 
 BROKER_FAILED: Final = "broker_failed"
+ELECTED: Final = "elected"
 REPLICA_FAILED: Final = "replica_failed"
 SHUTDOWN: Final = "shutdown"
 SUSPECTED: Final = "suspected"
@@ -78,15 +79,24 @@ class PartitionCounts:
         """Whether the leader is gone, and none can be elected while the node is unreadable."""
         return partition_state.partition in self._ctx.unreadable_states and leader not in self._ctx.brokers
 
-    def isr_written(self, partition_state: PartitionState, leaving: Collection[BrokerId]) -> None:
-        """The write of this partition succeeded; `leaving`: brokers in controlled shutdown."""
+    def isr_written(self, partition_state: PartitionState, leaving: Collection[BrokerId]) -> IsrReasons:
+        """Count a write of this partition that succeeded; returns the replicas that joined and left the ISR.
+
+        Args:
+            partition_state: whose write was not yet noted as written.
+            leaving: brokers in controlled shutdown.
+        """
         before, after = partition_state.state, partition_state.writing
         if before is None or after is None or before.isr == after.isr:
-            return
-        stay = set(after.isr_ids)
-        for entry in before.isr:
-            if entry.broker_id not in stay:
-                self._left[self._why(partition_state, entry, leaving)] += 1
+            return ()
+        known, stay = set(before.isr_ids), set(after.isr_ids)
+        left = tuple(
+            (entry.broker_id, self._why(partition_state, entry, leaving))
+            for entry in before.isr
+            if entry.broker_id not in stay
+        )
+        self._left.update(reason for _, reason in left)
+        return tuple((broker_id, ELECTED) for broker_id in after.isr_ids if broker_id not in known) + left
 
     def take_left(self) -> Mapping[str, int]:
         """Replicas that left ISRs since the last call, by reason."""

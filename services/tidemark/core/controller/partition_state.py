@@ -15,6 +15,7 @@ from tidemark.model import (
     BrokerEpoch,
     BrokerId,
     IsrEntry,
+    IsrReasons,
     LeaderAndIsr,
     LeaderEpoch,
     ReplicaIdentity,
@@ -81,6 +82,7 @@ class PartitionState:
         cut_removed: the entries of `cut` that the last decision removed; with a new lineage all of them.
         decided_epoch: leader epoch of the last decision; a node of that epoch or later shows that it was written.
         losses: what a single replica that refused to lead lacks (rule T4); empty: not known.
+        isr_reasons: as in `PartitionCommand`, of the present version.
         chosen: the leaderAndISR of the last decision, with its announcement; None: it is announced, or was never
             written.
     """
@@ -114,6 +116,7 @@ class PartitionState:
     cut_removed: frozenset[IsrEntry] = frozenset()
     decided_epoch: LeaderEpoch = NO_EPOCH
     losses: Mapping[str, int] = field(default_factory=dict)
+    isr_reasons: IsrReasons = ()
     chosen: tuple[LeaderAndIsr, Announcement] | None = None
 
     @property
@@ -140,10 +143,11 @@ class PartitionState:
         written = (self.state.leader, self.state.leader_epoch, self.state.controller_epoch)
         return announcement if written == (decided.leader, decided.leader_epoch, decided.controller_epoch) else None
 
-    def write_succeeded(self, version: int) -> None:
+    def write_succeeded(self, version: int, isr_reasons: IsrReasons = ()) -> None:
         """The write succeeded. A damaged replica may join the ISR again after it has fetched from the leader."""
         assert self.writing is not None
         self.state, self.version, self.writing = self.writing, version, None
+        self.isr_reasons = isr_reasons
         self.limit, self.conflicts, self.not_before_ms = NO_LIMIT, 0, 0
         self.refused_epoch = None
         self._damage_is_over()
@@ -256,6 +260,7 @@ class PartitionState:
             self.refused_epoch = found.state.leader_epoch
         before, epoch = ((), NO_EPOCH) if self.state is None else (self.state.isr_ids, self.state.leader_epoch)
         self.state, self.version = found
+        self.isr_reasons = ()
         if self.writing is None and epoch < self.decided_epoch <= self.state.leader_epoch:
             self._damage_is_over()  # the write succeeded, and its answer was lost
         self.offline = frozenset(

@@ -35,7 +35,7 @@ from tidemark.rpc import errors
 from tidemark.rpc.codecs.message import PARTITION, SPREAD_IDENTITY, SPREAD_PARTITION, Codec
 from tidemark.rpc.codecs.metadata import broker_from_proto, broker_to_proto
 from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
-from tidemark.rpc.codecs.shared import entries_from_proto, ids_from_proto
+from tidemark.rpc.codecs.shared import entries_from_proto, ids_from_proto, reasons_from_proto, reasons_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1 import record_pb2
 from tidemark.v1.topic_schemas_pb2 import SchemaVersion
@@ -241,6 +241,7 @@ def _state_to_proto(command: PartitionCommand) -> pb.PartitionState:
         removing_replicas=command.removing_replicas,
         throttle_bytes_per_s=command.throttle_bytes_per_s,
         log_dir=command.log_dir,
+        isr_reasons=reasons_to_proto(command.isr_reasons),
     )
 
 
@@ -265,6 +266,7 @@ def _state_from_proto(topic_id: str, message: pb.PartitionState) -> PartitionCom
         removing_replicas=ids_from_proto(message.removing_replicas),
         throttle_bytes_per_s=message.throttle_bytes_per_s,
         log_dir=message.log_dir,
+        isr_reasons=reasons_from_proto(message.isr_reasons),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, cast
 
-from tidemark.model import BrokerEpoch, BrokerId, IsrEntry
+from tidemark.model import BrokerEpoch, BrokerId, IsrEntry, IsrReasons
 from tidemark.v1 import record_pb2
 
 _KEPT_MAX: Final = 8192
@@ -23,6 +23,16 @@ def entries_from_proto(entries: Sequence[record_pb2.IsrEntry]) -> tuple[IsrEntry
     if not entries:
         return ()
     return _shared_entries(tuple([(entry.broker_id, entry.broker_epoch) for entry in entries]))
+
+
+def reasons_from_proto(reasons: Sequence[record_pb2.ReplicaReason]) -> IsrReasons:
+    """Replicas that joined or left an ISR."""
+    return tuple((BrokerId(one.broker_id), one.reason) for one in reasons) if reasons else ()
+
+
+def reasons_to_proto(reasons: IsrReasons) -> list[record_pb2.ReplicaReason]:
+    """The messages of replicas that joined or left an ISR."""
+    return [record_pb2.ReplicaReason(broker_id=broker_id, reason=reason) for broker_id, reason in reasons]
 
 
 @lru_cache(_KEPT_MAX)

@@ -13,12 +13,13 @@ from typing import Any
 from tidemark.broker.clients.describe_log_dirs import LogDirs
 from tidemark.broker.logs.append_threads import LogEffect, LogThreads
 from tidemark.broker.logs.log_dir_moves import DirMoves
+from tidemark.broker.node.isr_history import IsrHistory
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog
 from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogMoved, LogOpened
 from tidemark.model import LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs
-from tidemark.rpc.log_dirs import ReplicaOnDisk
+from tidemark.rpc.log_dirs import ReplicaOnDisk, Wanted
 from tidemark.runtime.metrics import Metrics
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, make_batch
@@ -79,7 +80,7 @@ class MovesWorld:
             core, self.logs, self.threads, self.table, self.metrics, self.failures.append, self.suspect
         )
         self.suspect_of: Callable[[int], None] = lambda offset: None
-        self.dirs = LogDirs(core, self.logs, self.threads, self.moves)
+        self.dirs = LogDirs(core, self.logs, self.threads, self.moves, IsrHistory(lambda: 0))
         self.paths = [str(root / "a"), str(root / "b")]
         self.next_offset = 0
 
@@ -161,7 +162,7 @@ class MovesWorld:
         await self.until(lambda: self.threads.replica(PARTITION) is None)
 
     async def described(self) -> list[tuple[int, ReplicaOnDisk]]:
-        contents = await self.dirs.describe(frozenset(), frozenset())
+        contents = await self.dirs.describe(Wanted())
         return [(index, replica) for index, one in enumerate(contents) for replica in one.replicas]
 
     def metric(self, name: str) -> float:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
 
@@ -69,6 +70,24 @@ def test_a_replica_removed_from_an_isr_is_counted_by_reason_once_written(
     assert 1 not in world.states[P].state.isr_ids or what is bounces
     assert dict(world.core.take_left_isrs()) == {reason: 1}
     assert dict(world.core.take_left_isrs()) == {}, "counted once"
+
+
+def test_a_command_has_the_reasons_of_the_isr_change_until_a_leader_writes() -> None:
+    world = world_of((0, 1, 2))
+    world.down(0)
+    sent = set()
+    while world.pending:
+        effect = world.pending.pop(0)
+        if isinstance(effect, fx.SendLeaderAndIsr):
+            sent |= {(effect.broker, one.isr_reasons) for part in effect.commands for one in part.partitions}
+        world.answer(effect)
+    state = world.core._ctx.partitions[P]
+    assert state.isr_reasons == ((0, "broker_failed"),)
+    assert sent == {(1, state.isr_reasons), (2, state.isr_reasons)}
+    world.leader_writes(P, 1)
+    world.happens(ev.IsrChangesReported((P,)))
+    world.settle()
+    assert state.isr_reasons == ()
 
 
 def test_no_replica_is_counted_while_the_write_is_in_flight() -> None:

@@ -29,6 +29,7 @@ from tidemark.model import (
     EpochEntry,
     ErrorCode,
     IsrEntry,
+    IsrReasons,
     LeaderAndIsr,
     ReplicaIdentity,
     TopicPartition,
@@ -132,6 +133,7 @@ class Stage:
         assigned: Sequence[int] = BROKERS,
         adding: Sequence[int] = (),
         throttle: int = 0,
+        isr_reasons: IsrReasons = (),
     ) -> list[fx.Effect]:
         self.version = self.version + 1 if version is None else version
         return self.feed(
@@ -141,7 +143,19 @@ class Stage:
                     9,
                     controller_epoch,
                     10 + self.me if broker_epoch is None else broker_epoch,
-                    (PartitionCommand(P, identity, tuple(assigned), state, self.version, tuple(adding), (), throttle),),
+                    (
+                        PartitionCommand(
+                            P,
+                            identity,
+                            tuple(assigned),
+                            state,
+                            self.version,
+                            tuple(adding),
+                            (),
+                            throttle,
+                            isr_reasons=isr_reasons,
+                        ),
+                    ),
                     tuple(BrokerRegistration(one, f"host{one}", 9192, broker_epoch=10 + one) for one in assigned),
                     suspected=frozenset(suspected),
                     complete=complete,

@@ -80,6 +80,7 @@ def _commands(draw: st.DrawFn) -> LeaderAndIsrCommand:
             draw(_IDS),
             draw(_IDS),
             log_dir=draw(st.sampled_from(["", "/data/1", "9f5c0d1e"])),
+            isr_reasons=draw(st.sampled_from([(), ((BrokerId(3), "lagging"), (BrokerId(4), ""))])),
         )
         for name in draw(st.lists(_NAMES, max_size=3, unique=True))
         for index in draw(st.lists(st.integers(0, 99_999), min_size=1, max_size=3, unique=True))

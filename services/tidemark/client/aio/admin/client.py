@@ -473,6 +473,7 @@ class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lif
         *,
         topics: Sequence[str] = (),
         partitions: Sequence[TopicPartition] = (),
+        include_isr_changes: bool = False,
     ) -> list[BrokerLogDirs]:
         """Describe the content of the brokers' log directories.
 
@@ -480,6 +481,7 @@ class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lif
             brokers: broker ids; empty: all live brokers.
             topics: topics whose replicas are listed, beside those of `partitions`; without both: all replicas.
             partitions: partitions whose replicas are listed.
+            include_isr_changes: whether replicas have the last ISR changes that their broker noted as the leader.
 
         Returns:
             The log directories, by broker; a broker that does not answer has `error` set.
@@ -493,6 +495,7 @@ class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lif
             brokers=brokers,
             topics=texts("topics", topics),
             partitions=[ref_to_proto(one) for one in partitions_of("partitions", partitions)],
+            include_isr_changes=flag("include_isr_changes", include_isr_changes),
         )
         found = BrokersFromProto()
         async for response in self._connection.stream(lambda stub: stub.DescribeLogDirs, request):

@@ -38,6 +38,7 @@ from tidemark.model import (
     BrokerId,
     ErrorCode,
     IsrEntry,
+    IsrReasons,
     LeaderAndIsr,
     LeaderEpoch,
     Offset,
@@ -72,7 +73,8 @@ class PartitionLeader:
         followers: by broker, progress of every follower that has fetched in this epoch or is in the ISR.
             Invariant: contains all of `_holding`; a broker that is neither assigned nor in `_holding` is dropped.
         _isr: the ISR as confirmed, with at most one change in flight. Invariant: this broker is always a member.
-        _reasons: reasons of the change in flight, for logs.
+        _reasons: reasons of the change in flight, for logs; "" without one.
+        _stated: version and reasons of the controller's last change, as in `PartitionCommand.isr_reasons`.
         _newer: state of a command that arrived while a change was in flight, None without one; `_settle` adopts it.
         _attached: followers whose streams carry this partition. Invariant: exactly those with a `sender`.
         _holding: members other than this broker whose offsets bound the high watermark: the confirmed ISR, the
@@ -98,6 +100,7 @@ class PartitionLeader:
         self.assigned = command.assigned_replicas
         self._isr: IsrState = Committed(VersionedState(command.state, command.partition_epoch))
         self._reasons = ""
+        self._stated = (command.partition_epoch, command.isr_reasons)
         self.began_ms = now_ms
         self._newer: VersionedState | None = None
         self.followers: dict[BrokerId, FollowerProgress] = {}
@@ -116,6 +119,8 @@ class PartitionLeader:
                 self._progress_of(broker_id, now_ms)
         if log.epochs.assign(self.leader_epoch, log.next_offset):
             log.save_epochs()
+        if command.isr_reasons:
+            self._observe_isr_change(command.isr_reasons)
         self._isr_moved()
 
     # -- state -------------------------------------------------------------------------------------------------
@@ -577,6 +582,7 @@ class PartitionLeader:
         """Take in a command with the same leader and leader epoch."""
         self.assigned = command.assigned_replicas
         self._adding.on_command(command)
+        self._stated = (command.partition_epoch, command.isr_reasons)
         stated = VersionedState(command.state, command.partition_epoch)
         if isinstance(self._isr, Committed):
             self._settle(stated)
@@ -592,13 +598,30 @@ class PartitionLeader:
         for candidate in (self._isr.confirmed, newer):
             if candidate is not None and candidate.version > confirmed.version:
                 confirmed = candidate
+        before, own, self._reasons = self.state.isr_ids, self._reasons, ""
         self._isr = Committed(confirmed)
+        if before != self.state.isr_ids:
+            stated = self._stated[1] if self._stated[0] == confirmed.version else ()
+            reasons = isr_change_reasons.parsed(own)
+            self._observe_isr_change(isr_change_reasons.of_change(before, self.state.isr_ids, reasons, stated))
         self._isr_moved()
         self.maybe_advance_high_watermark()
         moved_away = self._moved_away()
         if moved_away and self._may_propose():
             self._shrink(moved_away, self._ctx.now_ms)
         self.maybe_expand()
+
+    def _observe_isr_change(self, reasons: IsrReasons) -> None:
+        """The confirmed ISR has changed, by a write of this leader or of the controller."""
+        self._ctx.observe(
+            "isr_changed",
+            self.log.partition,
+            isr=isr_change_reasons.ids(self.state.isr_ids),
+            reasons=isr_change_reasons.reasons_text(reasons),
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            incarnation=self.log.identity.incarnation,
+        )
 
     def _unassigned(self) -> list[BrokerId]:
         """Members without an assigned replica: a reassignment removed it before the controller knew of the join."""

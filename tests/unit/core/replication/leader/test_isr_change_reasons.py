@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from tidemark.core.isr_change_reasons import OF_JOINING, OF_LEAVING, reasons_in
+from tidemark.core.controller.partition_counts import ELECTED
+from tidemark.core.controller.partition_counts import OF_LEAVING as OF_CONTROLLER
+from tidemark.core.isr_change_reasons import MEANINGS, OF_JOINING, OF_LEAVING, reasons_in
 from tidemark.core.messages import FollowerMessage
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
+from tidemark.model import VersionedState
 
 from tests.unit.core.replication.stage import P, Stage, node
 
@@ -82,8 +85,51 @@ def test_a_returning_follower_has_caught_up_and_an_added_one_is_reassigned() -> 
     assert reasons(stage.feed(ev.IsrWritten(P, 2)), "isr_expanded") == "3:reassigned"
 
 
+def changes(effects: list[fx.Effect]) -> list[tuple[str, str]]:
+    """ISR and reasons of each observed change of the confirmed ISR."""
+    found = [one.fields for one in effects if isinstance(one, fx.Observed) and one.kind == "isr_changed"]
+    return [(str(one["isr"]), str(one["reasons"])) for one in found]
+
+
+def test_a_written_change_is_observed_once_with_its_reason() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    time_passes_until_somebody_leaves(stage)
+    assert changes(stage.out) == [], "ZooKeeper has not confirmed the change"
+    assert changes(stage.feed(ev.IsrWritten(P, 2))) == [("1", "2:silent")]
+    assert changes(stage.command(node(1, 5, (1,)), version=2)) == []
+
+
+def test_a_change_of_the_controller_has_the_reason_of_its_command() -> None:
+    stage = Stage().leads((1, 2, 3))
+    removed = stage.command(node(1, 5, (1, 2)), isr_reasons=((3, "replica_failed"),))
+    assert changes(removed) == [("1,2", "3:replica_failed")]
+    again = stage.command(node(1, 5, (1, 2)), version=stage.version, isr_reasons=((3, "replica_failed"),))
+    assert changes(again) == []
+    assert changes(stage.command(node(1, 5, (1,)))) == [("1", "2:")], "a controller that states no reason"
+
+
+def test_a_new_leader_observes_the_change_that_elected_it() -> None:
+    stage = Stage()
+    stage.command(node(1, 5, (1, 2)), isr_reasons=((3, "broker_failed"),))
+    stage.opened(0)
+    assert changes(stage.out) == [("1,2", "3:broker_failed")]
+    stage = Stage().leads((1, 2))
+    assert changes(stage.out) == [], "the election changed no ISR"
+
+
+def test_a_change_that_was_read_after_an_unknown_outcome_has_the_reason_of_its_write() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    time_passes_until_somebody_leaves(stage)
+    stage.feed(ev.IsrWriteFailed(P, unknown=True))
+    effects = stage.feed(ev.IsrRead(P, VersionedState(node(1, 5, (1,)), 2)))
+    assert changes(effects) == [("1", "2:silent")]
+
+
 def test_there_is_a_fixed_list_of_reasons() -> None:
     assert len({*OF_LEAVING, *OF_JOINING}) == 6
+    assert {*OF_LEAVING, *OF_JOINING, *OF_CONTROLLER, ELECTED} == MEANINGS.keys()
     assert reasons_in("") == []
 
 
