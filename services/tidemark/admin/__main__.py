@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from tidemark.admin.acls import AclAdministration
+from tidemark.admin.auditing import AuditLines
 from tidemark.admin.brokers import BrokerAdministration
 from tidemark.admin.configs import ConfigAdministration
 from tidemark.admin.descriptions import Descriptions
@@ -29,6 +30,7 @@ from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.quotas.metrics import QuotaMetrics
 from tidemark.rpc.raw_methods import add_admin_service
+from tidemark.rpc.security.audit_ring import keep_audit_lines
 from tidemark.rpc.security.authorization import cluster_in, make_authorization
 from tidemark.rpc.security.handshakes import NativeLines
 from tidemark.rpc.security.listeners import ListenerPort, identity_in
@@ -53,6 +55,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
     clock = SystemClock()
     store = store_of(settings, clock)
     tell_what_runs("admin")
+    keep_audit_lines()
     authorization = make_authorization(settings, ports)
     failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     rules = AclFeed(authorization.authorizer, store, clock, failed.set_exception)
@@ -86,6 +89,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         acls=AclAdministration(store, settings.super_users),
         quotas=QuotaAdministration(store),
         schemas=SchemaAdministration(store, clock),
+        audit_lines=AuditLines(store, authorization_enabled=settings.authorization_enabled),
         of_callers=quotas,
         accesses=authorization.accesses,
         request_timeout_ms=settings.admin_request_timeout_ms,

@@ -1,25 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of each call of the admin service, and the audit log line of each change."""
+"""Metrics of each call of the admin service, the audit log line of each change, and the lines of all services."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import grpc
 from grpc.aio import ServicerContext
 
-from tidemark.model import TidemarkError
+from tidemark.core.security.audit_lines import DENIED, FAILED, OK, AuditFilter, ServiceAudit
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.ports import MetadataStore
+from tidemark.rpc import errors
+from tidemark.rpc.channel import open_channel
+from tidemark.rpc.codecs.audit import audit_from_proto, filter_to_proto
 from tidemark.rpc.security.access import audit_facts
 from tidemark.rpc.security.audit import AUDIT
+from tidemark.rpc.security.audit_ring import RING, AuditRing
 from tidemark.runtime.metrics import METRICS
+from tidemark.v1.audit_pb2 import ListBrokerAuditLinesRequest
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 _REQUESTS = METRICS.counter("admin_requests", "Calls by method and result: OK or an error code", ("method", "code"))
 _SECONDS = METRICS.histogram("admin_request_seconds", "Duration of a call", ("method",))
 
 _INTERNAL: Final = "INTERNAL"
+_DEADLINE_S: Final = 3.0
+"""A broker that does not answer is listed with its error, and delays the others no longer."""
+_OUTCOMES: Final = frozenset({"", OK, DENIED, FAILED, *map(str, ErrorCode)})
+
+AskBroker = Callable[[BrokerRegistration, AuditFilter], Awaitable[ServiceAudit]]
 
 
 @asynccontextmanager
@@ -51,3 +65,64 @@ async def observed(
         _SECONDS.labels(method).observe(time.monotonic() - started_s)
         if change is not None and caller is not None:
             AUDIT.info("%s", method, extra={**caller, "outcome": outcome, **change})
+
+
+class AuditLines:
+    """Gathers the lines that this service and the live brokers have in memory.
+
+    Args:
+        store: started.
+        authorization_enabled: of this service.
+        ring: the lines of this service.
+        ask: gets the lines of one broker; raises TidemarkError.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        authorization_enabled: bool,
+        ring: AuditRing = RING,
+        ask: AskBroker | None = None,
+    ) -> None:
+        self._store = store
+        self._authorization_enabled = authorization_enabled
+        self._ring = ring
+        self._ask = ask or lines_of_broker
+
+    async def gather(self, wanted: AuditFilter) -> list[ServiceAudit]:
+        """The lines of each service; a broker that does not answer has its error.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for an unknown outcome or a negative limit, COORDINATION_UNAVAILABLE.
+        """
+        if wanted.outcome not in _OUTCOMES:
+            sentence = f"outcome is {wanted.outcome[:40]!r}: want OK, DENIED, FAILED or an error code"
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        if wanted.limit < 0:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"limit is {wanted.limit}: want 0 or more")
+        own = self._ring.audit("admin", wanted, authorization_enabled=self._authorization_enabled)
+        live = await self._store.live_brokers()
+        return [own, *await asyncio.gather(*(self._of(live[broker], wanted) for broker in sorted(live)))]
+
+    async def _of(self, broker: BrokerRegistration, wanted: AuditFilter) -> ServiceAudit:
+        try:
+            return await self._ask(broker, wanted)
+        except TidemarkError as error:
+            return ServiceAudit(_name(broker.broker_id), error=error)
+
+
+async def lines_of_broker(broker: BrokerRegistration, wanted: AuditFilter) -> ServiceAudit:
+    """The lines of one broker; raises TidemarkError."""
+    request = ListBrokerAuditLinesRequest(filter=filter_to_proto(wanted))
+    try:
+        async with open_channel(f"{broker.host}:{broker.port}") as channel:
+            stub: Any = BrokerServiceStub(channel)
+            response = await stub.ListBrokerAuditLines(request, timeout=_DEADLINE_S)
+    except grpc.RpcError as error:
+        raise errors.from_rpc_error(error, address=_name(broker.broker_id)) from None
+    return audit_from_proto(_name(broker.broker_id), response.audit)
+
+
+def _name(broker: BrokerId) -> str:
+    return f"broker {broker}"

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from grpc.aio import ServicerContext
 
 from tidemark.admin.acls import AclAdministration
-from tidemark.admin.auditing import observed
+from tidemark.admin.auditing import AuditLines, observed
 from tidemark.admin.brokers import BrokerAdministration, PlanQuery
 from tidemark.admin.configs import Alteration, ConfigAdministration
 from tidemark.admin.descriptions import Descriptions
@@ -30,6 +30,7 @@ from tidemark.core.security.acls import Operation, Resource, ResourceType, optio
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, broker_to_proto, placed_to_proto, places_from_proto
+from tidemark.rpc.codecs import audit
 from tidemark.rpc.codecs.acl import acl_from_proto, acl_to_proto, filter_from_proto
 from tidemark.rpc.codecs.broker_plan import obstacle_to_proto, plan_to_proto
 from tidemark.rpc.codecs.config import change_from_proto, change_to_proto, entry_to_proto, resource_from_proto
@@ -53,6 +54,7 @@ from tidemark.v1 import admin_quotas_pb2 as quotas_pb
 from tidemark.v1 import admin_reassignments_pb2 as reassignments_pb
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.v1 import admin_service_pb2_grpc
+from tidemark.v1 import audit_pb2 as audit_pb
 from tidemark.v1 import topic_schemas_pb2 as schemas_pb
 
 SERVICE_NAME: Final = "tidemark.v1.AdminService"
@@ -84,6 +86,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         acls: lists, changes and tries out access rules.
         quotas: lists and changes quotas.
         schemas: makes and describes versions of schemas.
+        audit_lines: gathers lines of the audit log.
         of_callers: the quotas that calls are counted for.
         accesses: the rights of callers; None: authorization is off.
         request_timeout_ms: admin.request.timeout.ms; a shorter deadline of the caller takes precedence.
@@ -104,6 +107,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         acls: AclAdministration,
         quotas: QuotaAdministration,
         schemas: SchemaAdministration,
+        audit_lines: AuditLines,
         of_callers: ClientQuotas,
         request_timeout_ms: int,
         accesses: Accesses | None = None,
@@ -112,6 +116,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self._acls = acls
         self._quotas = quotas
         self._schemas = schemas
+        self._audit_lines = audit_lines
         self._of_callers = of_callers
         self._request_timeout_s = request_timeout_ms / 1000
         self._topics = topics
@@ -543,6 +548,14 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 reason=decision.reason,
                 generation=generation,
             )
+
+    async def ListAuditLines(
+        self, request: audit_pb.ListAuditLinesRequest, context: Context
+    ) -> AsyncIterator[audit_pb.ListAuditLinesResponse]:
+        """List lines of the audit log that services have in memory."""
+        async with observed("ListAuditLines", context):
+            for found in await self._audit_lines.gather(audit.filter_from_proto(request.filter)):
+                yield audit.response_to_proto(found)
 
     async def DescribeClientQuotas(
         self, request: quotas_pb.DescribeClientQuotasRequest, context: Context

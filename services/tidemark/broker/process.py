@@ -35,6 +35,7 @@ from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.quotas.metrics import QuotaMetrics
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
+from tidemark.rpc.security.audit_ring import keep_audit_lines
 from tidemark.rpc.security.authorization import cluster_in, make_authorization
 from tidemark.rpc.security.listeners import ListenerPort, identity_in
 from tidemark.rpc.security.scrapes import serve_metrics
@@ -76,6 +77,7 @@ class BrokerProcess:
 
     def __init__(self, settings: BrokerSettings, ports: Sequence[ListenerPort]) -> None:
         tell_what_runs("broker")
+        keep_audit_lines()
         self._settings = settings
         self._node = make_node(settings)
         self._identity = identity_in(ports)

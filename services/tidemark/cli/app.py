@@ -19,6 +19,7 @@ import typer
 from tidemark.cli import completion as shells
 from tidemark.cli.acl import acl_app
 from tidemark.cli.apply.command import apply
+from tidemark.cli.audit import audit
 from tidemark.cli.bench.commands import bench_app
 from tidemark.cli.certs import certs_app
 from tidemark.cli.cluster.commands import cluster_app
@@ -52,7 +53,7 @@ TASKS: Final = {
     "Topics": ("topic", "schema", "config", "apply"),
     "Consumer groups": ("group",),
     "Transactions": ("transaction",),
-    "Access": ("acl", "quota"),
+    "Access": ("acl", "quota", "audit"),
     "Brokers and replicas": ("cluster", "reassign", "elect", "log-dirs", "replicas", "log", "zookeeper"),
     "This machine": ("dev", "certs", "token", "bench", "completion"),
 }
@@ -84,6 +85,7 @@ app.add_typer(replicas_app, name="replicas")
 app.command(short_help="Send lines or rows as records.")(produce)
 app.command(short_help="Print records, or write them to a file.")(consume)
 app.command(short_help="Elect leaders on request.")(elect)
+app.command(short_help="Show the last changes and denials.")(audit)
 app.command(short_help="Make topics, settings and rights match a file.")(apply)
 app.command(short_help="Print the completion script of a shell.")(shells.completion)
 

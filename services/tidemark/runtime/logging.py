@@ -16,7 +16,8 @@ _NOISY: Final = ("kazoo", "grpc", "asyncio")
 """Libraries with many messages: logged from WARNING on, kazoo from CRITICAL on."""
 
 
-def _extra_of(record: logging.LogRecord) -> dict[str, object]:
+def extra_of(record: logging.LogRecord) -> dict[str, object]:
+    """The fields that the caller of the logger gave as `extra`."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
 
 
@@ -51,7 +52,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for name, value in _extra_of(record).items():
+        for name, value in extra_of(record).items():
             fields.setdefault(name, value)
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
@@ -67,7 +68,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, with the traceback after it."""
-        extra = "".join(f"  {name}={_printable(value)}" for name, value in _extra_of(record).items())
+        extra = "".join(f"  {name}={_printable(value)}" for name, value in extra_of(record).items())
         message = _printable(record.getMessage())
         line = f"{_timestamp(record)[11:23]} {record.levelname:<7} {self._service} {message}{extra}"
         if not record.exc_info:

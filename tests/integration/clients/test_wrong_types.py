@@ -180,6 +180,7 @@ CALLS: Final[dict[tuple[str, str], dict[str, Any]]] = {
         "resource": topic(TOPIC),
         "host": "",
     },
+    ("admin", "list_audit_lines"): {"principal": "x", "resource": "", "outcome": "OK", "limit": 1},
     ("admin", "describe_client_quotas"): {},
     ("admin", "alter_client_quotas"): {"changes": [QuotaChange(QuotaEntity(client_id="x"), {})], **DRY},
 }

@@ -28,7 +28,7 @@ from tidemark.client import (
 from tidemark.client.acls import CLUSTER, AclFilter, allow_rule, topic
 from tidemark.core.security.acls import Acl, Operation, Pattern, Permission, ResourceType
 from tidemark.core.security.rights import RIGHTS
-from tidemark.local.cluster import LocalCluster
+from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.errors import from_rpc_error
@@ -38,6 +38,7 @@ from tidemark.v1 import admin_service_pb2 as admin_pb
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+from tidemark.v1.replica_reads_pb2 import ReadReplicaRequest
 from typer.testing import CliRunner
 
 from tests.integration.harness.certificates import signed_by
@@ -70,6 +71,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "BrokerService/DeleteRecords": ("topic", "admin"),
     "BrokerService/ReadReplica": ("cluster", "admin broker"),
     "BrokerService/DescribeBrokerConfigs": ("cluster", "admin"),
+    "BrokerService/ListBrokerAuditLines": ("cluster", "admin"),
     "BrokerService/GetTopicSchemas": ("hidden", TOPICS_ALLOWED),
     "GroupService/FindCoordinator": ("group", "reader admin"),
     "GroupService/GroupHeartbeat": ("group", "reader admin"),
@@ -119,6 +121,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "AdminService/AlterClientQuotas": ("cluster", "admin"),
     "AdminService/AlterTopicSchema": ("topic", "admin"),
     "AdminService/DescribeTopicSchemas": ("topic", "admin"),
+    "AdminService/ListAuditLines": ("cluster", "admin"),
     "BrokerControlService/LeaderAndIsr": ("cluster", "controller"),
     "BrokerControlService/StopReplica": ("cluster", "controller"),
     "BrokerControlService/UpdateMetadata": ("cluster", "controller"),
@@ -363,6 +366,25 @@ def test_denials_are_counted_and_in_the_audit_log(guarded: LocalCluster, tmp_pat
         "no rule allows it",
         "127.0.0.1",
     )
+
+
+@pytest.mark.usefixtures("rules")
+def test_an_admin_lists_audit_lines_of_all_services(guarded: LocalCluster, callers: Callers, tmp_path: Path) -> None:
+    uri = "spiffe://example/listed"
+    channels = blocking_channels(TlsIdentity(signed_by(guarded.directory / "certs", tmp_path, uris=[uri])))
+    stub = BrokerServiceStub(channels.get(guarded.address(broker_name(1))))
+    refusal_of(lambda: stub.ReadReplica(ReadReplicaRequest(topic=TOPIC), timeout=CALL_S))
+    channels.close()
+    with AdminClient(guarded.bootstrap, tls=callers.files["admin"]) as admin:
+        change_rules(guarded, [*RULES, allow("writer", Operation.ALTER_CONFIGS)])
+        found = {one.service: one for one in admin.list_audit_lines()}
+        denied = {one.service: one.lines for one in admin.list_audit_lines(principal="LISTED", outcome="DENIED")}
+    assert {"admin", "broker 0", "broker 1"} <= found.keys()
+    assert all(one.error is None and one.authorization_enabled and one.since_ms for one in found.values())
+    assert "AlterAcls" in [line.event for line in found["admin"].lines]
+    (line,) = denied.pop("broker 1")
+    assert (line.operation, line.resource, line.principal) == ("ALTER", "Cluster", f"User:{uri}")
+    assert not any(denied.values())
 
 
 @pytest.mark.usefixtures("rules")

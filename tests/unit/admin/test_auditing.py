@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log line of a change has its outcome, also for a stream that its caller cancels."""
+"""The audit log line of a change has its outcome, also for a cancelled stream; lines of all services are gathered."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tidemark.admin.auditing import observed
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.admin.auditing import AuditLines, observed
+from tidemark.core.security.audit_lines import AuditFilter, AuditLine, ServiceAudit
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.rpc.security.audit_ring import AuditRing
 
 from tests.fakes.contexts import PlainContext
 
@@ -50,3 +52,38 @@ async def test_refused_stream_is_logged_with_its_error_code(caplog: pytest.LogCa
     with pytest.raises(TidemarkError):
         await outcome_of(caplog, stream(TidemarkError(ErrorCode.THROTTLE_TOO_LOW, "raise it")), leave=False)
     assert caplog.records[-1].__dict__["outcome"] == "THROTTLE_TOO_LOW"
+
+
+class Store:
+    """With two live brokers."""
+
+    async def live_brokers(self) -> dict[int, BrokerRegistration]:
+        return {one: BrokerRegistration(BrokerId(one), "localhost", 9000 + one) for one in (2, 1)}
+
+
+async def ask(broker: BrokerRegistration, wanted: AuditFilter) -> ServiceAudit:
+    if broker.broker_id == 2:
+        raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "broker 2 is away")
+    line = AuditLine(5, "denied", "User:bob", "::1", "READ", "topic:orders", "DENIED", "no rule allows it", {})
+    return ServiceAudit("broker 1", 1, authorization_enabled=True, lines=(line,))
+
+
+def audit_lines() -> AuditLines:
+    store: Any = Store()
+    return AuditLines(store, authorization_enabled=True, ring=AuditRing(), ask=ask)
+
+
+async def test_lines_of_all_services_are_gathered_and_a_silent_broker_is_named() -> None:
+    found = await audit_lines().gather(AuditFilter())
+    assert [(one.service, len(one.lines), one.error is None) for one in found] == [
+        ("admin", 0, True),
+        ("broker 1", 1, True),
+        ("broker 2", 0, False),
+    ]
+
+
+@pytest.mark.parametrize("wanted", [AuditFilter(outcome="ok"), AuditFilter(outcome="X" * 99), AuditFilter(limit=-1)])
+async def test_a_filter_that_is_wrong_is_refused(wanted: AuditFilter) -> None:
+    with pytest.raises(TidemarkError, match="want ") as refusal:
+        await audit_lines().gather(wanted)
+    assert refusal.value.code is ErrorCode.INVALID_REQUEST

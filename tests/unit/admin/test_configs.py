@@ -42,6 +42,7 @@ class Calls(AdminServicer):
             acls=absent,
             quotas=absent,
             schemas=absent,
+            audit_lines=absent,
             of_callers=absent,
             request_timeout_ms=1000,
         )

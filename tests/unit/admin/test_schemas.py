@@ -274,6 +274,7 @@ async def test_each_change_writes_an_audit_line_with_version_and_differences(
         acls=absent,
         quotas=absent,
         schemas=admin.schemas,
+        audit_lines=absent,
         of_callers=absent,
         request_timeout_ms=1000,
     )

@@ -23,6 +23,7 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.security.listeners import ListenerViews
 from tidemark.errors import TidemarkError
 from tidemark.rpc.codecs.alter_log_dirs import alterations_from_proto, results_to_proto
+from tidemark.rpc.codecs.audit import audit_to_proto, filter_from_proto
 from tidemark.rpc.codecs.config import entry_to_proto
 from tidemark.rpc.codecs.fetch import Results
 from tidemark.rpc.codecs.metadata import ViewWriter
@@ -32,8 +33,16 @@ from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas, ClientQuota
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access, Accesses, audit_facts
 from tidemark.rpc.security.audit import AUDIT
+from tidemark.rpc.security.audit_ring import RING
 from tidemark.rpc.security.callers import caller_of, listener_of_call
-from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, delete_records_pb2, replica_reads_pb2, topic_schemas_pb2
+from tidemark.v1 import (
+    admin_configs_pb2,
+    alter_log_dirs_pb2,
+    audit_pb2,
+    delete_records_pb2,
+    replica_reads_pb2,
+    topic_schemas_pb2,
+)
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
 
@@ -196,6 +205,14 @@ class BrokerService(BrokerServiceServicer):
         """The settings in effect on this broker."""
         entries = [entry_to_proto(entry) for entry in self._configs.entries()]
         return admin_configs_pb2.DescribeBrokerConfigsResponse(entries=entries)
+
+    async def ListBrokerAuditLines(  # noqa: N802
+        self, request: audit_pb2.ListBrokerAuditLinesRequest, context: Any
+    ) -> audit_pb2.ListBrokerAuditLinesResponse:
+        """Lines of the audit log that this broker has in memory."""
+        wanted = filter_from_proto(request.filter)
+        found = RING.audit("", wanted, authorization_enabled=self._accesses is not None)
+        return audit_pb2.ListBrokerAuditLinesResponse(audit=audit_to_proto(found))
 
     def _access_of(self, context: Any) -> Access | None:
         return None if self._accesses is None else self._accesses.of(context)

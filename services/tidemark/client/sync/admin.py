@@ -67,6 +67,7 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     list_acls = blocking(AsyncAdminClient.list_acls)
     alter_acls = blocking(AsyncAdminClient.alter_acls)
     check_access = blocking(AsyncAdminClient.check_access)
+    list_audit_lines = blocking(AsyncAdminClient.list_audit_lines)
     describe_client_quotas = blocking(AsyncAdminClient.describe_client_quotas)
     alter_client_quotas = blocking(AsyncAdminClient.alter_client_quotas)
     alter_topic_schema = blocking(AsyncAdminClient.alter_topic_schema)

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access rules and quotas: searched, in pages; read-only."""
+"""Access rules, quotas and the audit log: searched, in pages; read-only."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from tidemark.console.pages.page import Asked, Refused, View
-from tidemark.console.pages.paging import part_of
+from tidemark.console.pages.paging import one_of, part_of
 from tidemark.console.queries.cluster import SLOW_LIFE_MS
 from tidemark.core.quotas.quotas import Limits, QuotaEntity
 from tidemark.core.security.acls import Acl
+from tidemark.core.security.audit_lines import ServiceAudit
 
 SEARCH_CHARACTERS_MAX: Final = 249
+AUDIT_LINES_MAX: Final = 500
+"""Lines of each service; a search finds older ones."""
+OUTCOMES: Final = ("all", "ok", "denied", "failed")
 
 
 async def load_acls(asked: Asked) -> View:
@@ -43,10 +48,44 @@ async def load_quotas(asked: Asked) -> View:
     return View("Quotas", "tidemark quota list", data)
 
 
-def _searched(asked: Asked) -> str:
-    text = asked.query.get("q", "").strip()
+async def load_audit(asked: Asked) -> View:
+    """The page `/audit?q=TEXT&principal=TEXT&outcome=ok|denied|failed&page=NUMBER`."""
+    text, principal = _searched(asked), _searched(asked, "principal")
+    outcome = one_of(asked.query, "outcome", OUTCOMES)
+    code = "" if outcome == OUTCOMES[0] else outcome.upper()
+    services = await asked.need_admin(
+        "audit",
+        lambda admin: admin.list_audit_lines(principal=principal, resource=text, outcome=code, limit=AUDIT_LINES_MAX),
+        key=(text, principal, code),
+        life_ms=SLOW_LIFE_MS,
+    )
+    lines = [(one.service, line) for one in services for line in one.lines]
+    lines.sort(key=lambda pair: -pair[1].at_ms)
+    part = part_of(lines, asked.query)
+    data = {
+        "lines": [{"service": service, **line._asdict()} for service, line in part.rows],
+        "services": [_service(one) for one in services],
+        "authorization_enabled": any(one.authorization_enabled for one in services),
+        "q": text,
+        "principal": principal,
+        "outcome": outcome,
+        "outcomes": OUTCOMES,
+        **part.facts(),
+    }
+    chosen = (("--principal", principal), ("--resource", text), ("--outcome", code))
+    options = [f"{name} {shlex.quote(value)}" for name, value in chosen if value]
+    return View("Audit", " ".join(["tidemark audit", *options]), data)
+
+
+def _service(one: ServiceAudit) -> dict[str, object]:
+    error = None if one.error is None else one.error.message
+    return {"service": one.service, "since_ms": one.since_ms, "error": error}
+
+
+def _searched(asked: Asked, name: str = "q") -> str:
+    text = asked.query.get(name, "").strip()
     if len(text) > SEARCH_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: want at most {SEARCH_CHARACTERS_MAX}.")
+        raise Refused(400, f"{name} has {len(text)} characters: want at most {SEARCH_CHARACTERS_MAX}.")
     return text
 
 

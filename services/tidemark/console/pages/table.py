@@ -53,4 +53,5 @@ PAGES: Final = (
     Page("elections", "/elections", elections.load, "Unclean elections"),
     Page("acls", "/acls", access.load_acls, "Access rules"),
     Page("quotas", "/quotas", access.load_quotas, "Quotas"),
+    Page("audit", "/audit", access.load_audit, "Audit"),
 )

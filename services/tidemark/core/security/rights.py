@@ -126,6 +126,7 @@ _BROKER_SERVICE: Final = {
     "ReadReplica": Right((_TO_ALTER, Need(_O.READ, _TOPIC, "topic")), roles=_BROKER),
     "GetTopicSchemas": Right((Need(_O.DESCRIBE, _TOPIC, "topic"),)),
     "DescribeBrokerConfigs": Right((Need(_O.DESCRIBE_CONFIGS, _CLUSTER),), roles=_ADMIN),
+    "ListBrokerAuditLines": Right((_TO_ALTER,), roles=_ADMIN),
 }
 _GROUP_SERVICE: Final = {
     "FindCoordinator": Right(
@@ -212,6 +213,7 @@ _ADMIN_SERVICE: Final = {
     "AlterClientQuotas": Right((Need(_O.ALTER_CONFIGS, _CLUSTER),)),
     "AlterTopicSchema": Right((Need(_O.ALTER_CONFIGS, _TOPIC, "topic"),)),
     "DescribeTopicSchemas": Right((Need(_O.DESCRIBE_CONFIGS, _TOPIC, "topic"),)),
+    "ListAuditLines": Right((_TO_ALTER,)),
 }
 _CONTROL: Final = ("LeaderAndIsr", "StopReplica", "UpdateMetadata", "Heartbeat", "DescribeReplicas")
 _SERVICES: Final[Mapping[str, Mapping[str, Right]]] = {

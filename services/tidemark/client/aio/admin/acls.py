@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of the async AdminClient for access rules; `tidemark.client.acls` has the names for their arguments."""
+"""The methods of the async AdminClient for access rules and the audit log; `tidemark.client.acls` has the names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemark.client.aio.admin.connection import AdminConnection
-from tidemark.client.argument_types import flag, instance, instances, text
+from tidemark.client.argument_types import flag, instance, instances, integer, text
 from tidemark.core.security.acls import Acl, Operation, Resource
+from tidemark.core.security.audit_lines import AuditFilter, ServiceAudit
 from tidemark.rpc.codecs.acl import AclFilter, acl_from_proto, acl_to_proto, filter_to_proto
+from tidemark.rpc.codecs.audit import filter_to_proto as audit_filter_to_proto
+from tidemark.rpc.codecs.audit import response_from_proto
 from tidemark.v1 import admin_acls_pb2 as pb
+from tidemark.v1.audit_pb2 import ListAuditLinesRequest
 
 
 class AlteredAcls(NamedTuple):
@@ -44,7 +48,7 @@ class AccessCheck(NamedTuple):
 
 
 class AclMethods:
-    """Access rules; part of `AdminClient`."""
+    """Access rules and the audit log; part of `AdminClient`."""
 
     _connection: AdminConnection
 
@@ -108,3 +112,30 @@ class AclMethods:
         response = await self._connection.call(lambda stub: stub.CheckAccess, request)
         rule = acl_from_proto(response.rule) if response.HasField("rule") else None
         return AccessCheck(response.allowed, rule, response.reason, response.generation)
+
+    async def list_audit_lines(
+        self, *, principal: str = "", resource: str = "", outcome: str = "", limit: int = 0
+    ) -> list[ServiceAudit]:
+        """List lines of the audit log that the admin service and the brokers have in memory since their start.
+
+        Args:
+            principal: text that the principal contains, in any case.
+            resource: text that the resource, the event or a fact contains, in any case.
+            outcome: "OK", "DENIED", "FAILED" (every other outcome) or an error code; "": all.
+            limit: the most lines of each service, the newest ones; 0: no limit.
+
+        Returns:
+            The lines of each service, the newest first; a service that does not answer has `error` set.
+
+        Raises:
+            TidemarkError: INVALID_REQUEST for an unknown outcome.
+
+        Example: `admin.list_audit_lines(outcome="DENIED")`
+        """
+        wanted = AuditFilter(
+            text("principal", principal), text("resource", resource), text("outcome", outcome), integer("limit", limit)
+        )
+        request = ListAuditLinesRequest(filter=audit_filter_to_proto(wanted))
+        return [
+            response_from_proto(one) async for one in self._connection.stream(lambda stub: stub.ListAuditLines, request)
+        ]
