@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
 from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from tidemark.console.https import HttpsCertificate
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.host_port import HostPort
 
@@ -33,7 +33,7 @@ class HttpServer:
 
     Args:
         address: to listen on; with port 0 the system chooses a port.
-        certificate_file: PEM, for HTTPS; "": plain HTTP.
+        certificate_file: PEM, for HTTPS; "": plain HTTP. A handshake uses the newest file.
         key_file: the key of the certificate.
         grace_s: time limit of running requests at a stop.
     """
@@ -55,6 +55,7 @@ class HttpServer:
             ssl_certfile=certificate_file or None,
             ssl_keyfile=key_file or None,
         )
+        self._files = (certificate_file, key_file)
         self._server = _Server(self._config)
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -90,7 +91,9 @@ class HttpServer:
     def _load(self) -> None:
         try:
             self._config.load()
-        except (OSError, ssl.SSLError) as error:
+            if self._config.is_ssl:
+                self._config.ssl = HttpsCertificate(*self._files).context()
+        except OSError as error:
             raise TidemarkError(
                 ErrorCode.INVALID_CONFIG,
                 f"https.certificate.file and https.key.file cannot be used: {error}",

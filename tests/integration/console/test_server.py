@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -103,6 +104,37 @@ async def test_the_console_serves_https(tmp_path: Path) -> None:
     ):
         page = await client.get(f"https://localhost:{server.port}/")
     assert (page.status_code, page.headers["x-frame-options"]) == (200, "DENY")
+
+
+async def test_a_handshake_uses_the_newest_certificate_that_fits_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.console.https._CHECK_S", 0.0)
+    names = ("127.0.0.1", "localhost")
+    old, new = (Authority.create(tmp_path / one, "local").issue_service(Role.ADMIN, one, names) for one in "ab")
+    certificate, key = (Path(shutil.copy(path, tmp_path)) for path in (old.certificate, old.key))
+
+    async def is_trusted(authority: str) -> bool:
+        async with httpx.AsyncClient(verify=ssl.create_default_context(cafile=authority)) as client:
+            try:
+                return (await client.get(f"https://localhost:{server.port}/")).status_code == 200
+            except httpx.ConnectError:
+                return False
+
+    async with serving(certificate_file=str(certificate), key_file=str(key)) as server:
+        assert await is_trusted(old.ca)
+        replace(new.certificate, certificate)
+        assert await is_trusted(old.ca), "the new certificate has no key yet"
+        replace(new.key, key)
+        assert await is_trusted(new.ca)
+        assert not await is_trusted(old.ca)
+        certificate.unlink()
+        assert await is_trusted(new.ca), "a missing file keeps the certificate in use"
+
+
+def replace(source: str, target: Path) -> None:
+    """Put a copy in the place of a file, as a renewal does."""
+    shutil.copy(source, target.with_suffix(".new")).rename(target)
 
 
 async def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
