@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidemark.client.aio import AdminClient
-from tidemark.console.pages.dry_run import CHANGED, is_confirmed, parameters, plan_id, without_plan
+from tidemark.console.pages.dry_run import CHANGED, is_confirmed, named_partition, parameters, plan_id, without_plan
 from tidemark.console.pages.page import NEED_S, Asked, Done, Refused, View
-from tidemark.console.pages.paging import Part, part_of, whole
+from tidemark.console.pages.paging import Part, part_of
 from tidemark.core.reassignment.progress import ReassignmentPhase, ReassignmentProgress
-from tidemark.core.topic_name import check_topic_name
-from tidemark.model import TidemarkError, TopicPartition
+from tidemark.model import TopicPartition
 
 _NOTHING: Final = "No such reassignment is requested or running: there is nothing to cancel."
 _KIND: Final = "cancel_reassignments"
@@ -32,15 +31,7 @@ async def load(asked: Asked) -> View | Done:
 
 
 async def _chosen(asked: Asked, given: Mapping[str, str]) -> list[ReassignmentProgress]:
-    topic, index = given.get("topic", ""), given.get("partition", "")
-    if index and not topic:
-        raise Refused(400, "A partition needs its topic.")
-    try:
-        if topic:
-            check_topic_name(topic)
-    except TidemarkError as error:
-        raise Refused(400, f"{error}.") from None
-    partition = whole(index, "partition") if index else None
+    topic, partition = named_partition(given)
     found = await asked.read(
         "reassignments", lambda admin: admin.list_partition_reassignments(), AdminClient, patience_s=NEED_S
     )

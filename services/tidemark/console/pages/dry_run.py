@@ -8,7 +8,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidemark.console.pages.page import Asked
+from tidemark.console.pages.page import Asked, Refused
+from tidemark.console.pages.paging import whole
+from tidemark.core.topic_name import check_topic_name
+from tidemark.model import TidemarkError
 
 CHANGED: Final = "The plan has changed since the dry run, so nothing was done. This is the dry run of now."
 
@@ -21,6 +24,19 @@ def plan_id(*facts: Sequence[object] | str) -> str:
 def parameters(asked: Asked) -> dict[str, str]:
     """The parameters of the action: from the form of its button, or from the address of its dry run."""
     return {name: text.strip() for name, text in (asked.form if asked.changes else asked.query).items()}
+
+
+def named_partition(given: Mapping[str, str]) -> tuple[str, int | None]:
+    """The topic and the partition index of the parameters, "" and None where not given; raises `Refused`."""
+    topic, index = given.get("topic", ""), given.get("partition", "")
+    if index and not topic:
+        raise Refused(400, "A partition needs its topic.")
+    try:
+        if topic:
+            check_topic_name(topic)
+    except TidemarkError as error:
+        raise Refused(400, f"{error}.") from None
+    return topic, whole(index, "partition") if index else None
 
 
 def is_confirmed(asked: Asked, plan: str) -> bool:

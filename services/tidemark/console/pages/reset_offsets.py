@@ -11,10 +11,9 @@ from tidemark.client.aio import Groups
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.offset_reset import OffsetChange, start_of
 from tidemark.client.outputs.record_format import parse_start
-from tidemark.console.pages.dry_run import CHANGED, is_confirmed, parameters, plan_id, without_plan
+from tidemark.console.pages.dry_run import CHANGED, is_confirmed, named_partition, parameters, plan_id, without_plan
 from tidemark.console.pages.page import Asked, Done, Refused, View
-from tidemark.console.pages.paging import Part, part_of, whole
-from tidemark.core.topic_name import check_topic_name
+from tidemark.console.pages.paging import Part, part_of
 from tidemark.model import TidemarkError, TopicPartition
 
 KINDS: Final = ("earliest", "latest", "offset", "timestamp")
@@ -51,20 +50,16 @@ async def load(asked: Asked) -> View | Done:
 
 
 async def _reset(asked: Asked, given: Mapping[str, str]) -> _Reset:
-    group, topic, index = asked.path["group"], given.get("topic", ""), given.get("partition", "")
+    group, (topic, partition) = asked.path["group"], named_partition(given)
     to = given.get("to") or KINDS[0]
     if to in ("offset", "timestamp"):  # the form has the value in a field of its own
         to = f"{to}:{given.get('value', '')}"
     try:
         start = start_of(parse_start(to))
-        if topic:
-            check_topic_name(topic)
     except (ValueError, TidemarkError) as error:
         raise Refused(400, f"{error}.") from None
-    if index:
-        if not topic:
-            raise Refused(400, "A partition needs its topic.")
-        return _Reset(group, (), (TopicPartition(topic, whole(index, "partition")),), start, to)
+    if partition is not None:
+        return _Reset(group, (), (TopicPartition(topic, partition),), start, to)
     return _Reset(group, (topic,) if topic else await _topics(asked, group), (), start, to)
 
 
