@@ -172,7 +172,8 @@ class Console:
             return None
         found = self._results.get(identity.key, name)
         if found is None:
-            raise Refused(404, "This console has forgotten this result. The other pages show the present state.")
+            sentence = "This console has no such result: it is too old, or of another replica. See the other pages."
+            raise Refused(404, sentence)
         return found
 
     def _stream(self, page: Page, request: Request, identity: Identity) -> Response:
