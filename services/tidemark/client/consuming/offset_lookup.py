@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable
-from functools import partial
+from collections import defaultdict
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
@@ -16,7 +17,7 @@ from tidemark.client.consuming.fetcher import MISPLACED, Fetcher
 from tidemark.client.consuming.isolation import level_of
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
-from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.metadata.cluster import Cluster, Leader
 from tidemark.client.records import OffsetAndTimestamp, Timestamp
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
@@ -26,6 +27,8 @@ _log = logging.getLogger("tidemark.client")
 
 _ATTEMPT_S: Final = 2.0
 """First timeout of an attempt."""
+_AT_ONCE: Final = 1_000
+"""Partitions of one request."""
 
 Start = str | int | Timestamp
 """A start: "earliest", "latest", an offset, or a Timestamp (the end, if no record is at or after that time)."""
@@ -77,22 +80,71 @@ class OffsetLookup:
             return integer("start", start)
         return (await self.look_up(where, **{start: True})).offset
 
-    async def look_up(self, where: TopicPartition, **position: Any) -> OffsetAndTimestamp:
+    async def find_each(self, wanted: Sequence[TopicPartition], start: Start) -> dict[TopicPartition, int]:
+        """`find` for many partitions, with one request to each leader."""
+        check_start(start)
+        if isinstance(start, Timestamp):
+            ends = await self._look_up_each(wanted, latest=True)
+            found = await self._look_up_each(wanted, timestamp_us=start.us)
+            return {where: (ends if found[where].offset < 0 else found)[where].offset for where in wanted}
+        if not isinstance(start, str):
+            return dict.fromkeys(wanted, integer("start", start))
+        return {where: one.offset for where, one in (await self._look_up_each(wanted, **{start: True})).items()}
+
+    async def _look_up_each(
+        self, wanted: Sequence[TopicPartition], **position: Any
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """`look_up` for many partitions: together at first, and again alone for those that a leader has refused."""
+        deadline_s = time.monotonic() + self._timeout_s
+        by_address: defaultdict[str, list[tuple[TopicPartition, Leader]]] = defaultdict(list)
+        for where in wanted if len(wanted) > 1 else ():
+            leader = self._cluster.leader(where)
+            if leader is not None:
+                by_address[leader.address].append((where, leader))
+        answers = await asyncio.gather(
+            *(
+                self._look_up_some(address, led[first : first + _AT_ONCE], position)
+                for address, led in by_address.items()
+                for first in range(0, len(led), _AT_ONCE)
+            )
+        )
+        found = {where: one for answer in answers for where, one in answer.items()}
+        rest = [where for where in wanted if where not in found]
+        alone = await asyncio.gather(*(self.look_up(where, deadline_s=deadline_s, **position) for where in rest))
+        return found | dict(zip(rest, alone, strict=True))
+
+    async def _look_up_some(
+        self, address: str, led: Sequence[tuple[TopicPartition, Leader]], position: Mapping[str, Any]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The offsets of the partitions that the leader does not refuse; none without an answer."""
+        try:
+            results = await self._ask(address, led, position, self._timeout_s / 2)
+        except TidemarkError:
+            return {}
+        return {
+            where: OffsetAndTimestamp(result.offset, result.timestamp_us)
+            for (where, _), result in zip(led, results, strict=True)
+            if not result.HasField("error")
+        }
+
+    async def look_up(
+        self, where: TopicPartition, *, deadline_s: float | None = None, **position: Any
+    ) -> OffsetAndTimestamp:
         """Ask the leader for an offset; retries until the timeout.
 
         Args:
             where: the partition.
+            deadline_s: end of the retries, of time.monotonic; None: after the timeout.
             position: a field of `PartitionListOffsets`: `earliest`, `latest` or `timestamp_us`.
 
         Raises:
             TidemarkError: refusals of the leader; REQUEST_TIMED_OUT with the last one.
         """
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + self._timeout_s if deadline_s is None else deadline_s
         backoff, attempt = Backoff(), AttemptTimeout(_ATTEMPT_S)
         while True:
             try:
-                part = partial(pb.PartitionListOffsets, **position)
-                return await self._look_up_once(where, deadline_s, part, attempt)
+                return await self._look_up_once(where, deadline_s, position, attempt)
             except TidemarkError as error:
                 attempt.note([error])
                 left_s = deadline_s - time.monotonic()
@@ -108,29 +160,40 @@ class OffsetLookup:
                 await self._cluster.wait_for_update(min(backoff.next_s(), left_s))
 
     async def _look_up_once(
-        self, where: TopicPartition, deadline_s: float, part: Any, attempt: AttemptTimeout
+        self, where: TopicPartition, deadline_s: float, position: Mapping[str, Any], attempt: AttemptTimeout
     ) -> OffsetAndTimestamp:
         leader = await self._cluster.leader_in_time(where, deadline_s=deadline_s)
-        request = pb.ListOffsetsRequest(
-            partitions=[
-                part(
-                    topic=where.topic,
-                    partition=where.partition,
-                    current_leader_epoch=leader.leader_epoch,
-                    topic_id=leader.topic_id,
-                )
-            ],
-            isolation_level=self._isolation_level,
-        )
         timeout_s = attempt.within(deadline_s - time.monotonic())
-        try:
-            response = await self._cluster.stub(leader.address).ListOffsets(request, timeout=timeout_s)
-        except grpc.aio.AioRpcError as failure:
-            raise errors.from_rpc_error(failure, address=leader.address) from None
-        result = response.partitions[0]
+        (result,) = await self._ask(leader.address, [(where, leader)], position, timeout_s)
         if result.HasField("error"):
             raise errors.from_proto(result.error)
         return OffsetAndTimestamp(result.offset, result.timestamp_us)
+
+    async def _ask(
+        self,
+        address: str,
+        led: Sequence[tuple[TopicPartition, Leader]],
+        position: Mapping[str, Any],
+        timeout_s: float,
+    ) -> Sequence[pb.PartitionListOffsetsResult]:
+        """The results of one request, in its order."""
+        parts = [
+            pb.PartitionListOffsets(
+                topic=where.topic,
+                partition=where.partition,
+                current_leader_epoch=leader.leader_epoch,
+                topic_id=leader.topic_id,
+                **position,
+            )
+            for where, leader in led
+        ]
+        request = pb.ListOffsetsRequest(partitions=parts, isolation_level=self._isolation_level)
+        try:
+            response = await self._cluster.stub(address).ListOffsets(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            raise errors.from_rpc_error(failure, address=address) from None
+        results: Sequence[pb.PartitionListOffsetsResult] = response.partitions
+        return results
 
 
 async def move_into_range(fetcher: Fetcher, cursor: Cursor, found: Awaitable[int], error: TidemarkError) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -70,11 +69,9 @@ class ResetOffsets:
         for topic in topics:
             view = await self._cluster.topic(topic, timeout_s=self._timeout_s)
             wanted |= {TopicPartition(topic, index) for index in range(view.count)}
-        found = await asyncio.gather(*(self._offset(where, start) for where in sorted(wanted)))
-        return dict(zip(sorted(wanted), found, strict=True))
-
-    async def _offset(self, where: TopicPartition, start: Start) -> int:
+        named = sorted(wanted)
+        found = await self._offsets.find_each(named, start)
         if isinstance(start, str):
-            return await self._offsets.find(where, start)
-        first, end = await self._offsets.find(where, "earliest"), await self._offsets.find(where, "latest")
-        return max(first, min(end, await self._offsets.find(where, start)))
+            return found
+        first, end = await self._offsets.find_each(named, "earliest"), await self._offsets.find_each(named, "latest")
+        return {where: max(first[where], min(end[where], found[where])) for where in named}

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from tidemark.client.aio import Groups
 from tidemark.client.aio.groups import GroupDescription
 from tidemark.model import ErrorCode, TidemarkError
+
+AT_ONCE: Final = 4
+"""Descriptions in flight. One of a group with 1,000 partitions keeps the event loop for 10 ms, and other pages wait."""
 
 
 async def describe_each(groups: Groups, names: Sequence[str]) -> dict[str, GroupDescription]:
@@ -18,9 +22,12 @@ async def describe_each(groups: Groups, names: Sequence[str]) -> dict[str, Group
         TidemarkError: AUTHENTICATION_FAILED.
     """
 
+    turns = asyncio.Semaphore(AT_ONCE)
+
     async def describe(name: str) -> GroupDescription | None:
         try:
-            (found,) = await groups.describe_groups([name])
+            async with turns:
+                (found,) = await groups.describe_groups([name])
         except TidemarkError as error:
             if error.code is ErrorCode.AUTHENTICATION_FAILED:
                 raise

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -38,10 +39,10 @@ class FakeLookup:
     def __init__(self, cluster: Any, timeout_s: float) -> None:
         pass
 
-    async def find(self, where: TopicPartition, start: Start) -> int:
+    async def find_each(self, wanted: Sequence[TopicPartition], start: Start) -> dict[TopicPartition, int]:
         if isinstance(start, Timestamp):
-            return FOUND_BY_TIME
-        return {"earliest": FIRST, "latest": END}[start] if isinstance(start, str) else start
+            return dict.fromkeys(wanted, FOUND_BY_TIME)
+        return dict.fromkeys(wanted, {"earliest": FIRST, "latest": END}[start] if isinstance(start, str) else start)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Offsets of many partitions: one request to each leader, and one more for each partition that it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+from tidemark.client.consuming.offset_lookup import OffsetLookup
+from tidemark.client.metadata.cluster import Leader
+from tidemark.client.records import Timestamp
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.rpc import errors
+from tidemark.v1 import broker_service_pb2 as pb
+
+COUNT = 100
+PARTITIONS = [TopicPartition("flights", index) for index in range(COUNT)]
+
+
+class FakeCluster:
+    """Two brokers lead half of the partitions each; every offset is 10 times the partition, or by time 5.
+
+    Attributes:
+        asked: address and number of partitions of each request.
+        refused: partitions that are refused once.
+        down: addresses that answer nothing once.
+        empty: partitions without a record at or after any time.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.refused: set[int] = set()
+        self.down: set[str] = set()
+        self.empty: set[int] = set()
+
+    def leader(self, where: TopicPartition) -> Leader:
+        broker = where.partition % 2
+        return Leader(BrokerId(broker), f"broker-{broker}", LeaderEpoch(3), "t", "i")
+
+    async def leader_in_time(self, where: TopicPartition, *, deadline_s: float) -> Leader:
+        return self.leader(where)
+
+    def stub(self, address: str) -> Any:
+        cluster = self
+
+        class Stub:
+            async def ListOffsets(self, request: pb.ListOffsetsRequest, **_: float) -> pb.ListOffsetsResponse:  # noqa: N802
+                return cluster.answer(address, request)
+
+        return Stub()
+
+    def answer(self, address: str, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        self.asked.append((address, len(request.partitions)))
+        if address in self.down:
+            self.down.remove(address)
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+        return pb.ListOffsetsResponse(partitions=[self._result(part) for part in request.partitions])
+
+    def _result(self, part: pb.PartitionListOffsets) -> pb.PartitionListOffsetsResult:
+        result = pb.PartitionListOffsetsResult(topic=part.topic, partition=part.partition, offset=10 * part.partition)
+        if part.HasField("timestamp_us"):
+            result.offset = -1 if part.partition in self.empty else 5
+        if part.partition in self.refused:
+            self.refused.remove(part.partition)
+            result.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.NOT_LEADER, "it moved")))
+        return result
+
+    def note_refusal(self, where: TopicPartition, error: TidemarkError) -> None:
+        pass
+
+    async def wait_for_update(self, timeout_s: float) -> None:
+        pass
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+def lookup(cluster: FakeCluster) -> OffsetLookup:
+    known: Any = cluster
+    return OffsetLookup(known, 5.0)
+
+
+async def test_offsets_of_many_partitions_take_one_request_to_each_leader(
+    lookup: OffsetLookup, cluster: FakeCluster
+) -> None:
+    found = await lookup.find_each(PARTITIONS, "latest")
+    assert found == {where: 10 * where.partition for where in PARTITIONS}
+    assert sorted(cluster.asked) == [("broker-0", COUNT // 2), ("broker-1", COUNT // 2)]
+
+
+async def test_a_refused_partition_is_asked_again_alone(lookup: OffsetLookup, cluster: FakeCluster) -> None:
+    cluster.refused = {7, 8}
+    found = await lookup.find_each(PARTITIONS, "earliest")
+    assert found == {where: 10 * where.partition for where in PARTITIONS}
+    assert sorted(cluster.asked)[:1] == [("broker-0", 1)]
+    assert len(cluster.asked) == 4
+
+
+async def test_partitions_of_a_broker_that_does_not_answer_are_asked_again(
+    lookup: OffsetLookup, cluster: FakeCluster
+) -> None:
+    cluster.down = {"broker-1"}
+    assert len(await lookup.find_each(PARTITIONS, "latest")) == COUNT
+    assert cluster.asked.count(("broker-1", 1)) == COUNT // 2
+
+
+async def test_a_partition_without_a_record_at_the_time_starts_at_its_end(
+    lookup: OffsetLookup, cluster: FakeCluster
+) -> None:
+    cluster.empty = {4}
+    found = await lookup.find_each(PARTITIONS[:6], Timestamp(1))
+    assert list(found.values()) == [5, 5, 5, 5, 40, 5]
+
+
+async def test_an_offset_needs_no_request(lookup: OffsetLookup, cluster: FakeCluster) -> None:
+    assert set((await lookup.find_each(PARTITIONS, 42)).values()) == {42}
+    assert cluster.asked == []
