@@ -11,7 +11,7 @@ import struct
 from typing import Final, NamedTuple
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.record.envelope import NO_SEQUENCE, Batch, Envelope
+from tidemark.record.envelope import Attributes, Batch, Envelope
 
 MARKER_VERSION: Final = 0
 _KEY: Final = struct.Struct("<HH")
@@ -42,17 +42,17 @@ def build_marker(*, producer_id: int, producer_epoch: int, marker: EndMarker, ti
         timestamp_us: clock of the leader, since 1970, UTC.
     """
     # Imported here only: services without batches import this module.
-    from tidemark.record.payload import build_batch, from_bytes
+    from tidemark.record.payload import build_own_batch
 
     key = _KEY.pack(MARKER_VERSION, _COMMIT if marker.commit else _ABORT)
     value = _VALUE.pack(MARKER_VERSION, marker.coordinator_epoch)
-    return build_batch(
-        from_bytes([key], [value], timestamp_us),
+    return build_own_batch(
+        [key],
+        [value],
+        timestamp_us,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        base_sequence=NO_SEQUENCE,
-        control=True,
-        pending=True,
+        attributes=Attributes.CONTROL | Attributes.PENDING,
     )
 
 

@@ -34,8 +34,8 @@ __all__ = [
     "OFFSET_SCHEMA",
     "SCHEMA",
     "build_batch",
+    "build_own_batch",
     "encode_rows",
-    "from_bytes",
     "from_columns",
     "read_batch",
     "reseal",
@@ -60,7 +60,6 @@ def build_batch(
     producer_id: int = NO_PRODUCER,
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
-    control: bool = False,
     pending: bool = False,
 ) -> bytes:
     """One batch as a producer sends it: base_offset 0, leader_epoch -1, sealed with both CRCs.
@@ -71,7 +70,6 @@ def build_batch(
         producer_id: with producer_epoch and base_sequence, of an idempotent producer.
         producer_epoch: see producer_id.
         base_sequence: sequence of the first record.
-        control: whether the rows are markers of the protocol.
         pending: whether the rows belong to a transaction.
 
     Raises:
@@ -90,24 +88,48 @@ def build_batch(
         column = records.column(index)
         if column.null_count == count:
             records = records.set_column(index, SCHEMA.field(index), _nulls(count, column.type))
-    envelope = Envelope(
+    envelope = _unstamped(count, pc.max(timestamps).value, producer_id, producer_epoch)
+    attributes = Attributes.PENDING if pending else Attributes.NONE
+    envelope = envelope._replace(codec=codec, attributes=attributes, base_sequence=base_sequence)
+    return seal(envelope, encode_rows(records, codec))
+
+
+def build_own_batch(
+    keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    timestamp_us: int,
+    *,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    attributes: int = 0,
+) -> bytes:
+    """As `build_batch`, for at least one of a service's own records, all of one timestamp.
+
+    Avoids `pa.array`, whose first use imports modules and would block a broker for half a second. A broker builds few
+    of these batches, so each step runs with cold caches: nothing is computed that is known here.
+    """
+    envelope = _unstamped(len(values), timestamp_us, producer_id, producer_epoch)._replace(attributes=attributes)
+    return seal(envelope, memoryview(_own_rows(keys, values, timestamp_us).serialize()))
+
+
+def _unstamped(count: int, max_timestamp_us: int, producer_id: int, producer_epoch: int) -> Envelope:
+    return Envelope(
         base_offset=NO_BASE_OFFSET,
         leader_epoch=NO_LEADER_EPOCH,
         header_crc=0,
         batch_length=0,
         crc=0,
         magic=MAGIC,
-        codec=codec,
-        attributes=(Attributes.CONTROL if control else 0) | (Attributes.PENDING if pending else 0),
+        codec=Codec.NONE,
+        attributes=0,
         record_count=count,
         last_offset_delta=count - 1,
-        base_sequence=base_sequence,
-        max_timestamp_us=pc.max(timestamps).value,
+        base_sequence=NO_SEQUENCE,
+        max_timestamp_us=max_timestamp_us,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         delete_horizon_s=0,
     )
-    return seal(envelope, encode_rows(records, codec))
 
 
 def encode_rows(records: pa.RecordBatch, codec: Codec) -> bytes | memoryview:
@@ -198,10 +220,7 @@ def from_columns(
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"the columns make no records: {error}") from error
 
 
-def from_bytes(keys: Sequence[bytes], values: Sequence[bytes | None], timestamp_us: int) -> pa.RecordBatch:
-    """As `from_columns`, for a service's own records of one timestamp.
-
-    Avoids `pa.array`, whose first use imports modules and would block a broker for half a second."""
+def _own_rows(keys: Sequence[bytes], values: Sequence[bytes | None], timestamp_us: int) -> pa.RecordBatch:
     count = len(values)
     times = pa.Array.from_buffers(TIMESTAMP_TYPE, count, [None, pa.py_buffer(array("q", [timestamp_us]) * count)])
     columns: list[pa.Array[Any]] = [_binary(keys), _binary(values), times, _nulls(count, HEADERS_TYPE)]

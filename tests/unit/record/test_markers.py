@@ -10,7 +10,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.checks import ProduceLimits, check_batch, check_produced
 from tidemark.record.envelope import Attributes
 from tidemark.record.markers import EndMarker, build_marker, read_marker
-from tidemark.record.payload import build_batch, from_bytes, from_columns
+from tidemark.record.payload import build_batch, build_own_batch
 
 from tests.unit.record.samples import NOON_US, three_records, with_fields
 
@@ -40,15 +40,15 @@ def test_key_and_value_of_a_marker_are_little_endian_numbers() -> None:
 
 
 def test_other_batches_are_no_markers() -> None:
-    for control, pending in ((False, False), (False, True), (True, False)):
-        data = build_batch(three_records(), producer_id=1, producer_epoch=0, control=control, pending=pending)
+    for attributes in (Attributes.NONE, Attributes.PENDING, Attributes.CONTROL):
+        data = build_own_batch([b"key"], [b"value"], 1, producer_id=1, producer_epoch=0, attributes=attributes)
         assert read_marker(check_batch(data)) is None
 
 
 def test_a_marker_of_an_unknown_type_or_with_more_bytes_is_read_as_far_as_known() -> None:
     def control(key: bytes, value: bytes) -> EndMarker | None:
-        rows = from_bytes([key], [value], NOON_US)
-        data = build_batch(rows, producer_id=1, producer_epoch=1, control=True, pending=True)
+        attributes = Attributes.CONTROL | Attributes.PENDING
+        data = build_own_batch([key], [value], NOON_US, producer_id=1, producer_epoch=1, attributes=attributes)
         return read_marker(check_batch(data))
 
     assert control(bytes.fromhex("0000 0200"), bytes(6)) is None
@@ -60,8 +60,8 @@ def test_a_marker_of_an_unknown_type_or_with_more_bytes_is_read_as_far_as_known(
 
 
 def test_a_control_batch_of_two_rows_is_no_valid_marker() -> None:
-    rows = from_columns([bytes(4), bytes(4)], [bytes(6), bytes(6)], [NOON_US, NOON_US])
-    data = build_batch(rows, producer_id=1, producer_epoch=1, control=True, pending=True)
+    keys, values, attributes = [bytes(4)] * 2, [bytes(6)] * 2, Attributes.CONTROL | Attributes.PENDING
+    data = build_own_batch(keys, values, NOON_US, producer_id=1, producer_epoch=1, attributes=attributes)
     with pytest.raises(TidemarkError, match="one row"):
         read_marker(check_batch(data))
 

@@ -25,7 +25,7 @@ from tidemark.record.payload import (
     OFFSET_SCHEMA,
     SCHEMA,
     build_batch,
-    from_bytes,
+    build_own_batch,
     from_columns,
     read_batch,
     reseal,
@@ -64,7 +64,7 @@ def test_the_envelope_of_a_produced_batch_has_its_figures() -> None:
 
 
 def test_a_control_batch_has_its_attribute() -> None:
-    envelope = parse_envelope(build_batch(three_records(), control=True))
+    envelope = parse_envelope(build_own_batch([b"key"], [b"value"], NOON_US, attributes=Attributes.CONTROL))
     assert envelope.is_control
     assert envelope.attributes == Attributes.CONTROL
 
@@ -192,16 +192,22 @@ def test_importing_it_does_not_import_pandas() -> None:
     st.lists(st.tuples(st.binary(max_size=20), st.one_of(st.none(), st.binary(max_size=20))), min_size=1, max_size=70)
 )
 @settings(deadline=None)
-def test_rows_from_bytes_equal_those_that_arrow_makes(pairs: list[tuple[bytes, bytes | None]]) -> None:
+def test_a_batch_of_a_service_equals_that_of_a_producer(pairs: list[tuple[bytes, bytes | None]]) -> None:
     keys, values = [key for key, _ in pairs], [value for _, value in pairs]
-    made = from_bytes(keys, values, 1_700_000_000_000_000)
-    made.validate(full=True)
-    assert made.equals(from_columns(keys, values, [1_700_000_000_000_000] * len(keys)))
+    made = build_own_batch(keys, values, NOON_US, producer_id=7, producer_epoch=3, attributes=Attributes.PENDING)
+    rows = from_columns(keys, values, [NOON_US] * len(keys))
+    read = read_batch(check_batch(made))
+    read.validate(full=True)
+    assert read.equals(rows)
+    produced = build_batch(rows, producer_id=7, producer_epoch=3, pending=True)
+    assert parse_envelope(made)._replace(batch_length=0, crc=0, header_crc=0) == parse_envelope(produced)._replace(
+        batch_length=0, crc=0, header_crc=0
+    )
 
 
 def test_a_service_writes_its_records_without_importing_pandas() -> None:
     program = (
-        "import sys; from tidemark.record.payload import build_batch, from_bytes; "
-        "build_batch(from_bytes([b'k'], [None], 1)); sys.exit('pandas' in sys.modules)"
+        "import sys; from tidemark.record.payload import build_own_batch; "
+        "build_own_batch([b'k'], [None], 1); sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -19,9 +19,9 @@ from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import NO_PRODUCER, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Clock, Log
-from tidemark.record.envelope import Batch, parse_envelope, split_batches
+from tidemark.record.envelope import Attributes, Batch, parse_envelope, split_batches
 from tidemark.record.markers import read_marker
-from tidemark.record.payload import build_batch, from_bytes, read_batch
+from tidemark.record.payload import build_own_batch, read_batch
 from tidemark.rpc.channel import SPLIT_BYTES
 
 _log = logging.getLogger(__name__)
@@ -220,11 +220,13 @@ class StateLog(Generic[_C]):
             values.append(value)
             size_bytes += len(key) + len(value or b"")
             if size_bytes >= _BATCH_BYTES or index == len(changes) - 1:
-                data = build_batch(
-                    from_bytes(keys, values, now_us),
+                data = build_own_batch(
+                    keys,
+                    values,
+                    now_us,
                     producer_id=producer_id,
                     producer_epoch=producer_epoch,
-                    pending=transaction is not None,
+                    attributes=Attributes.NONE if transaction is None else Attributes.PENDING,
                 )
                 batches.append(Batch(parse_envelope(data), data))
                 keys, values, size_bytes = [], [], 0

@@ -15,9 +15,9 @@ from tidemark.core.groups.records import encode
 from tidemark.core.groups.state import Change, Committed, GroupKey, GroupMetadata, OffsetKey
 from tidemark.core.pending_writes import Writer
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
-from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope
+from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, parse_envelope
 from tidemark.record.markers import EndMarker, build_marker
-from tidemark.record.payload import build_batch, from_bytes
+from tidemark.record.payload import build_own_batch
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one
 
@@ -29,7 +29,7 @@ async def test_a_damaged_offsets_log_is_suspected(byte: int) -> None:
         stored = open_one(root).open(PARTITION, IDENTITY, {})[0]
         for number in range(3):
             key, value = encode(Change(GroupKey(f"g{number}"), GroupMetadata(protocol="p" * 100)))
-            data = build_batch(from_bytes([key], [value], 1))
+            data = build_own_batch([key], [value], 1)
             lead(stored, Batch(parse_envelope(data), data))
         suspected: list[tuple[TopicPartition, int]] = []
         broker = SimpleNamespace(
@@ -74,8 +74,8 @@ async def test_records_of_a_transaction_are_read_as_its_marker_says() -> None:
                 data = build_marker(**writer._asdict(), marker=marker, timestamp_us=1)
             else:
                 key, value = encode(Change(OffsetKey("g", name, 0), Committed(number, -1, "", "id", "", 0)))
-                of = {} if writer is None else writer._asdict() | {"pending": True}
-                data = build_batch(from_bytes([key], [value], 1), **of)
+                of = {} if writer is None else writer._asdict() | {"attributes": Attributes.PENDING}
+                data = build_own_batch([key], [value], 1, **of)
             lead(stored, Batch(parse_envelope(data), data))
         broker = SimpleNamespace(
             threads=SimpleNamespace(log=lambda partition: stored), pool=pool, purgatory=Purgatory()
