@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.cluster import basics, day_two, secure, spark_job, under_load
+from tests.cluster import basics, console, day_two, secure, spark_job, under_load
 from tests.cluster.images import TARGETS, build_and_load
 from tests.cluster.kube import Cluster, CommandError
 from tests.cluster.world import World
@@ -26,6 +26,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     basics.image_is_small,
     basics.helm_test_passes,
     basics.records_go_through,
+    console.console_shows_the_release,
     basics.mistakes_are_refused,
     basics.apply_tells_differences,
     spark_job.spark_reads_a_topic,
@@ -48,6 +49,8 @@ SECURE: tuple[Scenario, ...] = (
     secure.install_is_ready,
     basics.helm_test_passes,
     secure.records_go_through,
+    console.console_shows_the_release,
+    console.console_has_no_rights_of_its_own,
     secure.caller_without_rights_is_refused,
     secure.zookeeper_refuses_other_pods,
     spark_job.spark_reads_a_topic,
