@@ -114,6 +114,12 @@ class RetentionLimits(NamedTuple):
     retention_bytes: int
 
 
+ReadBytes = Callable[[int, int], bytes]
+"""Reads bytes of a file: function of their position and number; positions start at 0, the first wanted byte."""
+TakeParts = Callable[[ReadBytes, int], bytes]
+"""Makes a result of bytes in a file: function of a reader of them and of their number."""
+
+
 class Log(Protocol):
     """One replica's log. Blocking; every call but `read` and `flush` is made by its directory's append thread.
 
@@ -142,6 +148,9 @@ class Log(Protocol):
         The first batch is returned even above `max_bytes`. Thread-safe beside one appender. With `cached_only`,
         None where the read would wait for the disk.
         """
+
+    def read_parts(self, offset: Offset, *, end_offset: Offset, max_bytes: int, take: TakeParts) -> bytes:
+        """The result of `take` for the batches that `read` would return; `take` may read parts, and be called again."""
 
     def aborted_transactions(self, start_offset: Offset, end_offset: Offset) -> Sequence[AbortedTransaction]:
         """The aborted transactions with batches that may lie in [start, end) (rule X5); thread-safe, never blocks."""

@@ -25,7 +25,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import RetentionLimits, TimestampOffset
+from tidemark.ports import RetentionLimits, TakeParts, TimestampOffset
 from tidemark.record.envelope import Batch, stamped
 from tidemark.record.payload import with_offsets
 from tidemark.record.transactions import AbortedTransaction
@@ -118,6 +118,10 @@ class MemoryLog:
             taken.append(batch.data)
             size += len(batch.data)
         return b"".join(taken)
+
+    def read_parts(self, offset: Offset, *, end_offset: int, max_bytes: int, take: TakeParts) -> bytes:
+        data = self.read(offset, end_offset=end_offset, max_bytes=max_bytes) or b""
+        return take(lambda at, length: data[at : at + length], len(data))
 
     def aborted_transactions(self, start_offset: Offset, end_offset: Offset) -> Sequence[AbortedTransaction]:
         states, found = ProducerStates(), []

@@ -161,16 +161,22 @@ def next_magic(magics: bytes, start: int) -> int:
     return -1 if found is None else found.start()
 
 
-def parse_envelope(data: bytes | memoryview, offset: int = 0) -> Envelope:
+def parse_envelope(data: bytes | memoryview, offset: int = 0, *, left_bytes: int | None = None) -> Envelope:
     """Unpack the envelope at a byte offset; checks no CRC and no field but the length.
+
+    Args:
+        data: bytes with a batch at the offset.
+        offset: where the batch starts.
+        left_bytes: bytes from there on, if `data` has only the first of them; None: `data` has all.
 
     Raises:
         TidemarkError: INVALID_BATCH when fewer than 64 bytes are left, or batch_length is below 64, not a multiple of
             8, or more than the remaining bytes.
     """
-    left_bytes = len(data) - offset
-    if offset < 0 or left_bytes < ENVELOPE_BYTES:
-        raise _invalid(f"a record batch starts with {ENVELOPE_BYTES} bytes of envelope; {max(left_bytes, 0)} are left")
+    given_bytes = len(data) - offset
+    if offset < 0 or given_bytes < ENVELOPE_BYTES:
+        raise _invalid(f"a record batch starts with {ENVELOPE_BYTES} bytes of envelope; {max(given_bytes, 0)} are left")
+    left_bytes = given_bytes if left_bytes is None else left_bytes
     fields = _LAYOUT.unpack_from(data, offset)
     length = fields[3]
     if length < ENVELOPE_BYTES or length % ALIGNMENT_BYTES:

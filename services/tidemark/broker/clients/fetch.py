@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tidemark.broker.clients.read_replica import Repairs, checked_envelopes, damaged_offset
-from tidemark.broker.clients.typed_batches import prune_batches
+from tidemark.broker.clients.typed_batches import READ_AHEAD, prune_batches, read_pruned
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -55,9 +55,6 @@ HOLD_S: Final = 1.0
 deadline."""
 _RESPONSE_BYTES_MAX: Final = 7 << 20
 """A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""
-
-_READ_AHEAD: Final = 4
-"""A fetch of some columns reads so many times the bytes that it may answer with."""
 
 
 class Purgatory:
@@ -349,17 +346,26 @@ class FetchService:
         if not (part.column_ids or any(bound is not None for bound in times)) or not self._layouts.is_typed(part.topic):
             return await self._read_whole(partition, part, end_offset, max_bytes)
         check_named(part.column_ids, "column ids of a partition")
-        data = await self._read_whole(partition, part, end_offset, min(max_bytes * _READ_AHEAD, _RESPONSE_BYTES_MAX))
-        column_ids = frozenset(part.column_ids)
+        if not part.check_batches:
+            return await self._read_whole(partition, part, end_offset, max_bytes, times)
+        data = await self._read_whole(partition, part, end_offset, min(max_bytes * READ_AHEAD, _RESPONSE_BYTES_MAX))
         loop = asyncio.get_running_loop()
+        layouts, column_ids = self._layouts, frozenset(part.column_ids)
         return await loop.run_in_executor(
-            self._pool, lambda: prune_batches(data, part.topic, self._layouts, column_ids, max_bytes, times)
+            self._pool, lambda: prune_batches(data, part.topic, layouts, column_ids, max_bytes, times)
         )
 
     async def _read_whole(
-        self, partition: TopicPartition, part: pb.PartitionFetch, end_offset: Offset, max_bytes: int
+        self,
+        partition: TopicPartition,
+        part: pb.PartitionFetch,
+        end_offset: Offset,
+        max_bytes: int,
+        times: TimeRange | None = None,
     ) -> bytes:
         """Read the batches; damage that the read meets is repaired first (rule T6).
+
+        `times` is given for a read of some columns or timestamps.
 
         Raises:
             TidemarkError: CORRUPT_BATCH: no replica has given a good copy in time.
@@ -368,6 +374,8 @@ class FetchService:
         repaired: set[int] = set()
         while True:
             try:
+                if times is not None:
+                    return await self._read_pruned(partition, part, end_offset, max_bytes, times)
                 return await self._read_checked(partition, offset, end_offset, max_bytes, part.check_batches)
             except TidemarkError as error:
                 damaged = damaged_offset(error, offset)
@@ -382,6 +390,15 @@ class FetchService:
                     raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence) from error
                 else:
                     raise
+
+    async def _read_pruned(
+        self, partition: TopicPartition, part: pb.PartitionFetch, end_offset: Offset, max_bytes: int, times: TimeRange
+    ) -> bytes:
+        log, layouts, column_ids = self._open_log(partition), self._layouts, frozenset(part.column_ids)
+        offset = Offset(part.fetch_offset)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool, lambda: read_pruned(log, offset, end_offset, part.topic, layouts, column_ids, max_bytes, times)
+        )
 
     async def _read_checked(
         self, partition: TopicPartition, offset: Offset, end_offset: Offset, max_bytes: int, check: bool

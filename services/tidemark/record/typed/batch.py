@@ -311,48 +311,64 @@ def prune(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> bytes
     Raises:
         TidemarkError: INVALID_BATCH.
     """
-    envelope = parse_envelope(data)
-    table = parse_table(data)
+    spans = kept_spans(data, parse_envelope(data), layout, column_ids)
+    view = memoryview(data)
+    return b"".join((shortened_head(data, spans), *(view[begin:end] for begin, end in spans)))
+
+
+def kept_spans(
+    head: bytes, envelope: Envelope, layout: TypedLayout, column_ids: frozenset[int]
+) -> list[tuple[int, int]]:
+    """Begin and end, in the batch, of the bytes behind its head that a reader of these columns gets.
+
+    Args:
+        head: the batch, at least up to the body of its message.
+        envelope: of the batch.
+        layout: of its version.
+        column_ids: the columns.
+
+    Raises:
+        TidemarkError: INVALID_BATCH.
+    """
+    table = parse_table(head)
     kept = layout.kept(table.flags, column_ids, compacted=envelope.is_compacted)
     _check_node_count(table, layout, envelope)
-    if table.body_at + table.ends[-1] != len(data):
+    if table.body_at + table.ends[-1] != envelope.batch_length:
         raise TidemarkError(ErrorCode.INVALID_BATCH, "the table of columns does not end where the batch ends")
-    view = memoryview(data)
-    return _shortened(
-        data, table.body_at, [view[table.body_at + begin : table.body_at + end] for begin, end in _spans(table, kept)]
-    )
+    return [(table.body_at + begin, table.body_at + end) for begin, end in _spans(table, kept)]
 
 
-def without_columns(data: bytes) -> bytes:
-    """The batch without any column, for a reader that needs none of its rows (`is_outside`); raises INVALID_BATCH."""
-    return _shortened(data, parse_table(data).body_at, [])
+def shortened_head(data: bytes, spans: Sequence[tuple[int, int]] = ()) -> bytes:
+    """The head of a batch of which only these spans of the body follow; none: of a batch without any column.
+
+    Raises:
+        TidemarkError: INVALID_BATCH.
+    """
+    body_at = parse_table(data).body_at
+    length_field = (body_at + sum(end - begin for begin, end in spans)).to_bytes(4, "little")
+    prefix = data[:12]
+    crc = header_crc(prefix, length_field).to_bytes(4, "little")
+    return b"".join((prefix, crc, length_field, memoryview(data)[20:body_at]))
 
 
-def is_outside(data: bytes, times: TimeRange) -> bool:
+def is_outside(data: bytes, times: TimeRange, envelope: Envelope | None = None) -> bool:
     """Whether no row of a typed batch has a timestamp in the range; false for a batch with append times.
 
     Args:
-        data: the batch, whole or without columns.
+        data: the batch, at least up to the body of its message.
         times: the range.
+        envelope: of the batch, if known.
 
     Raises:
         TidemarkError: CORRUPT_BATCH, INVALID_BATCH: the head is damaged.
     """
-    envelope = parse_envelope(data)
+    envelope = envelope or parse_envelope(data)
     if envelope.has_append_time:
         return False
     _check_head(data, envelope)
     if times.from_us is not None and envelope.max_timestamp_us < times.from_us:
         return True
     return times.until_us is not None and min_timestamp_us(data) >= times.until_us
-
-
-def _shortened(data: bytes, body_at: int, parts: Sequence[memoryview]) -> bytes:
-    """The head of a batch with another body, and the length of both."""
-    length_field = (body_at + sum(map(len, parts))).to_bytes(4, "little")
-    prefix = data[:12]
-    crc = header_crc(prefix, length_field).to_bytes(4, "little")
-    return b"".join((prefix, crc, length_field, memoryview(data)[20:body_at], *parts))
 
 
 def read_pruned(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> TypedRows:

@@ -12,7 +12,7 @@ from typing import Final
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import NO_EPOCH, EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
-from tidemark.ports import RetentionLimits, TimestampOffset
+from tidemark.ports import RetentionLimits, TakeParts, TimestampOffset
 from tidemark.record.envelope import STAMP_BYTES, Batch, stamp
 from tidemark.record.transactions import AbortedTransaction
 from tidemark.storage.files import (
@@ -417,6 +417,19 @@ class PartitionLog:
             if self._successor is None:
                 raise
         return self._successor.read(offset, end_offset=end_offset, max_bytes=max_bytes, cached_only=cached_only)
+
+    def read_parts(self, offset: Offset, *, end_offset: int, max_bytes: int, take: TakeParts) -> bytes:
+        """The result of `take` for the batches that `read` would return; `take` may read parts, and be called again.
+
+        Raises:
+            TidemarkError: as `read` and `take`.
+        """
+        try:
+            return self._reader.read_parts(offset, end_offset=end_offset, max_bytes=max_bytes, take=take)
+        except TidemarkError:
+            if self._successor is None:
+                raise
+        return self._successor.read_parts(offset, end_offset=end_offset, max_bytes=max_bytes, take=take)
 
     def offset_for_timestamp(self, timestamp_us: int, *, end_offset: Offset) -> TimestampOffset | None:
         """First record at or after `timestamp_us`, at or past the log start and below `end_offset`.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import TimestampOffset
+from tidemark.ports import TakeParts, TimestampOffset
 from tidemark.storage.files import Descriptor, read_exactly
 from tidemark.storage.log.context import LogContext
 from tidemark.storage.log.log_segments import LogSegments
@@ -44,6 +44,10 @@ class LogReader:
         """
         return self._repeated(lambda: self._read(offset, end_offset, max_bytes, cached_only), "read from", cached_only)
 
+    def read_parts(self, offset: int, *, end_offset: int, max_bytes: int, take: TakeParts) -> bytes:
+        """The result of `take` for these batches; raises as `read` and `take`."""
+        return self._repeated(lambda: self._read(offset, end_offset, max_bytes, False, take), "read from") or b""
+
     def _repeated(self, look: Callable[[], _T], doing: str, cached_only: bool = False) -> _T | None:
         """The result of a `look` that met no truncation or replacement; None where one of `cached_only` met one."""
         segments = self._segments
@@ -51,6 +55,9 @@ class LogReader:
             moves, start = segments.moves, segments.start_offset
             try:
                 found = look()
+            except TidemarkError:
+                if moves == segments.moves:
+                    raise
             except (OSError, Damage) as error:
                 if cached_only:
                     return None
@@ -62,12 +69,14 @@ class LogReader:
             else:
                 if moves == segments.moves:
                     return found
-                if cached_only:
-                    return None
-                with self._context.files_lock:
-                    pass  # waits for the end of the operation
+            if cached_only:
+                return None
+            with self._context.files_lock:
+                pass  # waits for the end of the operation
 
-    def _read(self, offset: int, end_offset: int, max_bytes: int, cached_only: bool) -> bytes | None:
+    def _read(
+        self, offset: int, end_offset: int, max_bytes: int, cached_only: bool, take: TakeParts | None = None
+    ) -> bytes | None:
         segments = self._segments
         with self._context.memory_lock:
             end = segments.end_offset
@@ -83,11 +92,18 @@ class LogReader:
             return b""
         descriptor = segments.open(segment)
         if stop >= 0:
-            return _pread(descriptor.number, stop - start, start, cached_only)
-        return self._read_far(segment, descriptor, offset, limit, max_bytes, cached_only)
+            return _taken(descriptor.number, start, stop, cached_only, take)
+        return self._read_far(segment, descriptor, offset, limit, max_bytes, cached_only, take)
 
     def _read_far(
-        self, segment: Segment, descriptor: Descriptor, offset: int, limit: int, max_bytes: int, cached_only: bool
+        self,
+        segment: Segment,
+        descriptor: Descriptor,
+        offset: int,
+        limit: int,
+        max_bytes: int,
+        cached_only: bool,
+        take: TakeParts | None,
     ) -> bytes | None:
         """Read by the index; where the index is too coarse, by the headers."""
         while True:
@@ -110,7 +126,7 @@ class LogReader:
                 continue
             if stop < 0 or stop == start:
                 stop = fit(descriptor.number, start=start, end=size, end_offset=limit, max_bytes=max_bytes)
-            return _pread(descriptor.number, stop - start, start, cached_only) if stop > start else b""
+            return _taken(descriptor.number, start, stop, cached_only, take) if stop > start else b""
 
     def _refuse(self, offset: int) -> None:
         if self._context.broken:
@@ -203,6 +219,19 @@ class LogReader:
                 end_offset=limit,
             )
         return found
+
+
+def _taken(descriptor: int, start: int, stop: int, cached_only: bool, take: TakeParts | None) -> bytes | None:
+    """The bytes [start, stop), or what `take` makes of them."""
+    if take is None:
+        return _pread(descriptor, stop - start, start, cached_only)
+
+    def read(at: int, length: int) -> bytes:
+        data = _pread(descriptor, length, start + at, cached_only=False)
+        assert data is not None, "a read of the disk returns bytes"
+        return data
+
+    return take(read, stop - start)
 
 
 def _pread(descriptor: int, length: int, position: int, cached_only: bool) -> bytes | None:

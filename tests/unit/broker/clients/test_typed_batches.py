@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from tidemark.broker.clients.typed_batches import check_fits_topic, prune_batches
+from tidemark.broker.clients.typed_batches import check_fits_topic, prune_batches, prune_stored
+from tidemark.broker.clients.typed_batches import read_pruned as read_from_log
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.messages import NewSchemas
@@ -19,14 +20,24 @@ from tidemark.core.schemas.evolution import first_version, next_version
 from tidemark.core.schemas.model import NO_ID, Column, Primitive, draft_of
 from tidemark.core.schemas.text import to_text
 from tidemark.core.schemas.typed_layout import layout_of
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.record.checks import ProduceLimits, check_batch
-from tidemark.record.envelope import ENVELOPE_BYTES, Batch, Codec, parse_envelope, seal, stamped, with_append_time
-from tidemark.record.typed.batch import TimeRange, build_typed_batch, is_outside, read_pruned, read_typed
+from tidemark.record.envelope import (
+    ENVELOPE_BYTES,
+    Batch,
+    Codec,
+    parse_envelope,
+    seal,
+    split_batches,
+    stamped,
+    with_append_time,
+)
+from tidemark.record.typed.batch import TimeRange, build_typed_batch, is_outside, prune, read_pruned, read_typed
 from tidemark.record.typed.column_table import HAS_TIMESTAMPS, HAS_TOMBSTONES, parse_table
 
 from tests.unit.record.samples import sample
 from tests.unit.record.typed.samples import FLIGHTS, resealed, three_flights
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one
 
 SCHEMA = first_version(draft_from_arrow(FLIGHTS).keyed(key=["carrier"], event_time="scheduled_at"))
 LAYOUT = layout_of(SCHEMA)
@@ -109,6 +120,59 @@ def test_a_pruned_answer_ends_at_its_limit_with_at_least_one_batch(topics: Topic
     one = prune_batches(batches[0], "flights", topics.layouts, DELAY, 1)
     assert parse_envelope(one).batch_length == len(one)
     assert len(prune_batches(b"".join(batches), "flights", topics.layouts, DELAY, 2 * len(one))) == 2 * len(one)
+
+
+def large(rows: int, base_offset: int) -> bytes:
+    flights = pa.Table.from_batches([three_flights()] * (rows // 3)).combine_chunks().to_batches()[0]
+    schema = LAYOUT.arrangement(0).schema
+    columns = [column.cast(field.type) for column, field in zip(flights.columns, schema, strict=True)]
+    batch = check_batch(build_typed_batch(pa.RecordBatch.from_arrays(columns, schema=schema), LAYOUT))
+    return stamped(batch, base_offset=base_offset, leader_epoch=0).data
+
+
+def test_a_prune_of_stored_batches_reads_heads_and_wanted_columns_only(topics: TopicTable) -> None:
+    data = large(6_000, 0) + typed().data + large(3_000, 6_003)
+    read_bytes = 0
+
+    def read(at: int, length: int) -> bytes:
+        nonlocal read_bytes
+        read_bytes += length
+        return data[at : at + length]
+
+    found = prune_stored(read, len(data), "flights", topics.layouts, DELAY, 1 << 20)
+    assert found == prune_batches(data, "flights", topics.layouts, DELAY, 1 << 20)
+    first = parse_envelope(found).batch_length
+    assert found[:first] == prune(large(6_000, 0), LAYOUT, DELAY)
+    assert len(found) < read_bytes < len(found) + 16_384 < len(data) / 4
+    newer = TimeRange(1 << 60)
+    bare = prune_stored(read, len(data), "flights", topics.layouts, DELAY, 1 << 20, newer)
+    assert [len(one.data) < 2_000 for one in split_batches(bare)] == [True] * 3
+
+
+def test_a_fetch_of_columns_goes_on_in_the_next_segment_while_there_is_room(topics: TopicTable) -> None:
+    with memory_directory() as path:
+        logs = open_one(path)
+        log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": "50000"})
+        for _ in range(6):
+            lead(log, check_batch(large(900, 0)))
+        assert len(list(path.rglob("*.log"))) >= 3
+        end = log.log_end_offset
+
+        def fetched(offset: int, max_bytes: int) -> list[int]:
+            data = read_from_log(
+                log, Offset(offset), end, "flights", topics.layouts, DELAY, max_bytes, TimeRange(None, None)
+            )
+            return [one.envelope.base_offset for one in split_batches(data)]
+
+        assert fetched(0, 1 << 20) == [900 * number for number in range(6)]
+        assert fetched(901, 1 << 20) == [900 * number for number in range(1, 6)]
+        assert fetched(0, 1) == [0]
+        assert fetched(end, 1 << 20) == []
+        log.trim(Offset(1_800))
+        with pytest.raises(TidemarkError) as outside:
+            fetched(900, 1 << 20)
+        assert outside.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        logs.close()
 
 
 @pytest.mark.parametrize("codec", list(Codec))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError
-from tidemark.ports import Log
+from tidemark.ports import Log, ReadBytes
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch
 from tidemark.storage.log.reader import LogReader
@@ -176,6 +176,34 @@ def test_a_read_that_meets_a_truncation_is_repeated(path: Path, monkeypatch: pyt
     logs.close()
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_read_in_parts_beside_a_truncation_is_repeated(path: Path, fails: bool) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    lead(log, *(make_batch(["x" * 20] * 10) for _ in range(4)))
+    sizes: list[int] = []
+
+    def take(read: ReadBytes, size_bytes: int) -> bytes:
+        sizes.append(size_bytes)
+        data = read(0, size_bytes)
+        if len(sizes) == 1:
+            log.truncate(Offset(20))
+            if fails:
+                raise TidemarkError(ErrorCode.INVALID_BATCH, "torn by the truncation")
+        return data
+
+    data = log.read_parts(Offset(0), end_offset=40, max_bytes=100_000, take=take)
+    assert [batch.envelope.base_offset for batch in check_batches(data)] == [0, 10]
+    assert len(sizes) == 2
+
+    def refuse(read: ReadBytes, size_bytes: int) -> bytes:
+        raise TidemarkError(ErrorCode.INVALID_BATCH, "not fit to read")
+
+    with pytest.raises(TidemarkError, match="not fit to read"):
+        log.read_parts(Offset(0), end_offset=20, max_bytes=100_000, take=refuse)
+    logs.close()
+
+
 def read_somewhere(log: Log, chance: random.Random) -> int:
     """One read of a random place; everything it gives passes every check and is contiguous."""
     end = log.log_end_offset
@@ -183,8 +211,17 @@ def read_somewhere(log: Log, chance: random.Random) -> int:
         return 0
     offset = chance.randrange(end)
     max_bytes, cached_only = chance.choice([1, 3000, 100_000]), chance.random() < 0.2
+
+    def in_parts(read: ReadBytes, size_bytes: int) -> bytes:
+        parts = [read(at, min(1_000, size_bytes - at)) for at in range(0, size_bytes, 1_000)]
+        check_batches(b"".join(parts))  # its error counts only if no truncation came in between
+        return b"".join(parts)
+
     try:
-        data = log.read(Offset(offset), end_offset=end, max_bytes=max_bytes, cached_only=cached_only)
+        if chance.random() < 0.3:
+            data: bytes | None = log.read_parts(Offset(offset), end_offset=end, max_bytes=max_bytes, take=in_parts)
+        else:
+            data = log.read(Offset(offset), end_offset=end, max_bytes=max_bytes, cached_only=cached_only)
     except TidemarkError as error:
         if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:  # a truncation came in between
             raise
