@@ -16,6 +16,8 @@ from playwright.sync_api import Browser, sync_playwright
 from tidemark.console.app import Console
 from tidemark.console.metrics import ConsoleMetrics
 from tidemark.console.server import HttpServer
+from tidemark.core.isr_change_reasons import IsrChange
+from tidemark.model import BrokerId, LeaderEpoch
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.metrics import Metrics
 
@@ -113,6 +115,8 @@ def served_console() -> Iterator[ServedConsole]:
     cluster.topics.clear()
     cluster.add_group("readers", partition(0, 90), members=[member("m0", 0)])
     cluster.add_group("nightly", partition(0, 90), partition(1, -1))
+    lagged = IsrChange(1_700_000_000_000, LeaderEpoch(3), 4, (BrokerId(0), BrokerId(1)), ((BrokerId(2), "lagging"),))
+    cluster.isr_changes = {0: [lagged]}
     for number in range(60):
         cluster.log.add(f'{{"n":{number}}}'.encode(), key=b"k", headers=[("h", b"v")])
     cluster.add(topic("flights", 3, schema_version=3), *(topic(f"topic-{number:03}") for number in range(119)))

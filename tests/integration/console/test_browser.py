@@ -34,6 +34,7 @@ LATER = (
     "/transactions/loader",
     "/acls",
     "/quotas",
+    "/audit",
 )
 PAGES = (
     "/",

@@ -180,6 +180,11 @@ def test_the_access_rules_and_the_quotas_are_shown(browser: httpx.Client, cluste
         (shown,) = browser.get("/quotas", params={"q": "console-test"}, headers=JSON).json()["data"]["quotas"]
         assert shown["limits"] == {"producer_byte_rate": 5e6}
         admin.alter_client_quotas([QuotaChange(entity, {}, remove=frozenset([QuotaKind.PRODUCER_BYTE_RATE]))])
+    audit = browser.get("/audit", params={"q": "console-test"}, headers=JSON).json()["data"]
+    assert [(one["service"], one["event"], one["outcome"]) for one in audit["lines"]][-2:] == [
+        ("admin", "AlterClientQuotas", "OK")
+    ] * 2
+    assert not audit["authorization_enabled"]
     page = browser.get("/acls", headers=JSON).json()
     assert (page["command"], page["data"]["acls"]) == ("tidemark acl list", [])
 

@@ -33,10 +33,10 @@ class GuardedCluster(FakeCluster):
         }
 
         self.authorization_enabled = True
-        self.asked: dict[str, object] = {}
+        self.audit_asked: dict[str, object] = {}
 
     async def list_audit_lines(self, **asked: object) -> list[ServiceAudit]:
-        self.asked = asked
+        self.audit_asked = asked
         facts = {"diff": HOSTILE}
         made = AuditLine(2_000, "AlterConfigs", HOSTILE, "::1", "", "topic:orders", "INVALID_REQUEST", "a rule", facts)
         denied = AuditLine(3_000, "denied", "User:bob", "::1", "READ", "topic:orders", "DENIED", "no rule", {})
@@ -81,7 +81,7 @@ async def test_the_audit_page_has_lines_of_all_services_the_newest_first(
         ("broker 0", "denied"),
         ("admin", "AlterConfigs"),
     ]
-    assert cluster.asked == {"principal": "BOB", "resource": "or ders", "outcome": "DENIED", "limit": 500}
+    assert cluster.audit_asked == {"principal": "BOB", "resource": "or ders", "outcome": "DENIED", "limit": 500}
     assert page["command"] == "tidemark audit --principal BOB --resource 'or ders' --outcome DENIED"
     text = (await browser.get("/audit")).text
     assert "Lines of broker 1 are missing: broker 1 is away" in text
