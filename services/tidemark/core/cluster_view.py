@@ -62,7 +62,8 @@ class TopicView:
     @property
     def count(self) -> int:
         """Number of partitions, with those of a new topic that the metadata does not have yet."""
-        return max(self.partition_count, len(self.partitions))
+        known = len(self.partitions)  # without max(), since a producer asks for each record
+        return known if known > self.partition_count else self.partition_count
 
 
 @dataclass(frozen=True, slots=True)

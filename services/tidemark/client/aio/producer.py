@@ -269,7 +269,8 @@ class Producer(Lifecycle):
         try:
             typed = None if key is not None or type(value) is bytes else self._formats.current(topic, view.topic_id)
             if typed is not None and value is not None:
-                return accumulator.add_record(typed, value, partition, count, timestamp_us, headers)
+                row = typed.records.check(value)
+                return accumulator.add_row(typed, row, partition, count, timestamp_us, headers)
             if partition is None:
                 if self._partitioner is not None:
                     return self.add(topic, value, count, key, headers, timestamp_us, None)

@@ -56,7 +56,7 @@ class TypedTopics:
                 if cursor.typed is None:
                     self._check_has_columns(cursor.partition.topic)
             for topic, (topic_id, _) in self._readers.items():
-                known = self.schemas.known(topic)
+                known = self.schemas.known.get(topic)
                 if known is not None and known.topic_id == topic_id:
                     made[topic] = (topic_id, BatchRows(topic, known.versions, columns))
         except TidemarkError:
@@ -81,7 +81,7 @@ class TypedTopics:
         self._fetcher.wake()
 
     def _on_change(self, topic: str) -> None:
-        known, found = self.schemas.known(topic), self._readers.get(topic)
+        known, found = self.schemas.known.get(topic), self._readers.get(topic)
         if known is None or found is None or found[0] != known.topic_id:
             return
         reader = found[1]

@@ -101,7 +101,7 @@ class Accumulator:
             typed = None if value is not None else self._typed(topic)
             if typed is not None:
                 row = typed.records.deletion(key, timestamp_us)
-                return self._add_row(typed, row, partition, partitions, timestamp_us, headers)
+                return self.add_row(typed, row, partition, partitions, timestamp_us, headers)
             key = _as_bytes("key", key)
         size_bytes = RECORD_OVERHEAD_BYTES
         if key is not None:
@@ -112,7 +112,8 @@ class Accumulator:
             size_bytes += headers_bytes(headers)
         if size_bytes > RECORD_BYTES_MAX:
             raise _too_large(size_bytes)
-        with self._lock:
+        self._lock.acquire()  # `with` costs 0.1 us more for each record
+        try:
             if self._refusal is not None:
                 raise copy(self._refusal)
             index = self._sticky.get(topic, -1) if partition is None else partition
@@ -124,6 +125,8 @@ class Accumulator:
             batch.size_bytes += size_bytes
             self.buffered_bytes += size_bytes
             handle = batch.add(key, value, timestamp_us, headers)
+        finally:
+            self._lock.release()
         if fresh:
             self._wake()
         return handle
@@ -145,21 +148,9 @@ class Accumulator:
                 ErrorCode.INVALID_REQUEST,
                 f"topic {topic} has a schema: a record's key is made of its key columns; leave key out",
             )
-        return self.add_record(typed, record, partition, partitions, timestamp_us, headers)
+        return self.add_row(typed, typed.records.check(record), partition, partitions, timestamp_us, headers)
 
-    def add_record(
-        self,
-        typed: TypedFormat,
-        record: Any,
-        partition: int | None,
-        partitions: int,
-        timestamp_us: int | None,
-        headers: Headers | None,
-    ) -> SendHandle:
-        """Check a record and append its values to a batch of its version, as `add`; `timestamp_us` of None: now."""
-        return self._add_row(typed, typed.records.check(record), partition, partitions, timestamp_us, headers)
-
-    def _add_row(
+    def add_row(
         self,
         typed: TypedFormat,
         row: CheckedRow,
@@ -168,7 +159,7 @@ class Accumulator:
         timestamp_us: int | None,
         headers: Headers | None,
     ) -> SendHandle:
-        """Append a checked record to a batch of its version."""
+        """Append a checked record to a batch of its version, as `add`; `timestamp_us` of None: now."""
         topic = typed.topic
         values, size_bytes = row
         if headers is not None:
@@ -185,7 +176,8 @@ class Accumulator:
             timestamp_us = None  # that of the row counts
         elif timestamp_us is None:
             timestamp_us = time.time_ns() // 1000
-        with self._lock:
+        self._lock.acquire()  # `with` costs 0.1 us more for each record
+        try:
             if self._refusal is not None:
                 raise copy(self._refusal)
             index = self._sticky.get(topic, -1) if partition is None else partition
@@ -196,6 +188,8 @@ class Accumulator:
             batch.size_bytes += size_bytes
             self.buffered_bytes += size_bytes
             handle = batch.add_row(values, timestamp_us, headers)
+        finally:
+            self._lock.release()
         if fresh:
             self._wake()
         return handle

@@ -103,7 +103,9 @@ class PendingBatch:
             self.headers = [None] * index
         if self.headers is not None:
             self.headers.append(headers)
-        return SendHandle(self, index)
+        handle = SendHandle()  # attributes from here: an __init__ would cost twice as much
+        handle._batch, handle._index = self, index
+        return handle
 
     def add_row(self, values: Any, timestamp_us: int | None, headers: Headers | None) -> SendHandle:
         """Append a checked row of a typed topic, whose columns hold the key; a timestamp of None is among them, too."""
@@ -116,7 +118,9 @@ class PendingBatch:
             self.headers = [None] * index
         if self.headers is not None:
             self.headers.append(headers)
-        return SendHandle(self, index)
+        handle = SendHandle()
+        handle._batch, handle._index = self, index
+        return handle
 
     def take_rows(self) -> pa.RecordBatch:
         """Return the rows, as the format has them; no record may be added afterwards."""
@@ -224,10 +228,8 @@ class SendHandle:
     """The handle of a sent record: `await` it, or call `result`. It always gets an outcome."""
 
     __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: PendingBatch, index: int) -> None:
-        self._batch = batch
-        self._index = index
+    _batch: PendingBatch
+    _index: int
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         yield from self._batch.wait_async()

@@ -53,6 +53,7 @@ class _NoTimeZoneError(Exception):
     """A datetime has no time zone, and its column needs one."""
 
 
+_join: Final = "".join
 _MISFITS: Final = (struct.error, UnicodeEncodeError, _NoTimeZoneError)
 
 
@@ -62,15 +63,23 @@ class _Plan:
 
     Attributes:
         kinds: the types, in the order of the columns.
-        size_of: about the bytes of a record without `sized`; raises one of _MISFITS.
-        is_whole: whether `size_of` is all the work.
-        converts: of the values that `size_of` does not check.
-        sized: places of the values of any length that `size_of` does not count.
+        fixed_bytes: about the bytes of a record without `texts` and `sized`.
+        integers: picks the values of class int.
+        pack: takes `integers`; raises struct.error for one out of range.
+        texts: picks the values of class str.
+        instants: places of datetimes that need a time zone.
+        is_whole: whether these checks are all the work.
+        converts: of the other values that need a check.
+        sized: places of the other values of any length.
         all_converts: of every value that needs a check, for the error.
     """
 
-    kinds: tuple[type, ...]
-    size_of: Callable[[Values], int]
+    kinds: list[type]
+    fixed_bytes: int
+    integers: Callable[[Values], Values]
+    pack: Callable[..., bytes]
+    texts: Callable[[Values], Values]
+    instants: tuple[int, ...]
     is_whole: bool
     converts: tuple[tuple[int, Convert], ...]
     sized: tuple[int, ...]
@@ -157,12 +166,17 @@ class RecordRows:
                 values = self._completed(record)
         else:
             values = self._values_of(record)
-        kinds = tuple(map(type, values))
+        kinds = [*map(type, values)]
         plan = self._last
         if plan is None or plan.kinds != kinds:
-            plan = self._last = self._plans.get(kinds) or self._plan(kinds)
+            plan = self._last = self._plans.get(tuple(kinds)) or self._plan(kinds)
         try:
-            size = plan.size_of(values)
+            plan.pack(*plan.integers(values))
+            for at in plan.instants:
+                if values[at].tzinfo is None:
+                    raise _NoTimeZoneError
+            text = _join(plan.texts(values))
+            size = plan.fixed_bytes + (len(text) if text.isascii() else len(text.encode()))
         except _MISFITS:
             return self._converted(values, plan, plan.all_converts, 0)
         return (values, size) if plan.is_whole else self._converted(values, plan, plan.converts, size)
@@ -196,7 +210,7 @@ class RecordRows:
             raise misfit.below(self._names[at]) from None
         return tuple(changed), fixed_bytes + sum(size_bytes(changed[at]) for at in plan.sized)
 
-    def _plan(self, kinds: tuple[type, ...]) -> _Plan:
+    def _plan(self, kinds: list[type]) -> _Plan:
         integers, texts, instants, converts, sized = [], [], [], [], []
         all_converts, codes, fixed = [], "", 0
         for at, (column, kind) in enumerate(zip(self._columns, kinds, strict=True)):
@@ -221,14 +235,18 @@ class RecordRows:
                 sized.append(at)
         plan = _Plan(
             kinds,
-            _size_of(fixed, integers, codes, texts, instants),
+            fixed,
+            _picker(integers),
+            struct.Struct(f"={codes}").pack,
+            _picker(texts),
+            tuple(instants),
             not converts and not sized,
             tuple(converts),
             tuple(sized),
             tuple(all_converts),
         )
         if len(self._plans) < _PLANS_MAX:
-            self._plans[kinds] = plan
+            self._plans[tuple(kinds)] = plan
         return plan
 
     def _values_of(self, record: Any) -> Values:
@@ -256,32 +274,6 @@ class RecordRows:
         if given.keys() - set(self._names):
             raise superfluous(given, self._columns)
         return tuple(values)
-
-
-def _size_of(
-    fixed_bytes: int, integers: Sequence[int], codes: str, texts: Sequence[int], instants: Sequence[int]
-) -> Callable[[Values], int]:
-    """A function that checks the values at these places, and adds the lengths of the texts to `fixed_bytes`.
-
-    Args:
-        fixed_bytes: of the other values.
-        integers: places of values of class int.
-        codes: of `struct`, for the integers.
-        texts: places of values of class str.
-        instants: places of datetimes that need a time zone.
-    """
-    pack, pick, pick_texts = struct.Struct(f"={codes}").pack, _picker(integers), _picker(texts)
-    join = "".join
-
-    def size_of(values: Values) -> int:
-        pack(*pick(values))
-        for at in instants:
-            if values[at].tzinfo is None:
-                raise _NoTimeZoneError
-        text = join(pick_texts(values))
-        return fixed_bytes + (len(text) if text.isascii() else len(text.encode()))
-
-    return size_of
 
 
 def _no_key(values: Values) -> None:

@@ -60,12 +60,15 @@ class TopicSchemas:
     Args:
         cluster: metadata, which names the newest version of each topic, and the brokers.
         on_change: called with a topic when new versions of its schema are known.
+
+    Attributes:
+        known: the versions that were loaded last, by topic, whatever metadata say now.
     """
 
     def __init__(self, cluster: Cluster, on_change: Callable[[str], None] = lambda topic: None) -> None:
         self._cluster = cluster
         self._on_change = on_change
-        self._known: dict[str, KnownSchemas] = {}
+        self.known: dict[str, KnownSchemas] = {}
         self._loading: dict[str, asyncio.Task[KnownSchemas]] = {}
         self._looked_s: dict[str, float] = {}
         self._attempt = AttemptTimeout(_CALL_S)
@@ -80,7 +83,7 @@ class TopicSchemas:
             SchemaPendingError: `load` first.
         """
         view = self._cluster.topic_now(topic)
-        known = self._known.get(topic)
+        known = self.known.get(topic)
         if view is None and known is None:
             raise TopicPendingError(topic)
         if view is None:
@@ -90,10 +93,6 @@ class TopicSchemas:
         if known is None or known.topic_id != view.topic_id:
             raise SchemaPendingError(topic)
         return known
-
-    def known(self, topic: str) -> KnownSchemas | None:
-        """The versions that were loaded last, whatever metadata say now."""
-        return self._known.get(topic)
 
     async def load(self, topic: str, *, timeout_s: float, version: int = 0) -> KnownSchemas | None:
         """Learn every version up to the newest that metadata names, or up to `version` if that is larger.
@@ -111,7 +110,7 @@ class TopicSchemas:
         deadline_s = time.monotonic() + timeout_s
         backoff = Backoff()
         while True:
-            known = self._known.get(topic)
+            known = self.known.get(topic)
             wanted = max(view.schema_version, version)
             if known is not None and known.topic_id == view.topic_id and wanted in known.versions:
                 return known
@@ -126,7 +125,7 @@ class TopicSchemas:
 
     async def look_for_newer(self, topic: str) -> bool:
         """Ask for the version after the newest known one for a moment, at most every few seconds; whether it came."""
-        known = self._known.get(topic)
+        known = self.known.get(topic)
         now_s = time.monotonic()
         if known is None or now_s < self._looked_s.get(topic, -_LOOK_AGAIN_S) + _LOOK_AGAIN_S:
             return False
@@ -139,7 +138,7 @@ class TopicSchemas:
 
     def in_background(self) -> None:
         """Load new versions that metadata names, of topics whose schema is used; called when the metadata change."""
-        for topic, known in self._known.items():
+        for topic, known in self.known.items():
             view = self._cluster.topic_now(topic)
             if view is not None and view.schema_version > max(known.versions):
                 self._task(topic, view.topic_id, view.schema_version)
@@ -162,7 +161,7 @@ class TopicSchemas:
         return task
 
     async def _ask(self, topic: str, topic_id: str, version: int) -> KnownSchemas:
-        known = self._known.get(topic)
+        known = self.known.get(topic)
         before = known.versions if known is not None and known.topic_id == topic_id else {}
         missing = range(max(before, default=0) + 1, version + 1)  # named, so that no broker answers with fewer
         found = await self._request(topic, topic_id, missing)
@@ -170,7 +169,7 @@ class TopicSchemas:
         if version not in versions:
             sentence = f"the brokers know no version {version} of the schema of {topic} yet"
             raise TidemarkError(ErrorCode.UNKNOWN_SCHEMA_VERSION, sentence)
-        known = self._known[topic] = KnownSchemas(topic_id, versions, versions[max(versions)])
+        known = self.known[topic] = KnownSchemas(topic_id, versions, versions[max(versions)])
         self._on_change(topic)
         return known
 
