@@ -60,7 +60,7 @@ def audit(
 
 
 def _row(service: str, line: AuditLine) -> Sequence[object]:
-    facts = ", ".join(f"{name}={value}" for name, value in line.facts.items())
+    facts = ", ".join(f"{name}={value}" for name, value in sorted(line.facts.items()))
     event = f"{line.event} {line.operation}".rstrip()
     shown = facts if len(facts) <= _FACTS_CHARACTERS_MAX else f"{facts[:_FACTS_CHARACTERS_MAX]}..."
     last = shown or line.rule

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -15,6 +17,7 @@ from tidemark.client.aio.groups import (
     GroupPartition,
     PendingOffset,
 )
+from tidemark.console.queries.group_lags import AT_ONCE, describe_each
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.unit.console.conftest import JSON, FakeCluster, refused
@@ -146,3 +149,25 @@ async def test_names_of_groups_and_members_are_text(browser: httpx.AsyncClient) 
 async def test_a_group_that_is_unknown_is_not_found(browser: httpx.AsyncClient) -> None:
     page = await browser.get("/groups/none", headers=JSON)
     assert (page.status_code, page.json()["error"]["message"]) == (404, "there is no group none")
+
+
+class SlowGroups:
+    """Describes a group after some turns of the event loop; `most`: the most descriptions in flight."""
+
+    def __init__(self) -> None:
+        self.in_flight = self.most = 0
+
+    async def describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.in_flight -= 1
+        return [GroupDescription(name, "consumer", "EMPTY", 5, "sticky", 1, (), ()) for name in names]
+
+
+async def test_the_lags_of_a_page_leave_turns_of_the_event_loop_to_other_pages() -> None:
+    groups: Any = SlowGroups()
+    names = [f"group-{number}" for number in range(50)]
+    assert list(await describe_each(groups, names)) == names
+    assert groups.most == AT_ONCE
