@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tidemark beside Apache Kafka: produce, consume, end to end; three brokers each on loopback, RF 3, acks=all.
 
-`python -m bench compare [--rounds 5] [--seconds 4]`: medians of the rounds. The first round warms both
-up and does not count. In each round every phase runs once on either side, and each round swaps the order; a phase takes
-about `--seconds`. Use an idle machine.
+`python -m bench compare [--rounds 5] [--seconds 4] [--cores 0,1]`: medians of the rounds, and of their ratios with an
+interval. The first round warms both up and does not count. In each round every phase runs once on either side, on the
+same cores, and each round swaps the order; a phase takes about `--seconds`.
+
+Use an idle machine. A round in which other programs took the machine is repeated; with fewer than three undisturbed
+rounds there is no ratio (`bench/measuring/disturbance.py` has the limits).
 
 - `produce_all_100b_64k`, `produce_all_100b_256k`, `produce_all_1k` (64 KiB): columns through the Arrow API, with
   batches of this size; peer: Kafka's ProducerPerformance with batches of the same size.
@@ -22,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,7 +35,9 @@ from tidemark.client.sync.event_loop_thread import background_loop
 from tidemark.local.cluster import LocalCluster
 
 from bench import latency, produce
+from bench.measuring import disturbance
 from bench.measuring.figures import Figure, report
+from bench.measuring.rounds import Interval, median_of
 from bench.peers import KafkaPeer, clients, kafka_peer
 
 T = TypeVar("T")
@@ -113,6 +118,8 @@ BATCHES = {
 }
 E2E = "e2e"
 WARM_UP_S = 4.0
+UNDISTURBED_MIN = 3
+"""Rounds without which a ratio means nothing."""
 
 
 def our_phases(bootstrap: str) -> list[Phase]:
@@ -178,20 +185,37 @@ def _by_record(side: str, send: Callable[..., float], read: Callable[..., float]
 
 
 class Rounds:
-    """The measured values by figure and side, one for each round."""
+    """The measured values by figure and side, one for each undisturbed round.
+
+    Attributes:
+        disturbed: the reasons of the rounds that do not count.
+    """
 
     def __init__(self, cluster: LocalCluster, peer: KafkaPeer | None, seconds: float) -> None:
         self.found: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self.disturbed: list[str] = []
         self._best_per_s: dict[tuple[str, str], float] = {}
         self._cluster, self._peer, self._seconds = cluster, peer, min(WARM_UP_S, seconds)
         self._phases = [our_phases(cluster.bootstrap), [] if peer is None else their_phases(peer)]
         self._run = int(time.time())
-        self.run(0)
+        self._run_round(0)
         self.found.clear()
         self._seconds = seconds
 
-    def run(self, number: int) -> None:
-        """Run one round, then delete its topics."""
+    def run(self, number: int) -> bool:
+        """Run one round; returns whether it counts."""
+        kept = {key: list(values) for key, values in self.found.items()}
+        before = disturbance.read()
+        self._run_round(number)
+        reasons = disturbance.between(before, disturbance.read()).reasons
+        if reasons:
+            self.found = defaultdict(list, kept)
+            self.disturbed.append(" and ".join(reasons))
+            print(f"  the round does not count: {self.disturbed[-1]}", flush=True)
+        return not reasons
+
+    def _run_round(self, number: int) -> None:
+        """Measure every phase, then delete the topics."""
         sides = self._phases if number % 2 == 0 else self._phases[::-1]
         names = list(dict.fromkeys(phase.name for phases in sides for phase in phases))
         topics = {name: f"compare-{self._run}-{number}-{name}" for name in (*names, E2E) if "consume" not in name}
@@ -237,26 +261,48 @@ class Rounds:
             print(f"  {E2E:24} {side:10} {self.found['e2e_p50_ms', side][-1]:>14.2f} ms, median", flush=True)
 
 
-def figures_of(found: Mapping[tuple[str, str], list[float]]) -> dict[str, Figure]:
-    """Medians; aiokafka has separate figures."""
-    medians = {key: statistics.median(values) for key, values in found.items()}
+def figures_of(found: Mapping[tuple[str, str], list[float]], disturbed: str = "") -> dict[str, Figure]:
+    """Medians, and the interval of the rounds' ratios; aiokafka has separate figures.
+
+    Args:
+        found: values of the rounds, by figure and side.
+        disturbed: why no ratio is stated.
+    """
     figures = {}
-    for (name, side), ours in medians.items():
+    for (name, side), ours in found.items():
         if side != "tidemark":
             continue
         times = name.endswith("_ms")
-        unit = "ms" if times else "records/s"
-        figures[name] = Figure(ours, unit, medians.get((name, "kafka")), lower_is_better=times)
-        if (name, "aiokafka") in medians:
-            figures[f"{name}_aiokafka"] = Figure(ours, unit, medians[name, "aiokafka"])
+        for peer, key in (("kafka", name), ("aiokafka", f"{name}_aiokafka")):
+            theirs = found.get((name, peer))
+            if theirs is None and peer == "aiokafka":
+                continue
+            figures[key] = Figure(
+                statistics.median(ours),
+                "ms" if times else "records/s",
+                None if theirs is None else statistics.median(theirs),
+                times,
+                None if theirs is None else _ratios(ours, theirs, lower_is_better=times),
+                disturbed if theirs is not None else "",
+            )
     return figures
+
+
+def _ratios(ours: Sequence[float], theirs: Sequence[float], *, lower_is_better: bool) -> Interval:
+    """Of the same rounds: noise that lasts for a round is in both values."""
+    pairs = zip(theirs, ours, strict=True) if lower_is_better else zip(ours, theirs, strict=True)
+    return median_of([above / below for above, below in pairs])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench compare", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds for the medians (5)")
     parser.add_argument("--seconds", type=float, default=4, help="duration of each phase of a round on either side (4)")
+    parser.add_argument("--cores", default="", help="comma-separated cores for both sides (all that are allowed)")
     options = parser.parse_args()
+    if options.cores:
+        os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})  # brokers and peers inherit it
+    disturbance.adopt_orphans()
     started_s = time.monotonic()
     with (
         kafka_peer(fetch=True) as peer,
@@ -265,11 +311,18 @@ def main() -> int:
     ):
         print("warming up", flush=True)
         rounds = Rounds(cluster, peer, options.seconds)
-        for number in range(1, options.rounds + 1):
-            print(f"round {number} of {options.rounds}, load {os.getloadavg()[0]:.1f}", flush=True)
-            rounds.run(number)
-    print(f"{time.monotonic() - started_s:.0f} s in all, load {os.getloadavg()[0]:.1f}")
-    report("compare", figures_of(rounds.found))
+        number = counted = 0
+        while counted < options.rounds and number < 2 * options.rounds:
+            number += 1
+            print(f"round {number}, {counted} of {options.rounds} count", flush=True)
+            counted += rounds.run(number)
+    print(f"{time.monotonic() - started_s:.0f} s in all, {len(rounds.disturbed)} disturbed rounds")
+    if not counted:
+        print(f"the machine was disturbed in every round: {rounds.disturbed[-1]}", file=sys.stderr)
+        return 1
+    few = counted < min(UNDISTURBED_MIN, options.rounds)
+    disturbed = f"{counted} of {number} rounds were undisturbed: {rounds.disturbed[-1]}" if few else ""
+    report("compare", figures_of(rounds.found, disturbed))
     return 0
 
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from bench import peers
 from bench.compare import figures_of
+from bench.measuring.figures import report
 from bench.peers import OURS, beside, kafka_peer
 
 SCRIPT = """\
@@ -20,6 +22,14 @@ produce) echo "1000 records sent, 250000.5 records/sec (23.84 MB/sec), 3.1 ms av
 consume) echo "2026-01-01 00:00:00:000, 2026-01-01 00:00:05:000, 19.0, 1.8, 1000, 200.0, 3000, 2000, 9.8, 98765.5" ;;
 esac
 """
+FOUND = {
+    ("consume_records_per_s", "tidemark"): [10.0, 50.0, 20.0],
+    ("consume_records_per_s", "kafka"): [5.0, 10.0, 20.0 / 3],
+    ("consume_records_per_s", "aiokafka"): [5.0, 10.0, 1.0],
+    ("e2e_p50_ms", "tidemark"): [2.0],
+    ("e2e_p50_ms", "kafka"): [1.0],
+}
+"""Values of rounds, by figure and side."""
 
 
 @pytest.fixture
@@ -95,17 +105,27 @@ def test_a_directory_without_kafka_is_refused(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_figures_are_medians_and_ratios_above_one_are_ours() -> None:
-    figures = figures_of(
-        {
-            ("consume_records_per_s", "tidemark"): [1.0, 30.0, 20.0],
-            ("consume_records_per_s", "kafka"): [10.0, 10.0, 90.0],
-            ("consume_records_per_s", "aiokafka"): [5.0],
-            ("e2e_p50_ms", "tidemark"): [2.0],
-            ("e2e_p50_ms", "kafka"): [1.0],
-        }
-    )
+    figures = figures_of(FOUND)
     assert {name: (figure.value, figure.peer, figure.ratio) for name, figure in figures.items()} == {
-        "consume_records_per_s": (20.0, 10.0, 2.0),
-        "consume_records_per_s_aiokafka": (20.0, 5.0, 4.0),
+        "consume_records_per_s": (20.0, 20.0 / 3, 3.0),
+        "consume_records_per_s_aiokafka": (20.0, 5.0, 5.0),
         "e2e_p50_ms": (2.0, 1.0, 0.5),
+    }
+    ratios = figures["consume_records_per_s"].ratios
+    assert ratios is not None
+    assert (ratios.low, ratios.high, ratios.confidence) == (2.0, 5.0, 0.75)
+
+
+def test_a_disturbed_machine_gives_values_and_no_ratio(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    figures = figures_of(FOUND, "other processes took 40% of the CPU time")
+    report("compare", figures)
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert "peer 6.67, no ratio: other processes took 40% of the CPU time" in lines[0]
+    shown = json.loads(last)["figures"]["e2e_p50_ms"]
+    assert shown == {
+        "value": 2.0,
+        "unit": "ms",
+        "peer": 1.0,
+        "ratio": None,
+        "disturbed": "other processes took 40% of the CPU time",
     }
