@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from tidemark.client.consuming.range_reader import Position, RangeReader, RangeStart, StatedOffset
+from tidemark.client.consuming.range_reader import FETCH_BYTES, Position, RangeReader, RangeStart, StatedOffset
 from tidemark.client.metadata.tls import Credentials
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition
@@ -32,6 +32,7 @@ _log = logging.getLogger("tidemark.spark")
 GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_PARTITION})
 _LOST: Final = GONE | {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}
 _BAD_READS_MAX: Final = 3
+_TYPED_FETCH_BYTES: Final = 2 << 20
 _TOGETHER_MAX: Final = 100
 """Most ranges of one fetch."""
 ADVICE: Final = "with failOnDataLoss=false the query skips, counts and logs such records"
@@ -220,6 +221,11 @@ def _read_range(
     started_s = time.monotonic()
     position, end, last_epoch = part.start, part.end, task.last_epoch
     rows, skipped, size_bytes, bad_reads = 0, 0, 0, 0
+
+    def passed(offset: int) -> None:
+        nonlocal position, last_epoch
+        position, last_epoch = offset, NO_EPOCH
+
     while position < end:
         try:
             for found in reader.read(
@@ -231,13 +237,13 @@ def _read_range(
                 incarnation=task.incarnation,
                 last_epoch=last_epoch,
                 first=first,
+                fetch_bytes=FETCH_BYTES if table is None else _TYPED_FETCH_BYTES,
                 typed=None if table is None else table.rows,
+                passed=passed,
             ):
                 yield found
                 rows += found.num_rows
                 size_bytes += found.nbytes
-                position = found.column("offset" if table is None else "_offset")[-1].as_py() + 1
-                last_epoch = NO_EPOCH
             break
         except TidemarkError as error:
             first = None

@@ -59,12 +59,13 @@ class TypedTable:
 
     @functools.cached_property
     def rows(self) -> BatchRows:
-        """Makes rows of batches: columns of the schema by their names, the wanted metadata columns, and `_offset`."""
+        """Makes rows of batches: columns of the schema by their names, and the wanted metadata columns."""
         from tidemark.client.typed.batch_rows import BatchRows  # in tasks: the driver only plans
 
         newest = self.topic.newest
-        names = [field.name for field in self.schema.fields if field.name in METADATA and field.name != PARTITION]
-        system = list(dict.fromkeys([*names, OFFSET]))
+        system = [field.name for field in self.schema.fields if field.name in METADATA and field.name != PARTITION]
+        if not system and not self._paths:
+            system = [OFFSET]  # for the number of rows
         whole = bool(self._paths) and selected(newest, self._paths) == newest.columns
         return BatchRows(
             self.topic.name,

@@ -353,8 +353,15 @@ async def test_a_range_is_read_exactly_across_refusals_and_a_move(cluster: FakeC
 
     def use() -> list[int]:
         with RangeReader(cluster.bootstrap, deadline_s=20) as reader:
-            batches = reader.read(TOPIC, 0, 1, 11, topic_id="topic-id", incarnation="i", fetch_bytes=1)
-            return [offset for rows in batches for offset in rows.column("offset").to_pylist()]
+            passed: list[int] = []
+            means = {"topic_id": "topic-id", "incarnation": "i"}
+            found: list[int] = []
+            for rows in reader.read(TOPIC, 0, 1, 11, fetch_bytes=1, passed=passed.append, **means):
+                assert not found or passed[-1] == found[-1] + 1
+                found += rows.column("offset").to_pylist()
+            assert passed == sorted(passed)
+            assert passed[-1] == 11
+            return found
 
     reading = asyncio.create_task(asyncio.to_thread(use))
     await cluster.until(lambda: len(cluster.fetched) >= 2)

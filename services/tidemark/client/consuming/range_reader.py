@@ -208,6 +208,7 @@ class RangeReader:
         fetch_bytes: int = FETCH_BYTES,
         first: Fetched | None = None,
         typed: BatchRows | None = None,
+        passed: Callable[[int], None] = lambda offset: None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, each once.
 
@@ -225,6 +226,7 @@ class RangeReader:
             fetch_bytes: soft limit of one response.
             first: result of `fetch_together` for this range, if any.
             typed: makes the rows of a topic with a schema, and names the columns that brokers send.
+            passed: called with the offset behind rows that were yielded, once the caller asks for more.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted; UNKNOWN_TOPIC_ID if the topic or partition was
@@ -237,9 +239,10 @@ class RangeReader:
             return self._fetch(begin, fetch_bytes, typed, check=check)
 
         # Late: Spark's driver plans reads, and needs none of the modules that compute on columns.
+        from tidemark.client.consuming.rows_between import bytes_between
         from tidemark.record.checks import split_until_damage
 
-        rows_of = _bytes_between if typed is None else partial(self._typed_between, typed, topic, partition)
+        rows_of = bytes_between if typed is None else partial(self._typed_between, typed, topic, partition)
         position, checked_from = start, -1
         with _FetchAhead() as ahead:
             while position < end:
@@ -258,6 +261,7 @@ class RangeReader:
                         break
                     if rows is not None and rows.num_rows:
                         yield rows
+                        passed(min(batch.envelope.next_offset, end))
                     position, last_epoch = max(position, batch.envelope.next_offset), batch.envelope.leader_epoch
                 if damage is not None and position < end:
                     if position == checked_from:
@@ -669,30 +673,6 @@ def _schemas_method(channel: grpc.Channel) -> Any:
 
 def _metadata_method(channel: grpc.Channel) -> Any:
     return BrokerServiceStub(channel).GetMetadata
-
-
-def _between(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
-    """Return the rows with offsets in [start, end); offsets rise along the rows."""
-    offsets: pa.Array[Any] = rows.column(4)
-    count = rows.num_rows
-    if count == 0:
-        return rows
-    first: int = offsets[0].as_py()
-    last: int = offsets[count - 1].as_py()
-    if first >= start and last < end:
-        return rows
-    if last - first == count - 1:
-        begin = max(0, start - first)
-        return rows.slice(begin, max(0, min(count, end - first) - begin))
-    values: list[Any] = offsets.to_pylist()
-    keep = [index for index, offset in enumerate(values) if start <= offset < end]
-    return rows.slice(keep[0], len(keep)) if keep else rows.slice(0, 0)
-
-
-def _bytes_between(batch: Batch, start: int, end: int) -> pa.RecordBatch:
-    from tidemark.record.payload import with_offsets
-
-    return _between(with_offsets(batch), start, end)
 
 
 def _raise_refusal(result: Any) -> None:

@@ -77,6 +77,7 @@ class Projection:
         self._source_schema = pruned(source, ids)
         kept = kept_columns(source.columns, ids)
         self._makers = [_maker(kept, column, dictionaries) for column in wanted]
+        self._is_same = bool(wanted) and tuple(kept) == tuple(wanted) and self._source_schema.equals(self.arrow_schema)
 
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch in `arrow_schema`.
@@ -85,6 +86,8 @@ class Projection:
             rows: in `pruned(source, column_ids)`; other rows are a mistake of the caller.
         """
         assert rows.schema.equals(self._source_schema), f"{rows.schema} is not {self._source_schema}"
+        if self._is_same:
+            return rows
         if not self._makers:  # no array would have the number of rows
             no_columns = pa.Array.from_buffers(pa.struct([]), rows.num_rows, [None])
             return pa.RecordBatch.from_struct_array(cast("pa.StructArray", no_columns))

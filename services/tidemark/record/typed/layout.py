@@ -87,6 +87,7 @@ class TypedLayout:
         event_time: str | None = None,
     ) -> None:
         self._arrangements: dict[tuple[int, bool], Arrangement] = {}
+        self._event_time_nodes: dict[tuple[int, bool], int] = {}
         self._pruned = lru_cache(maxsize=128)(self._prune)
         self._ids = _ALWAYS | {TIMESTAMP_ID, HEADERS_ID, *node_ids}
         self.version = version
@@ -114,9 +115,13 @@ class TypedLayout:
         """Node of the event time in a batch with these flags; NO_NODE: none."""
         if self.event_time is None:
             return NO_NODE
-        schema = self.arrangement(flags, compacted=compacted).schema
-        index = schema.get_field_index(self.event_time)
-        return sum(_node_count(schema.field(before).type) for before in range(index))
+        node = self._event_time_nodes.get((flags, compacted))
+        if node is None:
+            schema = self.arrangement(flags, compacted=compacted).schema
+            index = schema.get_field_index(self.event_time)
+            node = sum(_node_count(schema.field(before).type) for before in range(index))
+            self._event_time_nodes[flags, compacted] = node
+        return node
 
     def known_ids(self, column_ids: frozenset[int]) -> frozenset[int]:
         """The ids that name a column, so that readers of the same columns share what is computed for them."""
