@@ -56,6 +56,7 @@ SECURE: tuple[Scenario, ...] = (
     spark_job.spark_reads_a_topic,
     day_two.rolling_restart_loses_nothing,
     secure.authority_is_replaced_under_load,
+    console.console_shows_the_release,
     under_load.whole_release_is_upgraded,
     secure.plain_release_becomes_secure,
 )

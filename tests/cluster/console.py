@@ -7,7 +7,7 @@ import json
 from typing import Any, Final, NamedTuple
 
 from tests.cluster import basics
-from tests.cluster.secure import in_client
+from tests.cluster.secure import in_client, principal
 from tests.cluster.world import RELEASE, World
 
 _TOKEN_FILE: Final = "/var/run/tidemark/token"
@@ -47,6 +47,8 @@ class Answer(NamedTuple):
 
 def console_shows_the_release(world: World) -> str:
     """Pages through the Service show live brokers and every record; a foreign host name is refused."""
+    if world.secure:  # the overview is of the cluster
+        world.cli("acl", "add", "--principal", principal(world), "--allow", "describe", "--cluster")
     mine = {"Authorization": "the token"} if world.secure else {}
     downloads = [f"/topics/kept/records/download?partition={index}&from=earliest&format=jsonl" for index in range(6)]
     overview, topic, page, foreign, *files = _opened(
