@@ -80,10 +80,12 @@ def ours(rows: int) -> tuple[Found, dict[str, float]]:
     """Results of the sessions by their names, and the figures that need no Spark."""
     found: Found = {}
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory, LocalCluster(Path(directory)) as cluster:
-        draft = draft_from_ddl(DDL).keyed(["carrier"], "at")
+        draft = draft_from_ddl(DDL).keyed(["carrier"], "at")  # of years ago: retention would delete the rows
         with AdminClient(cluster.admin_address) as admin:
             for topic, schema in ((TYPED, draft), (VALUES, None), ("tables", draft), ("rows", draft)):
-                admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3, schema=schema)
+                admin.create_topic(
+                    topic, partitions=PARTITIONS, replication_factor=3, schema=schema, configs={"retention.ms": -1}
+                )
         bootstrap = {"tidemark.bootstrap": cluster.bootstrap}
 
         def task(kind: str, action: str) -> Task:
