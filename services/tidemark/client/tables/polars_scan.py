@@ -54,10 +54,13 @@ def scan(
     """
     from polars.io.plugins import register_io_source
 
-    def opened() -> TableScan:
-        return TableScan(bootstrap, topic, start=start, end=end, partitions=partitions, history=history, **options)
+    rows_of: dict[str, Any] = {"start": start, "end": end, "partitions": partitions, "history": history}
+    are_all = rows_of == {"start": "earliest", "end": "latest", "partitions": None, "history": None}
 
-    with opened() as first:
+    def opened(columns_only: bool = False) -> TableScan:
+        return TableScan(bootstrap, topic, **rows_of, **options, columns_only=columns_only)
+
+    with opened(columns_only=are_all) as first:  # other rows are looked up, too, for the errors
         version = max(first.versions)
         schema = first.rows(columns, dictionaries=False).schema
         event_time = first.versions[version].event_time_column

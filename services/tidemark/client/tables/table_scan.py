@@ -67,6 +67,7 @@ class TableScan:
         tls: the TLS files; None: those of the environment, or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         isolation_level: "read_committed": up to the last stable offset, without rows of aborted transactions.
+        columns_only: look up the columns, and no row: `batches` yields none.
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC; UNKNOWN_PARTITION; INVALID_REQUEST: the topic has no schema, a place is none, or
@@ -86,22 +87,15 @@ class TableScan:
         tls: TlsFiles | None = None,
         token_file: TokenGiven | None = None,
         isolation_level: str = "read_uncommitted",
+        columns_only: bool = False,
     ) -> None:
         self.topic = topic
         credentials = Credentials(tls, token_file)
         self._reader = RangeReader(bootstrap, deadline_s=deadline_s, tls=credentials, isolation_level=isolation_level)
         try:
-            self._view: TopicView = self._reader.topics([topic])[topic]
-            indexes = self._indexes(partitions)
-            self._seam = Seam(history, self._view, indexes)  # before the bounds, which are not less than its ends then
-            bounds = self._seam.bounds(self._reader.bounds(topic, indexes))
-            begins = self._offsets("start", start, bounds)
-            ends = self._offsets("end", end, bounds)
-            self._parts: dict[int, list[Part]] = {
-                index: self._seam.parts(index, begins[index], ends[index])
-                for index in indexes
-                if begins[index] < ends[index]
-            }
+            self._parts: dict[int, list[Part]] = {}
+            if not columns_only:
+                self._find_rows(start, end, partitions, history)
             self.versions: dict[int, TopicSchema] = self._reader.schemas(topic)  # after the ends: it has all versions
             if not self.versions:
                 sentence = f"topic {topic} has no schema, so it has no columns: read it with a Consumer"
@@ -109,6 +103,21 @@ class TableScan:
         except BaseException:
             self._reader.close()
             raise
+
+    def _find_rows(
+        self, start: Place, end: Place, partitions: Sequence[int] | None, history: str | os.PathLike[str] | None
+    ) -> None:
+        self._view: TopicView = self._reader.topics([self.topic])[self.topic]
+        indexes = self._indexes(partitions)
+        self._seam = Seam(history, self._view, indexes)  # before the bounds, which are not less than its ends then
+        bounds = self._seam.bounds(self._reader.bounds(self.topic, indexes))
+        begins = self._offsets("start", start, bounds)
+        ends = self._offsets("end", end, bounds)
+        self._parts = {
+            index: self._seam.parts(index, begins[index], ends[index])
+            for index in indexes
+            if begins[index] < ends[index]
+        }
 
     def __enter__(self) -> TableScan:
         return self
