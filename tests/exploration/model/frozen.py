@@ -137,7 +137,7 @@ _NOW_IF_EVER: Final = frozenset(("reading_since_ms", "flush_due_since_ms"))
 _NOT_EXPLORED: Final = frozenset(
     (
         *("flushed_offset", "recovered_high_watermark", "confirmed_ms", "echo_ms", "clock_ms", "_resigned_ms"),
-        *("_accepted", "_reasons", "began_ms", "uncommitted_since_ms"),
+        *("_accepted", "began_ms", "uncommitted_since_ms"),
     )
 )
 """Only flush.policy=group-commit, unclean elections, the lease, lagging disks and reads from followers go by these, and
@@ -154,8 +154,11 @@ _CONSTANT: Final[dict[str, Any]] = {
     **dict.fromkeys(_NOT_EXPLORED, 0),
     **{name: None for name, _ in _NO_TRANSACTIONS.values()},
     "_backlog": None,
+    "_reasons": "",
+    "_stated": ("t", -1, ("t",)),
+    "isr_reasons": ("t",),
 }
-"""What producers append in a second decides nothing."""
+"""What producers append in a second, and the reasons of ISR changes, decide nothing."""
 _OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_in_flight"))
 _SPECIAL: Final = _RECENT_OR_NOT | _NOW_IF_EVER | _BY_BROKER | _SETS | _OF_ITS_OWN_FORM | frozenset(_CONSTANT)
 _PLAIN: Final = frozenset((int, str, bool, type(None)))

@@ -15,7 +15,7 @@ from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import split_batches
 from tidemark.record.markers import EndMarker, read_marker
-from tidemark.record.payload import build_batch, from_bytes, read_batch
+from tidemark.record.payload import build_batch, from_columns, read_batch
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import transaction_service_pb2 as txn_pb
@@ -50,7 +50,7 @@ class Transactional:
     ) -> None:
         """Append a pending batch, again while the refusal says that a retry may help; raises the other refusals."""
         data = build_batch(
-            from_bytes([b""] * len(values), list(values), time.time_ns() // 1000),
+            from_columns([b""] * len(values), values, [time.time_ns() // 1000] * len(values)),
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             base_sequence=first,

@@ -103,7 +103,8 @@ class NativeLines:
     def _read(self, descriptor: int) -> None:
         written = b""
         while True:
-            self._report_if_full()
+            select.select([descriptor], [], [])
+            self._report_if_full()  # after the wait: a burst may have filled the pipe before this thread ran
             part = os.read(descriptor, _READ_BYTES)
             if not part:
                 break
