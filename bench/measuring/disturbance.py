@@ -58,7 +58,7 @@ class Disturbance(NamedTuple):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What was above its limit; empty: the machine was undisturbed."""
+        """The shares above their limits, in words; empty: the machine was undisturbed."""
         found = []
         for share, limit, sentence in (
             (self.steal, STEAL_MAX, "the hypervisor took {} of the CPU time"),

@@ -91,7 +91,7 @@ def join_reasons(joining: Iterable[IsrEntry], adding: Collection[BrokerId]) -> s
 
 def reasons_in(text: str) -> list[str]:
     """The reasons in a `reasons_text`, one for each replica."""
-    return [one.partition(":")[2] for one in text.split(",") if one]
+    return [reason for _, reason in parsed(text)]
 
 
 def parsed(text: str) -> IsrReasons:

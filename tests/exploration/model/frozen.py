@@ -158,7 +158,7 @@ _CONSTANT: Final[dict[str, Any]] = {
     "_stated": ("t", -1, ("t",)),
     "isr_reasons": ("t",),
 }
-"""What producers append in a second, and the reasons of ISR changes, decide nothing."""
+"""Cores decide nothing by the appends of producers in a second, and by the reasons of ISR changes."""
 _OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_in_flight"))
 _SPECIAL: Final = _RECENT_OR_NOT | _NOW_IF_EVER | _BY_BROKER | _SETS | _OF_ITS_OWN_FORM | frozenset(_CONSTANT)
 _PLAIN: Final = frozenset((int, str, bool, type(None)))

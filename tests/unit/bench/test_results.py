@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import page, regress
+from bench.measuring.disturbance import Disturbance
 from bench.measuring.figures import RESULTS, Figure, report, save
 from bench.measuring.rounds import CONFIDENCE, median_of
 
@@ -100,6 +103,25 @@ def test_a_comparison_of_commits_tells_which_direction_is_better() -> None:
         "a_per_s": (20, 10, 2.0),
         "b_ms": (2, 4, 2.0),
     }
+
+
+def test_a_comparison_repeats_disturbed_rounds_twice_as_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[str] = []
+    others = iter([0.4, 0.0, 0.4, 0.0, 0.4, 0.4, 0.4, 0.4])
+
+    def run_once(tree: Path, bench: str, arguments: Sequence[str]) -> regress.Found:
+        runs.append(tree.name)
+        return {"a_per_s": {"value": len(runs), "unit": "records/s"}}
+
+    monkeypatch.setattr(regress, "run_once", run_once)
+    monkeypatch.setattr(regress.disturbance, "between", lambda before, after: Disturbance(0.0, next(others), 0.0))
+    trees = {side: Path(side) for side in regress.SIDES}
+    options = Namespace(bench="produce", rounds=2, arguments="")
+    found = regress.measure(trees, options)
+    assert [found_in["before"]["a_per_s"]["value"] for found_in in found] == [4, 8]
+    assert runs == ["before", "after", "after", "before"] * 2, "the sides take turns"
+    assert regress.measure(trees, options) == []
+    assert len(runs) == 16
 
 
 def test_an_unknown_commit_is_refused(tmp_path: Path) -> None:

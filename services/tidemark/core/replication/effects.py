@@ -296,8 +296,8 @@ class LeadershipChanged:
 class Observed:
     """An observation for logs and metrics.
 
-    `kind` is a stable name such as "isr_shrunk", "isr_expanded", "isr_write_failed", "became_leader",
-    "became_follower", "truncated", "unclean_election", "replica_damaged", "tail_cut", "chunk_refused",
+    `kind` is a stable name such as "isr_shrunk", "isr_expanded", "isr_changed", "isr_write_failed",
+    "became_leader", "became_follower", "truncated", "unclean_election", "replica_damaged", "tail_cut", "chunk_refused",
     "leader_disk_lags" or "leader_log_damaged". `fields` are its details.
     """
 
