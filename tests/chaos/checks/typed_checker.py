@@ -3,19 +3,28 @@
 rows with other values than they were sent with.
 
 The checker knows clients' histories only, and computes the values of a row by itself: a column is known by the change
-that added it, whatever its name and type are now. `checker` finds lost, double and refused rows.
+that added it, whatever its name, type and default are now. `checker` finds lost, double and refused rows.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from tests.chaos.checks.history import Partition
-from tests.chaos.checks.typed_history import AT_THE_END, Change, ColumnSpec, Fate, ReadRow, StoredVersion, TypedHistory
+from tests.chaos.checks.typed_history import (
+    AT_THE_END,
+    Change,
+    ColumnSpec,
+    Fate,
+    ReadRow,
+    StoredVersion,
+    TypedHistory,
+    every_column,
+)
 
 
 class TypedAnomaly(StrEnum):
@@ -40,7 +49,10 @@ class TypedAnomaly(StrEnum):
     WRONGLY_REFUSED = "wrongly refused"
     """The policy allows the change, and it was refused."""
     WRONG_VALUE = "wrong value"
-    """A reader was given another value than the row was sent with; without a value, than the column's default."""
+    """A reader was given another value than the row was sent with; without a value, than one of the column's defaults.
+
+    A producer stores the default of the version that it knows; where a batch lacks the column, readers have theirs.
+    """
     WRONG_COLUMNS = "wrong columns"
     """A reader was given the columns of no version, or, at the end, other ones than those of the newest."""
     OLDER_COLUMNS = "older columns"
@@ -56,6 +68,9 @@ class TypedFinding:
 
     def __str__(self) -> str:
         return f"typed topic, {self.anomaly}: {self.story}"
+
+
+_Fault = tuple[TypedAnomaly, str]
 
 
 def check_typed(history: TypedHistory) -> list[TypedFinding]:
@@ -109,7 +124,7 @@ def _of_the_end(history: TypedHistory) -> Iterator[TypedFinding]:
 
 
 def _of_rows(history: TypedHistory) -> Iterator[TypedFinding]:
-    columns = {column.name: column for change in history.changes for column in change.columns}
+    columns = _Columns(history)
     with_names: defaultdict[frozenset[str], list[int]] = defaultdict(list)
     for stored in history.versions:
         with_names[frozenset(name for name, _ in stored.columns)].append(stored.version)
@@ -128,17 +143,57 @@ def _of_rows(history: TypedHistory) -> Iterator[TypedFinding]:
             yield from _of_values(row, sent, columns)
 
 
-def _of_values(row: ReadRow, sent: dict[str, Any], columns: dict[str, ColumnSpec]) -> Iterator[TypedFinding]:
-    for name, value in row.columns.items():
-        expected = sent.get(columns[name].origin, columns[name].default)
-        if value != expected:
-            where = f"{row.reader}, partition {row.partition}, offset {row.offset}"
-            story = f"{row.value!r} has {name}={value!r}, not {expected!r} ({where})"
-            yield TypedFinding(TypedAnomaly.WRONG_VALUE, story)
+class _Columns:
+    """The columns of all versions, fields included; no name is that of two columns."""
+
+    def __init__(self, history: TypedHistory) -> None:
+        tags = {stored.tag for stored in history.versions}
+        self.by_name: dict[str, ColumnSpec] = {}
+        self.defaults: defaultdict[str, list[Any]] = defaultdict(list)
+        self.field_names: defaultdict[str, set[frozenset[str]]] = defaultdict(set)
+        for change in history.changes:
+            for column in every_column(change.columns):
+                self.by_name[column.name] = column
+                if change.tag in tags:
+                    self.defaults[column.origin].append(column.default)
+                    self.field_names[column.origin].add(frozenset(field.name for field in column.fields))
+
+
+def _of_values(row: ReadRow, sent: dict[str, Any], columns: _Columns) -> Iterator[TypedFinding]:
+    where = f"{row.reader}, partition {row.partition}, offset {row.offset}"
+    for anomaly, story in _of_fields(row.columns, sent, columns):
+        yield TypedFinding(anomaly, f"{row.value!r} has {story} ({where})")
+
+
+def _of_fields(read: Mapping[str, Any], sent: dict[str, Any], columns: _Columns) -> Iterator[_Fault]:
+    """Faults of the columns of a row, or of the fields of a struct."""
+    for name, value in read.items():
+        column = columns.by_name[name]
+        if column.origin in sent:
+            yield from _of_value(column, value, sent[column.origin], columns)
+        elif value not in columns.defaults[column.origin]:
+            defaults = columns.defaults[column.origin]
+            yield TypedAnomaly.WRONG_VALUE, f"{name}={value!r}, not one of the defaults {defaults!r}"
+
+
+def _of_value(column: ColumnSpec, value: Any, sent: Any, columns: _Columns) -> Iterator[_Fault]:
+    pairs = zip(value, sent, strict=True) if isinstance(sent, list) and _alike(value, sent) else [(value, sent)]
+    for one, expected in pairs:
+        if not isinstance(expected, dict) or not isinstance(one, dict):
+            if one != expected:
+                yield TypedAnomaly.WRONG_VALUE, f"{column.name}={one!r}, not {expected!r}"
+        elif frozenset(one) not in columns.field_names[column.origin]:
+            yield TypedAnomaly.WRONG_COLUMNS, f"{column.name} with the fields {sorted(one)} of no version"
+        else:
+            yield from _of_fields(one, expected, columns)
+
+
+def _alike(value: Any, sent: list[Any]) -> bool:
+    return isinstance(value, list) and len(value) == len(sent)
 
 
 def _names_and_types(change: Change) -> tuple[tuple[str, str], ...]:
-    return tuple((column.name, column.type) for column in change.columns)
+    return tuple((column.name, column.shape) for column in change.columns)
 
 
 def stored_of(change: Change, version: int) -> StoredVersion:

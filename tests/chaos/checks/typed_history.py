@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tests.chaos.checks.history import Offset, Partition
 
 AT_THE_END = "at the end"
 """Name of the reader that reads everything once more when the faults are over."""
+STRUCT: Final = "struct"
+LIST: Final = "list"
 
 
 class Fate(StrEnum):
@@ -27,10 +29,11 @@ class Fate(StrEnum):
 
 
 class ColumnSpec(NamedTuple):
-    """A column of a version.
+    """A column of a version, or a field of such a column.
 
     Attributes:
-        origin: tag of the change that added the column; a rename and a wider type keep it.
+        type: of a column with fields `struct`, or `list` of such structs.
+        origin: tag of the change that added the column; a rename, a wider type and another default keep it.
     """
 
     name: str
@@ -38,6 +41,31 @@ class ColumnSpec(NamedTuple):
     nullable: bool
     default: Any
     origin: str
+    fields: tuple[ColumnSpec, ...] = ()
+
+    @property
+    def shape(self) -> str:
+        """The type with the names and types of all fields."""
+        if not self.fields:
+            return self.type
+        inner = ", ".join(f"{field.name}: {field.shape}" for field in self.fields)
+        return f"list<struct<{inner}>>" if self.type == LIST else f"struct<{inner}>"
+
+
+def every_column(columns: Iterable[ColumnSpec]) -> Iterator[ColumnSpec]:
+    """The columns and their fields, at every depth."""
+    for column in columns:
+        yield column
+        yield from every_column(column.fields)
+
+
+def by_origin(column: ColumnSpec, value: Any) -> Any:
+    """The value with the origins of its fields instead of their names."""
+    if value is None or not column.fields:
+        return value
+    if column.type == LIST:
+        return [by_origin(column._replace(type=STRUCT), one) for one in value]
+    return {field.origin: by_origin(field, value[field.name]) for field in column.fields if field.name in value}
 
 
 @dataclass(slots=True)
@@ -61,7 +89,7 @@ class Change:
 
 
 class StoredVersion(NamedTuple):
-    """A version that is there at the end; `columns` have name and type."""
+    """A version that is there at the end; `columns` have name and shape."""
 
     version: int
     tag: str
@@ -85,7 +113,8 @@ class TypedHistory:
     Attributes:
         changes: in the order in which they were asked for.
         versions: those that are there at the end, in order.
-        rows: the columns that each row was sent with, by the row's value in the `History`: origin of the column, value.
+        rows: the columns that each row was sent with, by the row's value in the `History`: origin of the column, value;
+            fields of the value have origins as well.
         read: the rows that readers were given, of each reader in order.
         last_columns: name and type of the columns that `AT_THE_END` was given.
     """

@@ -13,15 +13,15 @@ from tidemark.client.producing.batching import TableHandle
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.chaos.checks.history import Outcome, Sent
-from tests.chaos.checks.typed_history import ColumnSpec, TypedHistory
+from tests.chaos.checks.typed_history import ColumnSpec, TypedHistory, by_origin
 from tests.chaos.clients import Sender
-from tests.chaos.typed.evolution import value_of
+from tests.chaos.typed.evolution import lacks, value_of
 
 _TABLE_ROWS: Final = 4
 
 
 class RowSender(Sender):
-    """Sends rows; leaves columns out that have a default or may be null.
+    """Sends rows; leaves columns and fields out that have a default or may be null.
 
     Attributes:
         refused: the rows that did not fit the version that the producer knew; none of them was added to a batch.
@@ -36,12 +36,8 @@ class RowSender(Sender):
         self.typed, self.columns, self.refused = typed, columns, refused
 
     def _send(self, producer: Producer, number: int) -> None:
-        columns = [
-            column
-            for column in self.columns()
-            if (number + len(column.origin)) % 4 or not (column.nullable or column.default is not None)
-        ]
-        (row,) = self._rows([number], columns)
+        columns = [column for column in self.columns() if not lacks(column, number)]
+        (row,) = self._rows([number], columns, number)
         value, partition = self._noted(number, columns, row), number % self._load.partitions
         try:
             handle = producer.send(self._load.topic, row, partition=partition)
@@ -50,15 +46,16 @@ class RowSender(Sender):
         else:
             self._handles.append((value, "", partition, handle))
 
-    def _rows(self, numbers: list[int], columns: list[ColumnSpec]) -> list[dict[str, Any]]:
+    def _rows(self, numbers: list[int], columns: list[ColumnSpec], sending: int) -> list[dict[str, Any]]:
+        identity = {"sender": self.name}
         return [
-            {column.name: value_of(column, number) for column in columns} | {"sender": self.name, "number": number}
+            {column.name: value_of(column, number, sending) for column in columns} | identity | {"number": number}
             for number in numbers
         ]
 
     def _noted(self, number: int, columns: list[ColumnSpec], row: dict[str, Any]) -> str:
         value = f"{self.name}:{number}"
-        self.typed.rows[value] = {column.origin: row[column.name] for column in columns}
+        self.typed.rows[value] = {column.origin: by_origin(column, row[column.name]) for column in columns}
         return value
 
     def _note_refusal(self, error: TidemarkError, values: list[str], partition: int) -> None:
@@ -68,12 +65,12 @@ class RowSender(Sender):
 
 
 class TableSender(RowSender):
-    """Sends tables of a few rows; a whole table lacks a column."""
+    """Sends tables of a few rows; a whole table lacks a column or a field."""
 
     def _send(self, producer: Producer, number: int) -> None:
-        columns = [column for column in self.columns() if number % 3 or not (column.nullable or column.default)]
+        columns = [column for column in self.columns() if not lacks(column, number)]
         numbers = list(range(number * _TABLE_ROWS, (number + 1) * _TABLE_ROWS))
-        rows = self._rows(numbers, columns)
+        rows = self._rows(numbers, columns, number)
         values = [self._noted(one, columns, row) for one, row in zip(numbers, rows, strict=True)]
         partition = number % self._load.partitions
         try:

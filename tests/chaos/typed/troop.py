@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 from tidemark.client import AdminClient, Consumer, read_table
-from tidemark.core.schemas.document import document_of as document_of_schema
-from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.model import ColumnType, ListOf, StructOf, TopicSchema
+from tidemark.core.schemas.type_names import type_name
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.chaos.arena.arena import Arena
@@ -164,9 +165,7 @@ class TypedTroop:
         names = [name for name, _ in self.typed.versions[-1].columns]
         self.history.final = {partition: [] for partition in range(LOAD.partitions)}
         with read_table(self._arena.bootstrap, LOAD.topic, deadline_s=patience_s) as plain:
-            self.typed.last_columns = tuple(
-                (field.name, _ARROW_TYPES.get(str(field.type), str(field.type))) for field in plain.schema
-            )
+            self.typed.last_columns = tuple((field.name, _arrow_shape(field.type)) for field in plain.schema)
         wanted = [*names, "_partition", "_offset"]
         with read_table(self._arena.bootstrap, LOAD.topic, columns=wanted, deadline_s=patience_s) as reader:
             for row in reader.read_all().to_pylist():
@@ -187,9 +186,26 @@ def stored_versions(admin: AdminClient) -> list[StoredVersion]:
 
 
 def _stored(schema: TopicSchema) -> StoredVersion:
-    columns = document_of_schema(schema)["columns"]
-    tag = next(column.get("doc", "") for column in columns if column["name"] == "number")
-    return StoredVersion(schema.version, tag, tuple((column["name"], column["type"]) for column in columns))
+    tag = next(column.doc for column in schema.columns if column.name == "number")
+    return StoredVersion(schema.version, tag, tuple((column.name, _shape(column.type)) for column in schema.columns))
+
+
+def _shape(kind: ColumnType) -> str:
+    match kind:
+        case StructOf(columns):
+            return f"struct<{', '.join(f'{it.name}: {_shape(it.type)}' for it in columns)}>"
+        case ListOf(element):
+            return f"list<{_shape(element.type)}>"
+        case _:
+            return type_name(kind)
+
+
+def _arrow_shape(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{it.name}: {_arrow_shape(it.type)}' for it in kind)}>"
+    if pa.types.is_list(kind):
+        return f"list<{_arrow_shape(kind.value_type)}>"
+    return _ARROW_TYPES.get(str(kind), str(kind))
 
 
 def _read_row(reader: str, partition: int, row: dict[str, Any]) -> ReadRow:
