@@ -55,7 +55,8 @@ class GroupReader:
         self._processing: TopicPartition | None = None
         self._processing_ended = asyncio.Event()
         self._working_since_s: float | None = None
-        self._lost_calls: set[asyncio.Future[None]] = set()
+        self._ending: set[asyncio.Future[None]] = set()
+        """Running `on_lost`, and a leave; `on_assigned` of other partitions waits for their end."""
         self._assigned_call: asyncio.Future[None] | None = None
         """The running `on_assigned`."""
         self._announced: set[TopicPartition] = set()
@@ -110,9 +111,11 @@ class GroupReader:
     async def stop(self) -> None:
         """Commit and leave."""
         await self._leave()
-        await asyncio.gather(*self._lost_calls, return_exceptions=True)
+        await asyncio.gather(*self._ending - {asyncio.current_task()}, return_exceptions=True)
 
     async def _leave(self) -> None:
+        leaving = asyncio.get_running_loop().create_future()
+        self._ending.add(leaving)
         try:
             assigned_call = self._assigned_call
             if assigned_call is not None and not assigned_call.done() and assigned_call is not asyncio.current_task():
@@ -129,6 +132,8 @@ class GroupReader:
                     await membership.stop(commit=failed is None)
                 finally:
                     self.suspend(suspended=False)
+            self._ending.discard(leaving)
+            leaving.set_result(None)
 
     def asked(self) -> None:
         """Note that the application has processed the returned records, and polls."""
@@ -262,6 +267,8 @@ class GroupReader:
             made[where] = await self._starts(where, offset if offset >= 0 else self._reset(where))
             if membership is not None and offset >= 0:
                 membership.began_at(where, offset)
+        while self._ending:
+            await asyncio.wait(self._ending)
         self._announced |= partitions
         self._assigned_call = asyncio.ensure_future(self._call(self._callbacks[0], partitions))
         await self._assigned_call
@@ -293,9 +300,14 @@ class GroupReader:
         self._fetcher.regroup()
         self._processing_ended.set()
         if lost and self._callbacks[2] is not None and self._membership is not None:
-            lost_call = asyncio.ensure_future(self._call(self._callbacks[2], lost))
-            self._lost_calls.add(lost_call)
-            lost_call.add_done_callback(self._lost_calls.discard)
+            lost_call = asyncio.ensure_future(self._call_lost(self._callbacks[2], lost))
+            self._ending.add(lost_call)
+            lost_call.add_done_callback(self._ending.discard)
+
+    async def _call_lost(self, on_lost: RebalanceCallback, partitions: list[TopicPartition]) -> None:
+        if self._assigned_call is not None and not self._assigned_call.done():
+            await asyncio.wait([self._assigned_call])
+        await self._call(on_lost, partitions)
 
     def suspend(self, *, suspended: bool) -> None:
         """Return no records while suspended."""

@@ -407,8 +407,10 @@ class Membership:
             await self._release(gone)
         added = (self._wanted or frozenset()) & (wanted - self.owned)
         if added:
+            joins = self._joins
             await self._reader.take_up(added)
-            kept = added & (self._wanted or frozenset())  # the member may have been fenced during the call
+            # After a new join the positions are too old, since another member may have read on.
+            kept = added & (self._wanted or frozenset()) if joins == self._joins else frozenset()
             self._reader.drop(added - kept)
             self.owned |= kept
         self._full_heartbeat = True

@@ -63,6 +63,7 @@ class SlowReader:
         self.idle_s = 0.0
         self.refusal: TidemarkError | None = None
         self.position: int | None = None
+        self.events: list[str] = []
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
         await self.may_release.wait()
@@ -73,12 +74,14 @@ class SlowReader:
         return {TopicPartition("a", 0): GroupPosition(TopicPartition("a", 0), self.position, 0, "i", "")}
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
+        self.events.append("take up")
         await self.may_take.wait()
         if self.refusal is not None:
             raise self.refusal
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        return
+        if partitions:
+            self.events.append("drop")
 
     def suspend(self, *, suspended: bool) -> None:
         return
@@ -170,6 +173,26 @@ async def test_member_fenced_during_reconciliation_joins_again(
     reader.refusal = None
     coordinator.asked.put_nowait((request, _))
     assert owned(await coordinator.assign(2, 0)) == [0]
+
+
+async def test_a_position_of_a_former_membership_is_not_read_on(
+    coordinator: ByHand, reader: SlowReader, member: Membership
+) -> None:
+    """Another member may have committed a later offset in between."""
+    reader.may_take.clear()
+    _, answer = await coordinator.beat()
+    answer.set_result(response(1, 0))
+    _, answer = await coordinator.beat()
+    answer.set_exception(TidemarkError(ErrorCode.UNKNOWN_MEMBER, "it was silent for too long"))
+    request, answer = await coordinator.beat()
+    assert request.member_epoch == 0
+    answer.set_result(response(2, 0))
+    await coordinator.beat()
+    assert reader.events == ["take up"]
+    reader.may_take.set()
+    while not member.owned:
+        await coordinator.beat()
+    assert reader.events == ["take up", "drop", "take up"]
 
 
 async def test_a_refused_heartbeat_of_a_former_epoch_is_not_reported_as_an_error_that_was_not_retrieved(

@@ -149,16 +149,40 @@ async def test_a_poll_ends_when_a_position_has_passed_batches_without_records(fe
     assert consumer.position(ONE) == 1
 
 
-async def test_partitions_assigned_during_leave_are_reported_as_revoked(
-    reader: GroupReader, membership: SimpleNamespace, callbacks: Callbacks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new, hangs = TopicPartition("a", 2), asyncio.Event()
+async def test_on_lost_may_close_its_consumer(reader: GroupReader, membership: SimpleNamespace) -> None:
+    async def lost(_: list[TopicPartition]) -> None:
+        await reader.stop()
+        stopped.set()
+
+    async def stop(*, commit: bool) -> None:
+        return
+
+    stopped, membership.stop = asyncio.Event(), stop
+    reader._callbacks = (None, None, lost)
+    reader.drop([ONE])
+    async with asyncio.timeout(5):
+        await stopped.wait()
+
+
+@pytest.fixture
+def assignable(reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> GroupReader:
+    """A reader that finds no committed offsets."""
 
     async def fetch(*_: Any, **__: Any) -> dict[TopicPartition, Any]:
         return {}
 
     async def start(where: TopicPartition, _: Any) -> Cursor:
         return Cursor(where, 0, topic_id="t", incarnation="i")
+
+    monkeypatch.setattr(reader, "fetch", fetch)
+    monkeypatch.setattr(reader, "_starts", start)
+    return reader
+
+
+async def test_partitions_assigned_during_leave_are_reported_as_revoked(
+    assignable: GroupReader, membership: SimpleNamespace, callbacks: Callbacks
+) -> None:
+    reader, new, hangs = assignable, TopicPartition("a", 2), asyncio.Event()
 
     async def assigned(partitions: list[TopicPartition]) -> None:
         await hangs.wait()
@@ -167,8 +191,6 @@ async def test_partitions_assigned_during_leave_are_reported_as_revoked(
     async def stop(*, commit: bool) -> None:
         taking.cancel()
 
-    monkeypatch.setattr(reader, "fetch", fetch)
-    monkeypatch.setattr(reader, "_starts", start)
     reader._callbacks = (assigned, callbacks.revoked, callbacks.lost)
     reader._announced.clear()
     membership.owned, membership.stop = frozenset(), stop
@@ -179,6 +201,69 @@ async def test_partitions_assigned_during_leave_are_reported_as_revoked(
     hangs.set()
     await stopping
     assert callbacks.all == [("assigned", [new]), ("revoked", [new])]
+
+
+async def test_a_leaving_consumer_gets_no_new_partitions(
+    assignable: GroupReader, membership: SimpleNamespace, callbacks: Callbacks
+) -> None:
+    """Its `on_revoked` may take long; the member may be fenced meanwhile, and join again."""
+    reader, commits = assignable, asyncio.Event()
+
+    async def revoked(partitions: list[TopicPartition]) -> None:
+        await commits.wait()
+        await callbacks.revoked(partitions)
+
+    async def stop(*, commit: bool) -> None:
+        taking.cancel()
+
+    reader._callbacks = (callbacks.assigned, revoked, callbacks.lost)
+    membership.stop = stop
+    stopping = asyncio.create_task(reader.stop())
+    await turns()
+    reader.drop([ONE, OTHER])
+    taking = asyncio.create_task(reader.take_up(frozenset({ONE})))
+    await turns()
+    commits.set()
+    await stopping
+    assert callbacks.all == [("revoked", [ONE, OTHER])]
+
+
+async def test_a_lost_partition_is_assigned_again_after_the_end_of_on_lost(
+    assignable: GroupReader, callbacks: Callbacks
+) -> None:
+    reader, ends = assignable, asyncio.Event()
+
+    async def lost(partitions: list[TopicPartition]) -> None:
+        await ends.wait()
+        await callbacks.lost(partitions)
+
+    reader._callbacks = (callbacks.assigned, callbacks.revoked, lost)
+    reader.drop([ONE])
+    taking = asyncio.create_task(reader.take_up(frozenset({ONE})))
+    await turns()
+    assert callbacks.all == []
+    ends.set()
+    await taking
+    assert callbacks.all == [("lost", [ONE]), ("assigned", [ONE])]
+
+
+async def test_a_partition_is_lost_after_the_end_of_on_assigned(assignable: GroupReader, callbacks: Callbacks) -> None:
+    reader, ends = assignable, asyncio.Event()
+
+    async def assigned(partitions: list[TopicPartition]) -> None:
+        await ends.wait()
+        await callbacks.assigned(partitions)
+
+    reader._callbacks = (assigned, callbacks.revoked, callbacks.lost)
+    reader._announced.clear()
+    taking = asyncio.create_task(reader.take_up(frozenset({ONE})))
+    await turns()
+    reader.drop([ONE])
+    await turns()
+    ends.set()
+    await taking
+    await turns()
+    assert callbacks.all == [("assigned", [ONE]), ("lost", [ONE])]
 
 
 async def test_manual_and_member_commits_share_one_sequence(
