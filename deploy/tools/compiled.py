@@ -18,6 +18,7 @@ from typing import Final
 MODULES: Final = (
     "tidemark.client.producing.accumulator",
     "tidemark.client.producing.batching",
+    "tidemark.client.producing.lanes",
     "tidemark.client.producing.splitting",
     "tidemark.client.producing.typed_format",
     "tidemark.client.producing.typed_formats",

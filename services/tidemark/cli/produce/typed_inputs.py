@@ -11,6 +11,7 @@ import csv
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import chain
 from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -342,7 +343,7 @@ class TypedInput:
         if values:
             times = pa.array(stamps, TIMESTAMP_TYPE) if any(stamp is not None for stamp in stamps) else None
             yield self._with_system(
-                self._rows.columns(values),
+                self._rows.columns(list(chain.from_iterable(values))),
                 times,
                 pa.array(headers, HEADERS_TYPE) if any(headers) else None,
                 pa.array(deleted) if any(deleted) else None,

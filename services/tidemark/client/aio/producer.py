@@ -21,9 +21,10 @@ from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.producing import dropped_producers, typed_format
 from tidemark.client.producing import table as tables
-from tidemark.client.producing.accumulator import checked_partition
+from tidemark.client.producing.accumulator import Accumulator, checked_partition
 from tidemark.client.producing.arguments import Timestamp, checked
 from tidemark.client.producing.batching import SendHandle, TableHandle
+from tidemark.client.producing.lanes import BytesLane, Lane, Lanes, RowLane
 from tidemark.client.producing.metrics import ProducerMetrics
 from tidemark.client.producing.partitioner import Partitioner, partition_of, partitions_of
 from tidemark.client.producing.sender import Sender
@@ -35,6 +36,7 @@ from tidemark.client.settings import ProducerOptions, producer_settings
 from tidemark.client.transactions.coordinator import TransactionCoordinator
 from tidemark.client.transactions.producer_transactions import ProducerTransactions
 from tidemark.client.typed.topic_schemas import SchemaPendingError
+from tidemark.core.cluster_view import TopicView
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
@@ -108,7 +110,9 @@ class Producer(Lifecycle):
             tls=Credentials(tls, token_file),
             client_id=self.settings.client_id,
         )
-        self._formats = TypedFormats(self.cluster)
+        self.lanes = Lanes()
+        self.cluster.listen(self.lanes.forget)
+        self._formats = TypedFormats(self.cluster, self.lanes.forget)
         self._sender: Sender | None = None
         self._transactions: ProducerTransactions | None = None
         self._closing = asyncio.Lock()
@@ -140,6 +144,7 @@ class Producer(Lifecycle):
         timeout_s = delivery_s + _TICK_SLACK_S if timeout_s is None else seconds("timeout_s", timeout_s)
         async with self._closing:
             sender, self._sender = self._sender, None
+            self.lanes.forget()
             transactions, self._transactions = self._transactions, None
             if self._forgotten is not None:
                 self._forgotten.detach()
@@ -225,6 +230,11 @@ class Producer(Lifecycle):
         stamp_us, partition = checked(timestamp_us, partition)
         if self.serializes:
             key, value = self.serialized(key, value)
+        lane = self.lanes.now.get(topic)
+        if lane is not None and headers is None and stamp_us is None and partition is None:
+            handle = lane.send(key, value)
+            if handle is not None:
+                return handle
         handle = self.send_now(topic, value, key, headers, stamp_us, partition)
         if handle is not None:
             return handle
@@ -260,10 +270,12 @@ class Producer(Lifecycle):
 
         A record that does not fit its schema waits, too: for a look whether the schema has a newer version.
         """
+        lanes = self.lanes.now
         sender, view = self._sender, self.cluster.topic_now(topic)
         if sender is None or view is None:
             return None
         accumulator, count = sender.accumulator, view.count if view.partitions else 0
+        self._open_lane(lanes, view, accumulator)
         if accumulator.is_full or count == 0 or (partition is not None and not 0 <= partition < count):
             return None
         try:
@@ -288,6 +300,18 @@ class Producer(Lifecycle):
             if error.code is ErrorCode.SCHEMA_MISMATCH:
                 return None
             raise
+
+    def _open_lane(self, lanes: dict[str, Lane], view: TopicView, accumulator: Accumulator) -> None:
+        """Add the topic's lane to `lanes`, which were the current ones before the view was read."""
+        topic = view.topic
+        if topic in lanes or self._partitioner is not None or not view.partitions:
+            return
+        if not view.schema_version:
+            lanes[topic] = BytesLane(accumulator, topic, view.count)
+            return
+        typed = self._formats.current(topic, view.topic_id)
+        if typed is not None:
+            lanes[topic] = RowLane(accumulator, typed, view.count)
 
     async def send_many(self, topic: str, records: Iterable[tuple[Any, Any]]) -> list[SendHandle]:
         """Call `send` for each record.

@@ -19,13 +19,14 @@ from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES, RECORD_OVER
 from tidemark.client.producing.partitioner import Partitioner
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.record_rows import CheckedRow
+from tidemark.client.typed.record_values import Deletion
 from tidemark.client.typed.topic_schemas import TopicPendingError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
 RECORD_BYTES_MAX: Final = 8 << 20
 """Largest record: the limit of a request, whatever max.message.bytes of the topic is."""
-_TYPED: Final = "typed"
+TYPED: Final = "typed"
 
 
 class Accumulator:
@@ -55,20 +56,20 @@ class Accumulator:
     ) -> None:
         self._typed = typed
         self._partitioner = partitioner
-        self._rows_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
-        self._buffer_bytes = buffer_bytes
+        self.rows_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
+        self.buffer_bytes = buffer_bytes
         self._delivery_timeout_s = delivery_timeout_s
         self._wake = wake
         self.home: int | None = None
         """Id of the thread that resolves the batches."""
-        self._open: dict[tuple[Any, ...], PendingBatch] = {}
-        """By (topic, index), of typed records by (topic, index, _TYPED)."""
+        self.open: dict[tuple[Any, ...], PendingBatch] = {}
+        """By (topic, index), of typed records by (topic, index, TYPED)."""
         self._closed_batches: deque[PendingBatch] = deque()
-        self._sticky: dict[str, int] = {}
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        self.sticky: dict[str, int] = {}
+        self.lock = threading.Lock()
+        self._room = threading.Condition(self.lock)
         self._ended = False
-        self._refusal: TidemarkError | None = None
+        self.refusal: TidemarkError | None = None
         """Raised by every call that adds records; a copy, since a shared error would collect tracebacks."""
         self.buffered_bytes = 0
         self.waited_s = 0.0
@@ -112,13 +113,13 @@ class Accumulator:
             size_bytes += headers_bytes(headers)
         if size_bytes > RECORD_BYTES_MAX:
             raise _too_large(size_bytes)
-        self._lock.acquire()  # `with` costs 0.1 us more for each record
+        self.lock.acquire()  # `with` costs 0.1 us more for each record
         try:
-            if self._refusal is not None:
-                raise copy(self._refusal)
-            index = self._sticky.get(topic, -1) if partition is None else partition
-            batch = self._open.get((topic, index))
-            fresh = batch is None or index >= partitions or batch.size_bytes + size_bytes > self._rows_bytes
+            if self.refusal is not None:
+                raise copy(self.refusal)
+            index = self.sticky.get(topic, -1) if partition is None else partition
+            batch = self.open.get((topic, index))
+            fresh = batch is None or index >= partitions or batch.size_bytes + size_bytes > self.rows_bytes
             if batch is None or fresh:
                 self._check_bytes(topic)
                 batch = self._batch_for(topic, partition, partitions, size_bytes)
@@ -126,7 +127,7 @@ class Accumulator:
             self.buffered_bytes += size_bytes
             handle = batch.add(key, value, timestamp_us, headers)
         finally:
-            self._lock.release()
+            self.lock.release()
         if fresh:
             self._wake()
         return handle
@@ -176,20 +177,20 @@ class Accumulator:
             timestamp_us = None  # that of the row counts
         elif timestamp_us is None:
             timestamp_us = time.time_ns() // 1000
-        self._lock.acquire()  # `with` costs 0.1 us more for each record
+        self.lock.acquire()  # `with` costs 0.1 us more for each record
         try:
-            if self._refusal is not None:
-                raise copy(self._refusal)
-            index = self._sticky.get(topic, -1) if partition is None else partition
-            batch = self._open.get((topic, index, _TYPED))
-            fresh = batch is None or batch.format is not typed or batch.size_bytes + size_bytes > self._rows_bytes
+            if self.refusal is not None:
+                raise copy(self.refusal)
+            index = self.sticky.get(topic, -1) if partition is None else partition
+            batch = self.open.get((topic, index, TYPED))
+            fresh = batch is None or batch.format is not typed or batch.size_bytes + size_bytes > self.rows_bytes
             if batch is None or fresh or index >= partitions:
                 batch = self._batch_for(topic, partition, partitions, size_bytes, typed)
             batch.size_bytes += size_bytes
             self.buffered_bytes += size_bytes
-            handle = batch.add_row(values, timestamp_us, headers)
+            handle = batch.add_row(values, timestamp_us, headers, deletes=type(values) is Deletion)
         finally:
-            self._lock.release()
+            self.lock.release()
         if fresh:
             self._wake()
         return handle
@@ -218,23 +219,23 @@ class Accumulator:
         batch_format: BatchFormat = BYTES,
     ) -> PendingBatch:
         """Return an open batch with room for a record; closes a full batch and opens a new one if necessary."""
-        kind = () if batch_format is BYTES else (_TYPED,)
+        kind = () if batch_format is BYTES else (TYPED,)
         index = self._sticky_partition(topic, partitions, kind) if partition is None else partition
         where = (topic, index, *kind)
-        batch = self._open.get(where)
+        batch = self.open.get(where)
         if batch is not None and batch.format is not batch_format:
-            self._closed_batches.append(self._open.pop(where))
+            self._closed_batches.append(self.open.pop(where))
             batch = None
-        if batch is not None and batch.size_bytes + size_bytes > self._rows_bytes:
-            self._closed_batches.append(self._open.pop(where))
+        if batch is not None and batch.size_bytes + size_bytes > self.rows_bytes:
+            self._closed_batches.append(self.open.pop(where))
             batch = None
             if partition is None:
                 index = self._next_sticky(topic, partitions)
                 where = (topic, index, *kind)
-                batch = self._open.get(where)
+                batch = self.open.get(where)
         if batch is None:
             now_s = time.monotonic()
-            batch = self._open[where] = PendingBatch(
+            batch = self.open[where] = PendingBatch(
                 TopicPartition(topic, index),
                 opened_s=now_s,
                 deadline_s=now_s + self._delivery_timeout_s,
@@ -268,11 +269,11 @@ class Accumulator:
         )
         batch.timestamps_us = [] if timestamp_us is None else [timestamp_us]
         batch.home = self.home
-        with self._lock:
-            if self._refusal is not None:
-                raise copy(self._refusal)
-            for where in (partition, (*partition, _TYPED)):
-                before = self._open.pop(where, None)
+        with self.lock:
+            if self.refusal is not None:
+                raise copy(self.refusal)
+            for where in (partition, (*partition, TYPED)):
+                before = self.open.pop(where, None)
                 if before is not None:
                     self._closed_batches.append(before)
             self._closed_batches.append(batch)
@@ -282,52 +283,52 @@ class Accumulator:
 
     def sticky_partition(self, topic: str, partitions: int) -> int:
         """Return the next partition for a batch without keys."""
-        with self._lock:
+        with self.lock:
             return self._next_sticky(topic, partitions)
 
     def take_closed(self, is_due: Callable[[PendingBatch], bool]) -> list[PendingBatch]:
         """Remove and return the batches to send, in order: closed batches, and open ones that are due."""
-        with self._lock:
+        with self.lock:
             taken = list(self._closed_batches)
             self._closed_batches.clear()
-            due = [where for where, batch in self._open.items() if is_due(batch)]
-            taken.extend(self._open.pop(where) for where in due)
+            due = [where for where, batch in self.open.items() if is_due(batch)]
+            taken.extend(self.open.pop(where) for where in due)
         return taken
 
     def oldest_opened_s(self) -> float | None:
         """Return the time at which the oldest open batch was opened; None without one."""
-        with self._lock:
-            return min((batch.opened_s for batch in self._open.values()), default=None)
+        with self.lock:
+            return min((batch.opened_s for batch in self.open.values()), default=None)
 
     def end(self) -> None:
         """Refuse records from now on, and wake the threads that wait for room."""
-        with self._lock:
+        with self.lock:
             self._ended = True
-            self._refusal = TidemarkError(ErrorCode.CLIENT_CLOSED, "this producer is closed")
+            self.refusal = TidemarkError(ErrorCode.CLIENT_CLOSED, "this producer is closed")
             self._room.notify_all()
 
     def refuse(self, error: TidemarkError) -> None:
         """Raise this error for every record from now on, until `admit`."""
-        with self._lock:
+        with self.lock:
             if not self._ended:
-                self._refusal = error
+                self.refusal = error
 
     def admit(self) -> None:
         """Take records again after `refuse`, unless the producer is closed."""
-        with self._lock:
+        with self.lock:
             if not self._ended:
-                self._refusal = None
+                self.refusal = None
 
     def release(self, size_bytes: int) -> None:
         """Subtract the bytes of a batch with an outcome."""
-        with self._lock:
+        with self.lock:
             self.buffered_bytes -= size_bytes
             self._room.notify_all()
 
     @property
     def is_full(self) -> bool:
         """Whether `buffer_bytes` are buffered."""
-        return self.buffered_bytes >= self._buffer_bytes
+        return self.buffered_bytes >= self.buffer_bytes
 
     def wait_for_room(self, timeout_s: float) -> None:
         """Block until the buffer has room; raises REQUEST_TIMED_OUT. Not for the client's event loop."""
@@ -342,20 +343,20 @@ class Accumulator:
         """Make the error of a send whose wait for room timed out."""
         return TidemarkError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"{self._buffer_bytes} bytes were buffered without acknowledgement for {timeout_s:.0f} s: "
+            f"{self.buffer_bytes} bytes were buffered without acknowledgement for {timeout_s:.0f} s: "
             f"the cluster is too slow, or does not answer",
         )
 
     def _sticky_partition(self, topic: str, partitions: int, kind: tuple[str, ...]) -> int:
-        partition = self._sticky.get(topic, -1)
-        if 0 <= partition < partitions and (topic, partition, *kind) in self._open:
+        partition = self.sticky.get(topic, -1)
+        if 0 <= partition < partitions and (topic, partition, *kind) in self.open:
             return partition
         return self._next_sticky(topic, partitions)
 
     def _next_sticky(self, topic: str, partitions: int) -> int:
-        before = self._sticky.get(topic)
+        before = self.sticky.get(topic)
         partition = hash((topic, id(self))) % partitions if before is None else (before + 1) % partitions
-        self._sticky[topic] = partition
+        self.sticky[topic] = partition
         return partition
 
 

@@ -22,8 +22,9 @@ class BatchFormat(Protocol):
         values: Sequence[Any],
         timestamps_us: list[int],
         headers: Sequence[Headers | None] | None,
+        deleted: Sequence[bool] | None = None,
     ) -> pa.RecordBatch:
-        """The Arrow rows of records that were sent one by one."""
+        """The Arrow rows of records that were sent one by one; the arguments are attributes of `PendingBatch`."""
         ...
 
     def build(
@@ -58,6 +59,7 @@ class BytesFormat:
         values: Sequence[Any],
         timestamps_us: list[int],
         headers: Sequence[Headers | None] | None,
+        deleted: Sequence[bool] | None = None,
     ) -> pa.RecordBatch:
         """See BatchFormat."""
         some_keys = None if keys.count(None) == len(keys) else keys

@@ -47,6 +47,8 @@ class PendingBatch:
         opened_s: time of the first record, by time.monotonic().
         deadline_s: time at which the batch expires, by time.monotonic().
         format: how the records become bytes.
+        values: of the records; of a typed topic those of each column, one record after another: no object for a record.
+        deleted: of typed records, whether each deletes the earlier rows of its key; None: none does.
         rows: Arrow rows of the batch; None until the batch is built, unless it was made of rows.
         data: the sealed batch, with its sequence; None until it is built.
         in_doubt: an attempt without a response may have been appended (rule P4). Once true, it stays true.
@@ -56,7 +58,7 @@ class PendingBatch:
         home: id of the thread whose event loop resolves the batch, and must not wait for it; None: any may wait.
     """
 
-    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_outcomes", "_waiters", "attempt", "base_sequence", "count", "data", "deadline_s", "format", "headers", "home", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
+    __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_outcomes", "_waiters", "attempt", "base_sequence", "count", "data", "deadline_s", "deleted", "format", "headers", "home", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class PendingBatch:
         self.values: list[Any] = []
         self.timestamps_us: list[int] = []
         self.headers: list[Headers | None] | None = None
+        self.deleted: list[bool] | None = None
         self.rows = rows
         self.count = 0 if rows is None else rows.num_rows
         self.size_bytes = 0 if rows is None else rows.nbytes
@@ -107,11 +110,17 @@ class PendingBatch:
         handle._batch, handle._index = self, index
         return handle
 
-    def add_row(self, values: Any, timestamp_us: int | None, headers: Headers | None) -> SendHandle:
+    def add_row(
+        self, values: Sequence[Any], timestamp_us: int | None, headers: Headers | None, *, deletes: bool = False
+    ) -> SendHandle:
         """Append a checked row of a typed topic, whose columns hold the key; a timestamp of None is among them, too."""
         index = self.count
         self.count = index + 1
-        self.values.append(values)
+        self.values += values
+        if deletes and self.deleted is None:
+            self.deleted = [False] * index
+        if self.deleted is not None:
+            self.deleted.append(deletes)
         if timestamp_us is not None:
             self.timestamps_us.append(timestamp_us)
         if headers is not None and self.headers is None:
@@ -125,7 +134,7 @@ class PendingBatch:
     def take_rows(self) -> pa.RecordBatch:
         """Return the rows, as the format has them; no record may be added afterwards."""
         if self.rows is None:
-            self.rows = self.format.rows(self.keys, self.values, self.timestamps_us, self.headers)
+            self.rows = self.format.rows(self.keys, self.values, self.timestamps_us, self.headers, self.deleted)
             self.keys, self.values, self.headers = [], [], None
         return self.rows
 

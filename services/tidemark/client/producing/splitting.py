@@ -40,7 +40,9 @@ class Piece(PendingBatch):
             self.timestamps_us = batch.timestamps_us[:1]  # for rows that have none of their own
         else:
             self.count = end - first
-            self.keys, self.values = batch.keys[first:end], batch.values[first:end]
+            width = len(batch.values) // batch.count
+            self.keys, self.values = batch.keys[first:end], batch.values[first * width : end * width]
+            self.deleted = None if batch.deleted is None else batch.deleted[first:end]
             self.timestamps_us = batch.timestamps_us[first:end]
             self.headers = None if batch.headers is None else batch.headers[first:end]
         # The pieces have the bytes of the batch between them, whatever their own size: the buffer gets these back.

@@ -12,7 +12,6 @@ from tidemark.client.producing.partitioner import hash_of
 from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.client.typed.record_rows import RecordRows, Values
-from tidemark.client.typed.record_values import Deletion
 from tidemark.client.typed.table_columns import fitted
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.typed_layout import layout_of
@@ -50,7 +49,7 @@ class TypedFormat:
         self.records = RecordRows(topic, schema)
         self._layout = layout_of(schema)
         self.has_event_time = schema.event_time is not None
-        self._hashes: dict[Any, int] = {}
+        self.hashes: dict[Any, int] = {}
         """Hash of the key by the values of its columns, of which equal ones have equal key bytes."""
 
     # -- the format of a batch -----------------------------------------------------------------------------------------
@@ -61,6 +60,7 @@ class TypedFormat:
         values: Sequence[Any],
         timestamps_us: list[int],
         headers: Sequence[Headers | None] | None,
+        deleted: Sequence[bool] | None = None,
     ) -> pa.RecordBatch:
         """Rows of checked records, with system columns; `timestamps_us` becomes that of their event time."""
         columns = self.records.columns(values)
@@ -75,9 +75,9 @@ class TypedFormat:
         if headers is not None:
             flags |= HAS_HEADERS
             system.append(pa.array(headers, HEADERS_TYPE))
-        if Deletion in set(map(type, values)):
+        if deleted is not None and any(deleted):
             flags |= HAS_TOMBSTONES
-            system.append(pa.array([type(row) is Deletion for row in values], pa.bool_()))
+            system.append(pa.array(deleted, pa.bool_()))
         return pa.RecordBatch.from_arrays([*system, *columns], schema=self._layout.arrangement(flags).schema)
 
     def partition_of(self, values: Values, partitions: int) -> int | None:
@@ -85,11 +85,11 @@ class TypedFormat:
         chosen = self.records.key_values(values)
         if chosen is None:
             return None
-        found = self._hashes.get(chosen)
+        found = self.hashes.get(chosen)
         if found is None:
-            if len(self._hashes) >= _HASHES_MAX:
-                self._hashes.clear()
-            found = self._hashes[chosen] = hash_of(self.records.key(values) or b"")
+            if len(self.hashes) >= _HASHES_MAX:
+                self.hashes.clear()
+            found = self.hashes[chosen] = hash_of(self.records.key(values) or b"")
         return found % partitions
 
     def build(

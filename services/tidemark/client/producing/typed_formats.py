@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.topic_schemas import TopicSchemas
@@ -13,10 +15,14 @@ class TypedFormats:
 
     Attributes:
         schemas: the versions that are known.
+
+    Args:
+        cluster: metadata.
+        on_change: called with a topic when new versions of its schema are known.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.schemas = TopicSchemas(cluster)
+    def __init__(self, cluster: Cluster, on_change: Callable[[str], None] = lambda topic: None) -> None:
+        self.schemas = TopicSchemas(cluster, on_change)
         cluster.listen(self.schemas.in_background)
         self._formats: dict[str, TypedFormat] = {}
 

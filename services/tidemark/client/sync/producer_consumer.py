@@ -93,6 +93,7 @@ class Producer(SyncClient[AsyncProducer]):
         )
         producer.reports_drop = False
         self._delivery_s = producer.settings.delivery_timeout_ms / 1000
+        self._lanes = producer.lanes
         super().__init__(producer, call_s=self._delivery_s)
         unclosed.add(producer, self._background)
         # Without a reference to this object: an object that is not closed can be collected.
@@ -133,12 +134,16 @@ class Producer(SyncClient[AsyncProducer]):
         """
         if self._background.forked:
             raise forked()
-        stamp_us = None
-        if timestamp_us is not None or partition is not None:
-            stamp_us, partition = checked(timestamp_us, partition)
         producer = self._client
         if producer.serializes:
             key, value = producer.serialized(key, value)
+        if headers is None and timestamp_us is None and partition is None:
+            lane = self._lanes.now.get(topic)
+            if lane is not None:
+                handle = lane.send(key, value)
+                if handle is not None:
+                    return handle
+        stamp_us, partition = checked(timestamp_us, partition)
         handle = producer.send_now(topic, value, key, headers, stamp_us, partition)
         if handle is not None:
             return handle

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of a typed topic, one by one: checked when they are sent, built into columns a batch at a time.
 
-A record costs a look-up of its values and one of their types. The checks that remain for a combination of types are
-found once. All integers of a record are checked by one call, and all its texts: `struct` refuses an integer out of
-range, UTF-8 refuses half a surrogate pair. Only a record that these refuse is checked column by column, for its error.
+A record costs a look-up of its values and one call of a function that is generated for their types. All integers of a
+record are checked by one call, and all its texts: `struct` refuses an integer out of range, UTF-8 refuses half a
+surrogate pair. Only a record that these refuse is checked column by column, for its error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
@@ -38,7 +38,6 @@ from tidemark.record.typed.key_bytes import key_encoder
 
 _PLANS_MAX: Final = 1_000
 """Combinations of types that are remembered."""
-_VALIDITY_BYTES: Final = 1
 _STRUCT_CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 Values = tuple[Any, ...]
@@ -49,41 +48,31 @@ CheckedRow = tuple[Values, int]
 """A record that fits its schema version, and about its share of a batch in bytes; a plain tuple is made fastest."""
 
 
-class _NoTimeZoneError(Exception):
-    """A datetime has no time zone, and its column needs one."""
-
-
-_join: Final = "".join
-_MISFITS: Final = (struct.error, UnicodeEncodeError, _NoTimeZoneError)
+SizeOf = Callable[[Values], int | None]
+"""About the bytes of values in a batch, without those of other columns than texts and numbers; None: a check fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The work that remains for records whose values have these types.
+    """The checks of records whose values have certain types.
 
     Attributes:
-        kinds: the types, in the order of the columns.
-        fixed_bytes: about the bytes of a record without `texts` and `sized`.
-        integers: picks the values of class int.
-        pack: takes `integers`; raises struct.error for one out of range.
-        texts: picks the values of class str.
-        instants: places of datetimes that need a time zone.
+        size_of: checks the types, the integers, the texts and the datetimes.
         is_whole: whether these checks are all the work.
         converts: of the other values that need a check.
         sized: places of the other values of any length.
         all_converts: of every value that needs a check, for the error.
     """
 
-    kinds: list[type]
-    fixed_bytes: int
-    integers: Callable[[Values], Values]
-    pack: Callable[..., bytes]
-    texts: Callable[[Values], Values]
-    instants: tuple[int, ...]
+    size_of: SizeOf
     is_whole: bool
     converts: tuple[tuple[int, Convert], ...]
     sized: tuple[int, ...]
     all_converts: tuple[tuple[int, Convert], ...]
+
+
+def _unknown(values: Values) -> int | None:
+    return None
 
 
 class RecordRows:
@@ -102,7 +91,8 @@ class RecordRows:
         self._items = _getter(operator.itemgetter, self._names)
         self._count = len(self._names)
         self._plans: dict[tuple[type, ...], _Plan] = {}
-        self._last: _Plan | None = None
+        self._size_of: SizeOf = _unknown
+        """That of the plan used last, if the plan is whole."""
         self._getters: dict[type, Callable[[Any], Values]] = {}
         places = [self._names.index(column.name) for column in schema.key_columns]
         self._key = None if not places else key_encoder([arrow_type(column.type) for column in schema.key_columns])
@@ -166,20 +156,20 @@ class RecordRows:
                 values = self._completed(record)
         else:
             values = self._values_of(record)
-        kinds = [*map(type, values)]
-        plan = self._last
-        if plan is None or plan.kinds != kinds:
-            plan = self._last = self._plans.get(tuple(kinds)) or self._plan(kinds)
-        try:
-            plan.pack(*plan.integers(values))
-            for at in plan.instants:
-                if values[at].tzinfo is None:
-                    raise _NoTimeZoneError
-            text = _join(plan.texts(values))
-            size = plan.fixed_bytes + (len(text) if text.isascii() else len(text.encode()))
-        except _MISFITS:
+        size = self._size_of(values)
+        return self.fit_values(values) if size is None else (values, size)
+
+    def fit_values(self, values: Values) -> CheckedRow:
+        """As `fit`, for one value of each column, of any types."""
+        kinds = (*map(type, values),)
+        plan = self._plans.get(kinds) or self._plan(kinds)
+        size = plan.size_of(values)
+        if size is None:
             return self._converted(values, plan, plan.all_converts, 0)
-        return (values, size) if plan.is_whole else self._converted(values, plan, plan.converts, size)
+        if not plan.is_whole:
+            return self._converted(values, plan, plan.converts, size)
+        self._size_of = plan.size_of
+        return values, size
 
     def key(self, values: Values) -> bytes | None:
         """The key bytes of a checked record; None for a topic without key columns."""
@@ -187,10 +177,11 @@ class RecordRows:
             return None
         return self._key([values[place] for place in self._key_places])
 
-    def columns(self, rows: Sequence[Values]) -> list[pa.Array[Any]]:
-        """The arrays of checked records, in the order of the schema's columns."""
+    def columns(self, values: Sequence[Any]) -> list[pa.Array[Any]]:
+        """The arrays of the values of checked records, one record after another, in the order of the columns."""
+        count = self._count
         try:
-            return [array_of(values, made) for values, made in zip(zip(*rows, strict=True), self.types, strict=True)]
+            return [array_of(values[at::count], made) for at, made in enumerate(self.types)]
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise TidemarkError(
                 ErrorCode.SCHEMA_MISMATCH,
@@ -210,9 +201,8 @@ class RecordRows:
             raise misfit.below(self._names[at]) from None
         return tuple(changed), fixed_bytes + sum(size_bytes(changed[at]) for at in plan.sized)
 
-    def _plan(self, kinds: list[type]) -> _Plan:
-        integers, texts, instants, converts, sized = [], [], [], [], []
-        all_converts, codes, fixed = [], "", 0
+    def _plan(self, kinds: tuple[type, ...]) -> _Plan:
+        converts, sized, all_converts = [], [], []
         for at, (column, kind) in enumerate(zip(self._columns, kinds, strict=True)):
             try:
                 convert = converter(column, kind)
@@ -220,33 +210,14 @@ class RecordRows:
                 raise misfit.below(column.name) from None
             if convert is not None:
                 all_converts.append((at, convert))
-            fixed += _VALIDITY_BYTES + _width_bytes(column)
-            stored = plain_type(column.type)
-            if kind is int and stored in INT_BITS:
-                integers.append(at)
-                codes += _STRUCT_CODES[INT_BITS[stored]]
-            elif kind is str and stored is Primitive.STRING:
-                texts.append(at)
-            elif kind is datetime and stored is Primitive.TIMESTAMP:
-                instants.append(at)
-            elif convert is not None:
-                converts.append((at, convert))
+                if not _is_generated(column, kind):
+                    converts.append((at, convert))
             if kind is not type(None) and kind is not str and _is_of_any_length(column):
                 sized.append(at)
-        plan = _Plan(
-            kinds,
-            fixed,
-            _picker(integers),
-            struct.Struct(f"={codes}").pack,
-            _picker(texts),
-            tuple(instants),
-            not converts and not sized,
-            tuple(converts),
-            tuple(sized),
-            tuple(all_converts),
-        )
+        size_of = _generated(self._columns, kinds)
+        plan = _Plan(size_of, not converts and not sized, tuple(converts), tuple(sized), tuple(all_converts))
         if len(self._plans) < _PLANS_MAX:
-            self._plans[tuple(kinds)] = plan
+            self._plans[kinds] = plan
         return plan
 
     def _values_of(self, record: Any) -> Values:
@@ -280,10 +251,52 @@ def _no_key(values: Values) -> None:
     return None
 
 
-def _picker(places: Sequence[int]) -> Callable[[Values], Values]:
-    if not places:
-        return lambda values: ()
-    return _getter(operator.itemgetter, places)
+def _is_generated(column: Column, kind: type) -> bool:
+    """Whether `_generated` has the whole check of values of this type."""
+    stored = plain_type(column.type)
+    return (
+        (kind is int and stored in INT_BITS)
+        or (kind is str and stored is Primitive.STRING)
+        or (kind is datetime and stored is Primitive.TIMESTAMP)
+    )
+
+
+def _generated(columns: Sequence[Column], kinds: Sequence[type]) -> SizeOf:
+    """The function for values of these types, with one local name for each column: no loop, and no list of types."""
+    places: dict[type, list[int]] = {}
+    integers, texts, instants, codes = [], [], [], "="
+    for at, (column, kind) in enumerate(zip(columns, kinds, strict=True)):
+        places.setdefault(kind, []).append(at)
+        if not _is_generated(column, kind):
+            continue
+        if kind is int:
+            integers.append(f"v{at}")
+            codes += _STRUCT_CODES[INT_BITS[cast(Primitive, plain_type(column.type))]]
+        elif kind is str:
+            texts.append(f"{{v{at}}}")
+        else:
+            instants.append(f"v{at}.tzinfo is None")
+    names: dict[str, Any] = {"pack": struct.Struct(codes).pack, "MISFITS": (struct.error, UnicodeEncodeError)}
+    wrong = []
+    for index, (kind, of_kind) in enumerate(places.items()):
+        names[f"kind_{index}"] = kind
+        wrong.append(f"not {' is '.join(f'type(v{at})' for at in of_kind)} is kind_{index}")
+    fixed_bytes = -(sum(_width_bits(column) + column.nullable for column in columns) // -8)
+    source = f"""
+def size_of(values):
+    {", ".join(f"v{at}" for at in range(len(kinds)))}, = values
+    if {" or ".join(wrong + instants)}:
+        return None
+    try:
+        pack({", ".join(integers)})
+        text = f"{"".join(texts)}"
+        return {fixed_bytes} + (len(text) if text.isascii() else len(text.encode()))
+    except MISFITS:
+        return None
+"""
+    exec(source, names)
+    found: SizeOf = names["size_of"]
+    return found
 
 
 def _getter(make: Any, names: Sequence[Any]) -> Callable[[Any], Values]:
@@ -298,9 +311,9 @@ def _is_of_any_length(column: Column) -> bool:
     return bool(children(column.type)) or plain_type(column.type) in (Primitive.STRING, Primitive.BINARY)
 
 
-def _width_bytes(column: Column) -> int:
+def _width_bits(column: Column) -> int:
     made: Any = arrow_type(column.type)
     try:
-        return int(made.bit_width // 8)
+        return int(made.bit_width)
     except ValueError:
-        return 4
+        return 32  # the end of a value in the column's content

@@ -23,7 +23,7 @@ from tidemark.client.typed.record_values import EPOCH
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import OFFSET_SCHEMA
 
-from tests.unit.client.typed.samples import FLIGHTS, sealed
+from tests.unit.client.typed.samples import FLIGHTS, from_checked, sealed
 
 
 def batch(
@@ -204,7 +204,7 @@ def test_a_deleted_row_is_null_and_no_row_of_a_table() -> None:
     typed = TypedFormat("flights", "id", FLIGHTS)
     row = {"carrier": "UA", "price": Decimal("1.5"), "scheduled_at": EPOCH, "tags": {"a": 1}}
     values = [typed.records.check(row)[0], typed.records.deletion("UA", 7)[0]]
-    stored = sealed(typed, typed.rows([None] * 2, values, [7, 7], None))
+    stored = sealed(typed, from_checked(typed, values))
     shown = {}
     for shape in Shape:
         reader = reader_of(options(output=shape), {1: FLIGHTS})

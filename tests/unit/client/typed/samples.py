@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 from tidemark.client.producing.typed_format import TypedFormat
+from tidemark.client.typed.record_rows import Values
+from tidemark.client.typed.record_values import Deletion
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import first_version
 from tidemark.core.schemas.model import ListOf, MapOf, Primitive, StructOf, TopicSchema, plain_type
@@ -31,8 +34,13 @@ def sealed(typed: TypedFormat, rows: pa.RecordBatch, codec: Codec = Codec.NONE, 
 
 def from_records(typed: TypedFormat, records: Sequence[Any]) -> pa.RecordBatch:
     """The rows of records that were sent one by one."""
-    values = [typed.records.check(record)[0] for record in records]
-    return typed.rows([None] * len(values), values, [7] * len(values), None)
+    return from_checked(typed, [typed.records.check(record)[0] for record in records])
+
+
+def from_checked(typed: TypedFormat, rows: Sequence[Values]) -> pa.RecordBatch:
+    """The rows of checked records, some of which may delete others."""
+    deleted = [type(row) is Deletion for row in rows]
+    return typed.rows([], list(chain.from_iterable(rows)), [7] * len(rows), None, deleted)
 
 
 def as_read(schema: TopicSchema, row: dict[str, Any], maps: Any = list) -> dict[str, Any]:

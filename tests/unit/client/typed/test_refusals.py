@@ -27,7 +27,7 @@ from tidemark.core.schemas.evolution import first_version
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.unit.client.typed.samples import FLIGHTS, from_records, sealed
+from tests.unit.client.typed.samples import FLIGHTS, from_checked, from_records, sealed
 from tests.unit.core.schemas.drafts import draft
 from tests.unit.core.schemas.rows import rows
 
@@ -219,7 +219,7 @@ def test_a_deletion_has_the_key_of_the_rows_that_it_deletes(key: Any) -> None:
     typed = TypedFormat("flights", "id", FLIGHTS)
     deleted, kept = typed.records.deletion(key, 7)[0], check(ROW)
     assert typed.records.key(deleted) == typed.records.key(kept) == b"UA"
-    sent = typed.rows([None] * 2, [deleted, kept], [7, 7], None)
+    sent = from_checked(typed, [deleted, kept])
     reader = BatchRows("flights", {1: FLIGHTS})
     stored = sealed(typed, sent)
     assert typed.read(stored.data).equals(sent)
@@ -245,7 +245,7 @@ def test_a_deletion_fits_any_schema() -> None:
         if schema.key:
             (record,) = rows(random, schema)[:1]
             key = {column.name: record[column.name] for column in schema.key_columns}
-            sent = typed.rows([None], [typed.records.deletion(key, 7)[0]], [7], None)
+            sent = from_checked(typed, [typed.records.deletion(key, 7)[0]])
             (found,) = typed_records("t", 0, BatchRows("t", {1: schema}).rows(sealed(typed, sent), 0, 0), None)
             assert (found.value, found.key) == (None, typed.records.key(typed.records.check(record)[0]))
 
