@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import pyspark
 import pytest
@@ -26,6 +25,22 @@ ROOT = Path(__file__).parents[2]
 
 _DEFAULTS = "spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC\n"
 """Queries on a few rows end before Java's optimizing compiler pays: without it they take a fifth less CPU time."""
+_certificate: dict[str, str] = {}
+"""Variables that name the client's certificate, once `cluster` has started."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Clients of a test use the certificate of `cluster`; pytest calls this for tests of this directory only."""
+    os.environ.update(_certificate)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    """Tests of other directories start clusters and clients without a certificate."""
+    yield
+    for name in _certificate:
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -88,14 +103,15 @@ def spark(spark_home: Path, spark_python: Path, cluster: LocalCluster) -> Iterat
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers, two controllers and an admin service. Records of the tests are years old: retention never runs.
 
-    The cluster is secure. Without other options clients use the certificate that the environment names from now on.
+    The cluster is secure. Without other options clients use the certificate that the environment names during tests.
     """
     broker = {"log.retention.check.interval.ms": "86400000", **AUTHORIZATION}
     settings = {"broker": broker, "admin": AUTHORIZATION}
     with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings, secure=True) as started:
         let_the_token_in(started)
-        with patch.dict(os.environ, zip(FILE_VARIABLES, started.client_files, strict=True)):
-            yield started
+        _certificate.update(zip(FILE_VARIABLES, started.client_files, strict=True))
+        os.environ.update(_certificate)
+        yield started
 
 
 @pytest.fixture
