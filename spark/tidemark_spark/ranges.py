@@ -161,6 +161,9 @@ def pack(
 ) -> list[list[OffsetRange]]:
     """Divide ranges among tasks: small ranges of one leader share a task, without fewer tasks than `min_partitions`.
 
+    Spark starts tasks in this order, so the largest come first: a core with the last task keeps others waiting less.
+    Tasks of about the same size stay in the order of their ranges.
+
     Args:
         ranges: ranges, none empty.
         options: options of the read.
@@ -181,7 +184,12 @@ def pack(
         task.append(part)
         if length < most:
             open_tasks[leader] = task, held + length
-    return tasks
+    return sorted(tasks, key=_size_class, reverse=True)
+
+
+def _size_class(task: Sequence[OffsetRange]) -> int:
+    """Logarithm of the number of offsets, to base 2."""
+    return sum(part.end - part.start for part in task).bit_length()
 
 
 def _range(options: ReadOptions, topic: str, partition: int, held: PartitionBounds, by_time: ByTime) -> OffsetRange:

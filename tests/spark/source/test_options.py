@@ -154,6 +154,13 @@ def test_tasks_share_small_ranges_of_one_leader_and_cover_each_range_once(
         assert len(task) == 1 or length <= min(SMALL_OFFSETS, most or SMALL_OFFSETS)
 
 
+def test_large_tasks_start_first_and_others_keep_their_order() -> None:
+    lengths = [60_000, 1_100, 250_000, 140_000, 50_000, 240_000]
+    ranges = [OffsetRange("flights", index, 0, length) for index, length in enumerate(lengths)]
+    tasks = pack(ranges, parse_options(FLIGHTS), lambda part: 0)
+    assert [one.partition for task in tasks for one in task] == [2, 3, 5, 0, 4, 1]
+
+
 def test_many_small_ranges_become_few_tasks() -> None:
     ranges = [OffsetRange("flights", index, 0, 20) for index in range(500)]
     few = pack(ranges, parse_options(FLIGHTS), lambda part: part.partition % 3)
