@@ -11,6 +11,8 @@ that version with Apache Kafka, if both are in .peers/ (`--fetch-peer` downloads
 - `write`: a quarter as many rows, acks=all, best of three.
 - `write_keyed`: the same, each row with its own key, whose hash chooses the partition.
 - `small_ranges_ms`: a count and the length of all values, of 20 records in each of 500 partitions; best of five.
+- `ceiling_of_batch_read_cold`, `ceiling_of_batch_read_warm`, `ceiling_of_stream_read`: these rates, as a share of those
+  of a source in Python that gives the same rows from memory, in sessions of its own after Tidemark's.
 - `microbatch_overhead_ms`: driver time of a micro-batch on a topic of 1,000 partitions (without its tasks), minus the
   same with Spark's `rate-micro-batch` source; median of ten.
 """
@@ -58,10 +60,10 @@ def run_job(python: Path | str, job: Path, task: Any, sink: str) -> Any:
         python: with PySpark.
         job: the job's file.
         task: its parameters, a dataclass.
-        sink: format of the sink or source; for "tidemark" the job imports what is here.
+        sink: format of the sink or source; for "tidemark" and "memory" the job imports what is here.
     """
     roots = [str(Path(__file__).resolve().parents[1] / name) for name in ("services", "spark")]
-    path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]) if sink == "tidemark" else ""
+    path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]) if sink in ("tidemark", "memory") else ""
     done = subprocess.run(
         [str(python), str(job), json.dumps(dataclasses.asdict(task))],
         env={**os.environ, "PYTHONPATH": path},
@@ -101,6 +103,20 @@ def ours(arguments: argparse.Namespace) -> dict[str, float]:
             streams=not arguments.batch_only,
         )
         return run(sys.executable, task)
+
+
+def ceiling(arguments: argparse.Namespace) -> dict[str, float]:
+    """Rates of reads of as many rows from memory."""
+    task = Task(
+        "memory",
+        {"records": str(arguments.records)},
+        SOURCE,
+        arguments.records,
+        "",
+        0,
+        streams=not arguments.batch_only,
+    )
+    return run(sys.executable, task)
 
 
 def theirs(arguments: argparse.Namespace) -> dict[str, float]:
@@ -145,6 +161,8 @@ def main() -> int:
         for name in names
         if name in found
     }
+    for name, rate in ceiling(arguments).items():
+        figures[f"ceiling_of_{name}"] = Figure(found[name] / rate, "of the ceiling")
     report("spark", figures)
     return 0
 

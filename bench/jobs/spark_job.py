@@ -13,10 +13,16 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 WARM_ROUNDS = 3
 SMALL_ROUNDS = 5
@@ -29,10 +35,10 @@ class Task:
     """The parameters of the measurement.
 
     Attributes:
-        format: the format of source and sink.
-        bootstrap: the option with the brokers' addresses.
+        format: the format of source and sink; "memory": `MemorySource`, which has no sink.
+        bootstrap: the option with the brokers' addresses; for "memory" the number of records.
         topic: the topic to read; it has `records`.
-        sink_topic: the topic that gets `write_rows` rows.
+        sink_topic: the topic that gets `write_rows` rows; "": reads only.
         wide_topic: a topic of many partitions with 1,000 records in partition 0 for each micro-batch; "": skip.
         small_topic: a topic of many partitions with few records each, `small_records` in all; "": skip.
         jars: jars for Spark.
@@ -50,6 +56,64 @@ class Task:
     small_records: int = 0
     jars: list[str] = field(default_factory=list)
     streams: bool = True
+
+
+class MemorySource(DataSource):
+    """Rows as the format "tidemark" reads them, from memory: the ceiling of a source in Python.
+
+    Spark gets the class by value: its methods use nothing of this module except `MemoryReader`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "memory"
+
+    def schema(self) -> str:
+        columns = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+        return f"{columns}, timestampType int"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return MemoryReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return MemoryStream(self.options, schema)
+
+
+class MemoryReader(DataSourceReader):
+    """A task for each of six partitions; each gives one batch of rows again and again."""
+
+    def __init__(self, options: MutableMapping[str, str], schema: StructType) -> None:
+        self.records = int(options["records"])
+        self.fields = schema
+
+    def partitions(self, *_: Any) -> Sequence[InputPartition]:
+        return [InputPartition(number) for number in range(6)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        rows, left = 1 << 14, self.records // 6 + (partition.value < self.records % 6)
+        schema = to_arrow_schema(self.fields, timezone="UTC")
+        values = {"value": bytes(100), "topic": "spark-source", "partition": partition.value, "timestampType": 0}
+        arrays = {name: pa.array([value] * rows, schema.field(name).type) for name, value in values.items()}
+        arrays["key"] = pa.nulls(rows, pa.binary())
+        arrays["offset"] = pa.array(range(rows), pa.int64())
+        arrays["timestamp"] = pa.array(range(rows), pa.int64()).cast(schema.field("timestamp").type)
+        batch = pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+        while left > 0:
+            yield batch.slice(0, min(rows, left))
+            left -= rows
+
+
+class MemoryStream(MemoryReader, DataSourceStreamReader):
+    """The same rows as one micro-batch."""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"records": 0}
+
+    def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"records": self.records}
 
 
 def session(jars: list[str]) -> SparkSession:
@@ -124,10 +188,15 @@ def driver_ms(spark: SparkSession, name: str, options: dict[str, str]) -> float:
 
 def measure(task: Task) -> dict[str, Any]:
     spark = session(task.jars)
+    if task.format == "memory":
+        spark.dataSource.register(MemorySource)
     found: dict[str, Any] = {"batch_read_cold": batch_read_per_s(spark, task)}
     found["batch_read_warm"] = max(batch_read_per_s(spark, task) for _ in range(WARM_ROUNDS))
     if task.streams:
         found["stream_read"] = max(stream_read_per_s(spark, task) for _ in range(WARM_ROUNDS))
+    if not task.sink_topic:
+        spark.stop()
+        return found
     found["write"] = max(write_per_s(spark, task) for _ in range(WARM_ROUNDS))
     found["write_keyed"] = max(write_per_s(spark, task, keyed=True) for _ in range(WARM_ROUNDS))
     if task.small_topic:
