@@ -12,7 +12,8 @@ rounds there is no ratio (`bench/measuring/disturbance.py` has the limits).
   batches of this size; peer: Kafka's ProducerPerformance with batches of the same size.
 - `produce_records_python`: a `send` for each record; peer: confluent-kafka, and aiokafka if installed.
 - `consume_arrow_per_s`: `Consumer.batches()` over the records of the first phase; peer: Kafka's ConsumerPerformance.
-- `consume_records_per_s`: `async for record`; peers: confluent-kafka, aiokafka.
+- `consume_records_per_s`: lists of records, each value read: `poll_records`; peers: confluent-kafka's `consume`,
+  aiokafka's `getmany`.
 - `e2e_p50_ms`, `e2e_p99_ms`: one record at a time, from `send` until a consumer has the record; peer: confluent-kafka.
 """
 
@@ -101,14 +102,14 @@ async def _records_per_s(bootstrap: str, load: Load) -> float:
         await anext(consumer)  # as with the peers, the time to connect is not measured
         found = size_bytes = 0
         started_s = time.perf_counter()
-        async for record in consumer:
-            found += 1
-            size_bytes += len(record.value or b"")
-            if found + 1 >= load.written or (found % 10_000 == 0 and time.perf_counter() - started_s > load.seconds):
-                break
+        while found + 1 < load.written and time.perf_counter() - started_s < load.seconds:
+            for record in await consumer.poll_records(POLL_S, clients.CONSUME_MAX):
+                found += 1
+                size_bytes += len(record.value or b"")
         return found / (time.perf_counter() - started_s)
 
 
+POLL_S = 0.5
 WRITTEN = "produce_all_100b_64k"
 """The phase whose records the consumers read."""
 BATCHES = {

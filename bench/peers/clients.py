@@ -11,7 +11,8 @@ import sys
 import time
 from typing import Any, Final
 
-_CONSUME_MAX = 10_000
+CONSUME_MAX: Final = 10_000
+"""Records of one list that a consumer returns, at most."""
 BATCH_BYTES: Final = 65_536
 """Batch size of each producer that sends record by record."""
 _LINGER_MS = 5
@@ -74,7 +75,7 @@ def confluent_consume_per_s(topic: str, *, partitions: int, records: int, limit_
         size_bytes, found, first = 0, 0, len(consumer.consume(1, _FIRST_S))
         started_s = time.perf_counter()
         while first + found < records and time.perf_counter() - started_s < limit_s:
-            for message in consumer.consume(_CONSUME_MAX, 0.5):
+            for message in consumer.consume(CONSUME_MAX, 0.5):
                 if message.error():
                     raise RuntimeError(f"the peer's consumer: {message.error()}")
                 size_bytes += len(message.value())
@@ -127,7 +128,7 @@ async def _aiokafka_consume_per_s(topic: str, partitions: int, records: int, lim
         await consumer.getone()
         started_s = time.perf_counter()
         while found + 1 < records and time.perf_counter() - started_s < limit_s:
-            for messages in (await consumer.getmany(timeout_ms=500, max_records=_CONSUME_MAX)).values():
+            for messages in (await consumer.getmany(timeout_ms=500, max_records=CONSUME_MAX)).values():
                 for message in messages:
                     size_bytes += len(message.value)
                     found += 1

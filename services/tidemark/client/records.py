@@ -60,7 +60,6 @@ class ConsumerRecord(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
 
 
-_IN_ORDER: Final = ("offset", "timestamp", "key", "value", "headers")
 _AS_RECORD: Final[Callable[[tuple[Any, ...]], ConsumerRecord]] = partial(tuple.__new__, ConsumerRecord)
 """Half the time of a call of the class, whose `__new__` is a Python function."""
 
@@ -101,15 +100,23 @@ def offsets_of(rows: pa.RecordBatch) -> pa.Array[Any]:
 
 def records_of(topic: str, partition: int, rows: pa.RecordBatch) -> list[ConsumerRecord]:
     """Convert rows in record.schema.OFFSET_SCHEMA to records."""
-    offset, stamp_us, key, value, headers = (rows.column(name) for name in _IN_ORDER)
+    key, value, stamp_us, headers, offset = rows.columns
+    count = rows.num_rows
     columns = zip(
         repeat(topic),
         repeat(partition),
-        offset.to_pylist(),
-        stamp_us.cast(pa.int64()).to_pylist(),
-        key.to_pylist(),
+        _integers(offset),
+        _integers(stamp_us),
+        repeat(None) if key.null_count == count else key.to_pylist(),
         value.to_pylist(),
-        repeat(()) if headers.null_count == len(headers) else (tuple(some or ()) for some in headers.to_pylist()),
+        repeat(()) if headers.null_count == count else (tuple(some or ()) for some in headers.to_pylist()),
         strict=False,
     )
     return list(map(_AS_RECORD, columns))
+
+
+def _integers(column: pa.Array[Any]) -> list[int]:
+    """The values of a column of 64-bit integers, or of timestamps, without a null."""
+    values: Any = column.buffers()[1]
+    found: list[int] = memoryview(values).cast("q")[column.offset : column.offset + len(column)].tolist()
+    return found

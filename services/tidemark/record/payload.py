@@ -178,7 +178,11 @@ def row_offsets(envelope: Envelope, rows: pa.RecordBatch) -> pa.Array[Any]:
 
 def counted_offsets(base_offset: int, count: int) -> pa.Array[Any]:
     """`count` offsets (int64) from the base offset on."""
-    offsets: pa.Array[Any] = pc.cumulative_sum(pa.repeat(_ONE, count), start=scalar_of(base_offset - 1, pa.int64()))
+    offsets: pa.Array[Any] = (
+        pc.add(_COUNTS.slice(0, count), scalar_of(base_offset, pa.int64()))  # half the time of a sum
+        if count <= len(_COUNTS)
+        else pc.cumulative_sum(pa.repeat(_ONE, count), start=scalar_of(base_offset - 1, pa.int64()))
+    )
     return offsets
 
 
@@ -188,6 +192,8 @@ def scalar_of(value: int, data_type: pa.DataType) -> Any:
 
 
 _ONE: Final = scalar_of(1, pa.int64())
+_COUNTS: Final[pa.Array[Any]] = pc.cumulative_sum(pa.repeat(_ONE, 1 << 14), start=scalar_of(-1, pa.int64()))
+"""0, 1, 2 and so on, for batches of up to 16,384 records: 128 KiB."""
 
 
 def from_columns(

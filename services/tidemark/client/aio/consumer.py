@@ -563,6 +563,15 @@ class Consumer(Lifecycle):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
+        held, fetcher, group = self._held, self._started, self._group
+        if held is not None and fetcher is not None:
+            if group is not None:
+                group.asked()
+            record = None if fetcher.suspended else self._waiting.take_next(held)
+            if record is not None:
+                if group is not None:
+                    group.gave(held.partition)
+                return record
         while True:
             self._done_with_last()
             record = self._take(self._waiting.take)

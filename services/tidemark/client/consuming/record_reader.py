@@ -96,6 +96,30 @@ class WaitingRecords:
         """Discard the records: the position excludes all that were taken."""
         self._cursor, self._records = None, []
 
+    def take_next(self, held: Cursor) -> ConsumerRecord | None:
+        """The record after one of the same batch, as `take`, which it settles. Only the position changes.
+
+        Args:
+            held: the cursor of the record that the application got last.
+
+        Returns:
+            None, without an effect, if that one was of another batch, or `take` has more to do.
+        """
+        cursor, records = self._cursor, self._records
+        if (
+            cursor is not held
+            or len(records) < 2
+            or cursor.generation != self._generation
+            or cursor.paused
+            or cursor.withheld
+            or self._reader.deserializes
+        ):
+            return None
+        cursor.settle()
+        record = records.pop()
+        cursor.position = record[2] + 1
+        return record
+
     def take(self) -> ConsumerRecord:
         """The next record, behind which the position moves; raises INVALID_PAYLOAD, and keeps the record."""
         record = self._records[-1]
