@@ -243,7 +243,7 @@ def _read_range(
             ):
                 yield found
                 rows += found.num_rows
-                size_bytes += found.nbytes
+                size_bytes += found.get_total_buffer_size()
             break
         except TidemarkError as error:
             first = None

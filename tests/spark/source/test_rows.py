@@ -83,6 +83,11 @@ def test_columns_are_those_asked_for_in_that_order() -> None:
     assert columns.column("value").to_pylist() == [b"1", b"2", None]
 
 
+def test_empty_batches_become_an_empty_one() -> None:
+    empty = records().slice(0, 0)
+    assert [(batch.schema, batch.num_rows) for batch in merged([empty, empty])] == [(empty.schema, 0)]
+
+
 def test_small_batches_become_large_ones_with_the_same_rows() -> None:
     batches = list(merged(records() for _ in range(10_000)))
     assert [batch.num_rows >= MERGED_ROWS for batch in batches] == [True, False]
