@@ -311,7 +311,7 @@ class LogDirectory:
 
     def _make_room(self) -> bool:
         """Delete the indexes of trimmed segments: the checkpoint that releases those segments needs space itself."""
-        found = [log.segments.remove_trimmed_indexes() for log in list(self.logs.values())]  # other threads open logs
+        found = [log.segments.remove_trimmed_indexes() for log in self.logs.copy().values()]  # other threads open logs
         return any(found)
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
@@ -319,7 +319,8 @@ class LogDirectory:
         points = self.checkpoints
         changed = points.changed
         points.changed = False
-        for key, log in [*self.logs.items(), *self.futures.items()]:
+        # Other threads open logs. A copy of a dict is atomic. A list of its items is not: each may begin a collection.
+        for key, log in (*self.logs.copy().items(), *self.futures.copy().items()):
             capture = log.durability.capture()
             if capture is None:
                 continue

@@ -180,7 +180,7 @@ class LogManager:
 
     def logs_in(self, directory: int) -> list[tuple[TopicPartition, PartitionLog]]:
         """The open logs of the directory with this index."""
-        return [(key[0], log) for key, log in list(self._directories[directory].logs.items())]
+        return [(key[0], log) for key, log in self._directories[directory].logs.copy().items()]
 
     def sync(self) -> None:
         """One syncfs for each directory, which must report no error (rule T1).
