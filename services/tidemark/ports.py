@@ -480,7 +480,7 @@ class MetadataStore(Protocol):
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
         """Write in multis of up to 500 operations and 512 KiB that check the term; one result per write, in order.
 
-        Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
+        A write that conflicts fails alone. Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
         """
 
     async def damaged_versions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:

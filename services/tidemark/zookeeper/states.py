@@ -179,38 +179,12 @@ async def write_of_controller(
         for index, write in enumerate(writes)
         if not (_claims_to_be_first(write) and write.partition.topic in doubtful)
     ]
-    parts = list(batches(items, reserved=[term_check(term)]))
-    outcomes = await session.gather([_write_batch(session, term, part) for part in parts])
-    results = [_CONFLICT] * len(writes)
-    for part, versions in zip(parts, outcomes, strict=True):
-        for (index, _), result in zip(part, versions, strict=True):
-            results[index] = result
-    return results
+    parts = batches(items, reserved=[term_check(term)])
+    return _in_order(writes, await session.gather([_write_part(session, part, term) for part in parts]))
 
 
 def _claims_to_be_first(write: StateWrite) -> bool:
     return write.expected_version < 0 and write.state.leader != NO_LEADER
-
-
-async def _write_batch(
-    session: Session, term: ControllerTerm, part: Sequence[tuple[int, Sequence[Operation]]]
-) -> list[WriteResult]:
-    # A multi checks each broker's epoch once; two different epochs of one broker are both checked, so the multi
-    # fails.
-    operations: dict[Operation, None] = {term_check(term): None}
-    for _, own in part:
-        operations.update(dict.fromkeys(own))
-    ordered = list(operations)
-    try:
-        answers = await commit(session, ordered)
-    except MultiFailed as failed:
-        if failed.index == 0:
-            raise not_active(term) from None
-        return [_CONFLICT] * len(part)
-    except TidemarkError as error:
-        return _lost(error, len(part))
-    versions = {operation.path: _version_of(answer) for operation, answer in zip(ordered, answers, strict=True)}
-    return [WriteResult(WriteOutcome.WRITTEN, versions[_state_path(own)]) for _, own in part]
 
 
 async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
@@ -229,30 +203,57 @@ async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Seq
         )
         for index, write in enumerate(writes)
     ]
+    return _in_order(writes, await session.gather([_write_part(session, part) for part in batches(items)]))
+
+
+def _in_order(writes: Sequence[StateWrite], parts: Sequence[Mapping[int, WriteResult]]) -> list[WriteResult]:
     results = [_CONFLICT] * len(writes)
-    for written in await session.gather([_write_part(session, part) for part in batches(items)]):
-        for index, result in written.items():
+    for part in parts:
+        for index, result in part.items():
             results[index] = result
     return results
 
 
-async def _write_part(session: Session, part: Sequence[tuple[int, Sequence[Operation]]]) -> dict[int, WriteResult]:
-    """A multi is atomic: when one write fails, the others are retried without that write, in halves (rule Z2)."""
-    operations = list(dict.fromkeys(operation for _, own in part for operation in own))
-    try:
-        answers = await commit(session, operations)
-    except MultiFailed as failed:
-        culprit = operations[failed.index]
-        left = [(index, own) for index, own in part if culprit not in own]
-        found = {index: _CONFLICT for index, own in part if culprit in own}
-        halves = [half for half in (left[: len(left) // 2], left[len(left) // 2 :]) if half]
-        for some in await session.gather([_write_part(session, half) for half in halves]):
-            found |= some
-        return found
-    except TidemarkError as error:
-        return dict(zip((index for index, _ in part), _lost(error, len(part)), strict=True))
-    versions = {operation: _version_of(answer) for operation, answer in zip(operations, answers, strict=True)}
-    return {index: WriteResult(WriteOutcome.WRITTEN, versions[own[0]]) for index, own in part}
+async def _write_part(
+    session: Session, part: Sequence[tuple[int, Sequence[Operation]]], term: ControllerTerm | None = None
+) -> dict[int, WriteResult]:
+    """A multi is atomic: when one write fails, a read finds all that are outdated, and the rest is written (rule Z2).
+
+    Otherwise a leader and the controller that change thousands of partitions at once make each other retry them all.
+    A multi checks each broker's epoch once; of two different epochs of a broker one fails.
+    """
+    found: dict[int, WriteResult] = {}
+    left = list(part)
+    reserved = [] if term is None else [term_check(term)]
+    while left:
+        operations = list(dict.fromkeys([*reserved, *(operation for _, own in left for operation in own)]))
+        try:
+            answers = await commit(session, operations)
+        except MultiFailed as failed:
+            if term is not None and failed.index == 0:
+                raise not_active(term) from None
+            culprit = operations[failed.index]
+            outdated = await _outdated(session, left) | {index for index, own in left if culprit in own}
+            found |= dict.fromkeys(outdated, _CONFLICT)
+            left = [(index, own) for index, own in left if index not in outdated]
+            continue
+        except TidemarkError as error:
+            return found | dict(zip((index for index, _ in left), _lost(error, len(left)), strict=True))
+        versions = {operation.path: _version_of(answer) for operation, answer in zip(operations, answers, strict=True)}
+        return found | {index: WriteResult(WriteOutcome.WRITTEN, versions[_state_path(own)]) for index, own in left}
+    return found
+
+
+async def _outdated(session: Session, part: Sequence[tuple[int, Sequence[Operation]]]) -> set[int]:
+    """The writes whose state has another version than they expect; versions only rise."""
+    if len(part) == 1:
+        return set()
+    nodes = await session.read_many([_state_path(own) for _, own in part])
+    return {
+        index
+        for (index, own), node in zip(part, nodes, strict=True)
+        if (None if node is None else node[1].version) != (own[0].version if isinstance(own[0], Set) else None)
+    }
 
 
 def _lost(error: TidemarkError, count: int) -> list[WriteResult]:
