@@ -15,12 +15,17 @@ from tidemark.ports import MetadataStore, Scheduler, StateWrite, WriteOutcome
 
 _log = logging.getLogger(__name__)
 _REREAD_MS: Final = 200
+_WRITES_AT_ONCE: Final = 500
+"""ISR changes in one call: two to four multis; to encode more would keep the event loop busy for too long."""
 _HINT_DELAY_MS: Final = 20
 _HINT_RETRY_MS: Final = 500
 
 
 class IsrStore:
-    """Batches the writes and the reads of one moment. The core has at most one of each partition in flight.
+    """Batches writes and reads. The core has at most one of each partition in flight.
+
+    Writes gather while a call writes others, so the number of calls does not follow the speed of the machine. Reads of
+    one moment share a call.
 
     Args:
         scheduler: of this writer alone; `stop` cancels all its tasks.
@@ -41,6 +46,7 @@ class IsrStore:
         self._submit = submit
         self._fail = fail
         self._writes: list[WriteIsr] = []
+        self._writing = False
         self._reads: list[ReadIsr] = []
         self._changed: dict[TopicPartition, None] = {}
         """Ordered, so that a seed replays."""
@@ -49,10 +55,11 @@ class IsrStore:
         self._hinting = False
 
     def write(self, effect: WriteIsr) -> None:
-        """Write an ISR to ZooKeeper, as `WriteIsr` states; writes of one moment share a call."""
+        """Write an ISR to ZooKeeper, as `WriteIsr` states; one call is in flight at a time."""
         self._writes.append(effect)
-        if len(self._writes) == 1:
-            self._spawn(self._write())
+        if not self._writing:
+            self._writing = True
+            self._spawn(self._write_all())
 
     def read(self, effect: ReadIsr) -> None:
         """Read an ISR from ZooKeeper, as `ReadIsr` states; reads of one moment share a call."""
@@ -84,9 +91,14 @@ class IsrStore:
             self._hinting = True
             self._spawn(self._send_hints())
 
-    async def _write(self) -> None:
-        """Write the effects since the spawn of this task together: thousands when a broker comes back."""
-        effects, self._writes = self._writes, []
+    async def _write_all(self) -> None:
+        """Write together what gathered meanwhile: thousands when a broker comes back."""
+        while self._writes:
+            effects, self._writes = self._writes[:_WRITES_AT_ONCE], self._writes[_WRITES_AT_ONCE:]
+            await self._write(effects)
+        self._writing = False
+
+    async def _write(self, effects: list[WriteIsr]) -> None:
         writes = [
             StateWrite(effect.partition, effect.identity, effect.state, effect.expected_version, dict(effect.joining))
             for effect in effects

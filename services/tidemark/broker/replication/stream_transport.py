@@ -31,7 +31,7 @@ from tidemark.core.replication.events import (
     LeaderDisconnected,
     LeaderMessageArrived,
 )
-from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.replica import FollowerEnd, LeaderEnd
 from tidemark.rpc.errors import abort_with, from_rpc_error
@@ -86,46 +86,95 @@ class _Outbox(Generic[M]):
 
 
 def _merge_leader_messages(messages: list[LeaderMessage]) -> list[LeaderMessage]:
-    """Merge consecutive chunks; epoch ends and refusals keep their place between them."""
-    merged: list[LeaderMessage] = []
-    for message in messages:
-        plain = not message.epoch_ends and not message.refusals
-        if plain and merged and not merged[-1].refusals and not merged[-1].epoch_ends:
-            before = merged[-1]
-            merged[-1] = LeaderMessage(
-                chunks=before.chunks + message.chunks, clock_ms=max(before.clock_ms, message.clock_ms)
-            )
-        else:
-            merged.append(message)
-    return merged
+    """Merge messages; those of one partition keep their order. The handler takes epoch ends, chunks, refusals."""
+    if messages and all(_is_plain(message) for message in messages):
+        return [_one_of_leader(messages)]
+    return [_one_of_leader(run) for run in _runs(messages, _is_plain, _named_by_leader, _answers)]
 
 
 def _merge_follower_messages(messages: list[FollowerMessage]) -> list[FollowerMessage]:
-    """Merge reports and credits; queries, positions and stops keep their place between them."""
-    merged: list[FollowerMessage] = []
+    """Merge messages; those of one partition keep their order. The handler takes stops, queries, positions, reports."""
+    return [_one_of_follower(run) for run in _runs(messages, _is_report, _named_by_follower, lambda message: 0)]
+
+
+def _runs(
+    messages: list[M],
+    is_plain: Callable[[M], bool],
+    named_by: Callable[[M], set[TopicPartition]],
+    begins: Callable[[M], int],
+) -> list[list[M]]:
+    """Divide messages into runs, each of which can be one message.
+
+    Args:
+        messages: in order.
+        is_plain: whether a message can be merged with another such message of the same partitions.
+        named_by: the partitions of a message; messages of different partitions can be merged.
+        begins: the size of a message, at most `PART_MAX` of a run.
+    """
+    runs: list[list[M]] = []
+    named: set[TopicPartition] = set()
+    plain, size = True, 0
     for message in messages:
-        if merged and _is_report(message) and _is_report(merged[-1]):
-            merged[-1] = _merge_reports(merged[-1], message)
+        own, is_plain_too, own_size = named_by(message), is_plain(message), begins(message)
+        fits = (plain and is_plain_too) or named.isdisjoint(own)
+        if runs and fits and size + own_size <= PART_MAX:
+            runs[-1].append(message)
+            named |= own
+            plain, size = plain and is_plain_too, size + own_size
         else:
-            merged.append(message)
-    return merged
+            runs.append([message])
+            named, plain, size = own, is_plain_too, own_size
+    return runs
 
 
-def _merge_reports(first: FollowerMessage, second: FollowerMessage) -> FollowerMessage:
-    """The latest report of each partition, and the sum of the credit of each directory."""
-    reports = {report.partition: report for report in (*first.reports, *second.reports)}
-    credit: dict[int, int] = {}
-    for one in (*first.credits, *second.credits):
-        credit[one.directory] = credit.get(one.directory, 0) + one.credit_bytes
-    return FollowerMessage(
-        reports=tuple(reports.values()),
-        credits=tuple(Credit(*item) for item in credit.items()),
-        echo_ms=max(first.echo_ms, second.echo_ms),
+def _is_plain(message: LeaderMessage) -> bool:
+    return not message.epoch_ends and not message.refusals
+
+
+def _answers(message: LeaderMessage) -> int:
+    return len(message.epoch_ends) + len(message.refusals)
+
+
+def _named_by_leader(message: LeaderMessage) -> set[TopicPartition]:
+    return {one.partition for ones in (message.epoch_ends, message.chunks, message.refusals) for one in ones}
+
+
+def _one_of_leader(run: list[LeaderMessage]) -> LeaderMessage:
+    if len(run) == 1:
+        return run[0]
+    return LeaderMessage(
+        tuple(end for message in run for end in message.epoch_ends),
+        tuple(chunk for message in run for chunk in message.chunks),
+        tuple(refusal for message in run for refusal in message.refusals),
+        max(message.clock_ms for message in run),
     )
 
 
 def _is_report(message: FollowerMessage) -> bool:
     return not message.queries and not message.positions and not message.stops
+
+
+def _named_by_follower(message: FollowerMessage) -> set[TopicPartition]:
+    named = (message.stops, message.queries, message.positions, message.reports)
+    return {one.partition for ones in named for one in ones}
+
+
+def _one_of_follower(run: list[FollowerMessage]) -> FollowerMessage:
+    """The latest report of each partition, and the sum of the credit of each directory."""
+    if len(run) == 1:
+        return run[0]
+    credit: dict[int, int] = {}
+    for message in run:
+        for one in message.credits:
+            credit[one.directory] = credit.get(one.directory, 0) + one.credit_bytes
+    return FollowerMessage(
+        tuple(query for message in run for query in message.queries),
+        tuple(position for message in run for position in message.positions),
+        tuple({report.partition: report for message in run for report in message.reports}.values()),
+        tuple(stop for message in run for stop in message.stops),
+        tuple(Credit(*item) for item in credit.items()),
+        max(message.echo_ms for message in run),
+    )
 
 
 class LeaderStreams:

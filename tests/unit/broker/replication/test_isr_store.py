@@ -25,7 +25,7 @@ from tidemark.model import (
     TopicPartition,
     VersionedState,
 )
-from tidemark.ports import StateWrite, WriteResult
+from tidemark.ports import StateWrite, WriteOutcome, WriteResult
 from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.zookeeper.codecs import encode_state
 
@@ -84,6 +84,27 @@ async def test_a_successful_write_is_reported_with_its_version(harness: Harness)
     harness.write()
     assert await harness.event() == IsrWritten(PARTITION, 1)
     assert (await harness.store.states([PARTITION]))[PARTITION] == VersionedState(WIDER, 1)
+
+
+async def test_writes_that_gather_while_a_call_is_in_flight_share_the_next_call(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    answers = asyncio.Event()
+
+    async def write_isrs(writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
+        calls.append(len(writes))
+        await answers.wait()
+        return [WriteResult(WriteOutcome.WRITTEN, 1)] * len(writes)
+
+    monkeypatch.setattr(harness.store, "write_isrs", write_isrs)
+    for _ in range(100):
+        harness.write()
+        await asyncio.sleep(0)
+    assert calls == [1]
+    answers.set()
+    assert [await harness.event() for _ in range(100)] == [IsrWritten(PARTITION, 1)] * 100
+    assert calls == [1, 99]
 
 
 async def test_a_conflict_and_a_joiner_with_a_new_registration_fail_definitely(harness: Harness) -> None:

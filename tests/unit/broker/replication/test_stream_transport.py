@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tidemark.broker.replication import stream_transport
@@ -46,6 +48,10 @@ def report(partition: TopicPartition, end: int) -> Report:
     return Report(partition, EPOCH, Offset(end), Offset(0))
 
 
+def query(partition: TopicPartition) -> EpochQuery:
+    return EpochQuery(partition, ReplicaIdentity("id", "i"), EPOCH, EPOCH)
+
+
 def chunks(*offsets: int) -> LeaderMessage:
     batch = check_batch(sample())
     return LeaderMessage(
@@ -66,13 +72,23 @@ def test_the_last_report_of_each_partition_is_sent_and_credit_is_summed() -> Non
     ]
 
 
-def test_reports_keep_their_place_before_or_after_a_stop() -> None:
-    messages = [
-        FollowerMessage(reports=(report(FLIGHTS, 3),)),
-        FollowerMessage(stops=(StopFetch(FLIGHTS, EPOCH),)),
-        FollowerMessage(reports=(report(OTHER, 3),)),
-    ]
-    assert _merge_follower_messages(messages) == messages
+def test_messages_of_one_partition_keep_their_order() -> None:
+    before, stop = FollowerMessage(reports=(report(FLIGHTS, 3),)), FollowerMessage(stops=(StopFetch(FLIGHTS, EPOCH),))
+    again, other = FollowerMessage(queries=(query(FLIGHTS),)), FollowerMessage(reports=(report(OTHER, 3),))
+    assert _merge_follower_messages([before, stop, again]) == [before, stop, again]
+    assert _merge_follower_messages([before, stop, other]) == [before, replace(stop, reports=other.reports)]
+
+
+def test_partitions_that_begin_one_by_one_share_a_message() -> None:
+    """Each log that a starting broker has opened begins alone; the leader adds those of a message to ISRs together."""
+    partitions = [TopicPartition("flights", index) for index in range(1000)]
+    queries = [query(one) for one in partitions]
+    merged = _merge_follower_messages([FollowerMessage(queries=(one,)) for one in queries])
+    assert merged == [FollowerMessage(queries=tuple(queries))]
+    ends = [EpochEnd(one, EPOCH, EPOCH, Offset(0)) for one in partitions]
+    answers = _merge_leader_messages([LeaderMessage(epoch_ends=(one,)) for one in ends])
+    assert [len(message.epoch_ends) for message in answers] == [PART_MAX] * 5
+    assert [end for message in answers for end in message.epoch_ends] == ends
 
 
 def test_chunks_are_merged_and_refusals_and_answers_keep_their_place() -> None:
@@ -88,6 +104,13 @@ async def test_an_outbox_gives_its_messages_before_it_ends() -> None:
     outbox.put(chunks(3))
     outbox.end()
     assert [message async for message in outbox.messages()] == [chunks(0, 3)]
+
+
+@pytest.mark.parametrize("merge", [_merge_leader_messages, _merge_follower_messages])
+async def test_an_outbox_without_messages_ends(merge: Any) -> None:
+    outbox = _Outbox[Any](merge)
+    outbox.end()
+    assert [message async for message in outbox.messages()] == []
 
 
 async def test_an_empty_outbox_waits() -> None:
@@ -110,7 +133,7 @@ def beginning(count: int) -> FollowerMessage:
     partitions = [TopicPartition("flights", index) for index in range(count)]
     return FollowerMessage(
         stops=tuple(StopFetch(one, EPOCH) for one in partitions),
-        queries=tuple(EpochQuery(one, ReplicaIdentity("id", "i"), EPOCH, EPOCH) for one in partitions),
+        queries=tuple(query(one) for one in partitions),
         credits=(Credit(0, 100),),
         reports=(report(FLIGHTS, 3), report(OTHER, 4)),
         echo_ms=7,
