@@ -121,6 +121,11 @@ class ReplicaLog:
         return not self._in_flight and not self.truncating
 
     @property
+    def is_idle(self) -> bool:
+        """Whether neither an operation nor a flush is due."""
+        return self.quiet and self.flush_due_since_ms is None
+
+    @property
     def appending_since_ms(self) -> int | None:
         """Start time of the oldest append in flight, None without any."""
         return self._in_flight[0][1] if self._in_flight else None

@@ -53,6 +53,11 @@ class FollowerProgress:
         self.end_then_ms = LONG_AGO_MS
         self.sender: PartitionSender | None = None
 
+    @property
+    def is_read_for(self) -> bool:
+        """Whether a read of records for the follower is in flight."""
+        return self.sender is not None and self.sender.reading_since_ms is not None
+
     def last_caught_up_ms(self, leader_end: Offset) -> int:
         """The last time the follower was caught up (rule R7); an idle one is caught up at each message (rule R6)."""
         if self.sender is not None and self.log_end_offset >= leader_end:

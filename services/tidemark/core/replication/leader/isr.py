@@ -75,6 +75,16 @@ def confirmed_enough(isr: IsrState) -> bool:
     return len(state.isr) >= state.min_isr
 
 
+def expected_to_leave(state: LeaderAndIsr, suspected: frozenset[BrokerId]) -> frozenset[BrokerId]:
+    """The suspected brokers, if the controller removes them: at least m other members stay (rule C6).
+
+    A leader waits longer before it removes them itself, since each of both writes makes the other one fail.
+    """
+    if suspected and len(state.isr_ids) - len(suspected.intersection(state.isr_ids)) >= max(state.min_isr, 1):
+        return suspected
+    return frozenset()
+
+
 def shrink(
     confirmed: VersionedState, leaving: Collection[BrokerId], *, unassigned: Collection[BrokerId] = ()
 ) -> PendingShrink:

@@ -329,6 +329,8 @@ class PartitionLeader:
         progress.acknowledged = True
         progress.sender = session.start(self, position)
         self._attached.append(progress)
+        if session.follower in self._outside:
+            self._ctx.watched[self.log.partition] = self
         self._adding.place(progress.sender, waited_for=progress in self._holding)
         progress.flushed(position.flushed_offset, position.fetch_offset, now_ms)
         self._follower_moved(progress, position.fetch_offset, now_ms)
@@ -416,16 +418,23 @@ class PartitionLeader:
     # -- ISR ---------------------------------------------------------------------------------------------------
 
     def check_lag(self, now_ms: int) -> bool:
-        """Shrink the ISR by lagging members, or expand it; False when no further check is needed (rules R7, R8)."""
+        """Shrink the ISR by lagging members, or expand it; False when no further check is needed (rules R7, R8).
+
+        An absent follower and an ISR change in flight need none: `attach` and `_settle` watch again. Checks of
+        thousands of them would take all of the event loop's time.
+        """
+        is_idle = self.log.is_idle and not any(progress.is_read_for for progress in self._attached)
+        if self.awaits_isr_answer and is_idle:
+            return False
         end = self.log.log_end_offset
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
-        in_doubt = bool(self._outside) or not isinstance(self._isr, Committed) or not self.log.quiet
-        in_doubt |= self.log.flush_due_since_ms is not None
-        late = self._moved_away()
+        in_doubt = not is_idle or any(progress.broker_id in self._outside for progress in self._attached)
+        late, leaving = self._moved_away(), isr_rules.expected_to_leave(self.state, self._ctx.suspected)
         for progress in self._holding:
             if progress.broker_id in late:
                 continue
-            silent = now_ms - progress.last_caught_up_ms(end) > lag_max_ms
+            patience_ms = lag_max_ms * (2 if progress.broker_id in leaving else 1)
+            silent = now_ms - progress.last_caught_up_ms(end) > patience_ms
             if self._is_far_behind(progress) or silent or self._flush_hangs(progress, now_ms):
                 late.append(progress.broker_id)
             in_doubt |= progress.sender is None or progress.log_end_offset < end
