@@ -36,6 +36,9 @@ from tidemark.ports import MetadataStore
 
 LEADERLESS_GRACE_S: Final = 5.0
 _CHECK_S: Final = 0.25
+_CHECK_MAX_S: Final = 1.0
+_PAUSES: Final = 4
+"""Length of a pause in checks: on a slow machine, checks of thousands of replicas would delay the replicas."""
 _LOG_S: Final = 10.0
 _NAMED_MAX: Final = 3
 
@@ -60,7 +63,7 @@ class Readiness:
         show: reports readiness to the health watchers.
         fail: ends the broker; called for programming errors only.
         now_s: a monotonic clock.
-        pause: waits between two checks.
+        pause: waits between two checks, given the seconds that the last one took.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Readiness:
         fail: Callable[[BaseException], None],
         *,
         now_s: Callable[[], float] = time.monotonic,
-        pause: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(_CHECK_S),
+        pause: Callable[[float], Awaitable[None]] = lambda took_s: asyncio.sleep(pause_s(took_s)),
     ) -> None:
         self._broker_id = broker_id
         self._store = store
@@ -127,6 +130,7 @@ class Readiness:
         reported = False
         self._leaderless_since_s.clear()
         while waiting or not reported:
+            checked_s = self._now_s()
             is_known = self._is_in_metadata(epoch)
             if is_known and not reported:
                 waiting, reported = self._assigned() | waiting, True
@@ -140,7 +144,7 @@ class Readiness:
                 if self._now_s() - logged_s >= _LOG_S:
                     logged_s = self._now_s()
                     _log.info("not ready yet", extra=_why(waiting, known=is_known))
-                await self._pause()
+                await self._pause(self._now_s() - checked_s)
                 if self._epoch != epoch:
                     return False
         waited_ms = round((self._now_s() - began_s) * 1000)
@@ -206,6 +210,11 @@ class Readiness:
             return set()
         me = IsrEntry(self._broker_id, epoch)
         return {partition for partition, versioned in states.items() if me in versioned.state.isr}
+
+
+def pause_s(took_s: float) -> float:
+    """Pause after a check that took so long."""
+    return min(max(_CHECK_S, _PAUSES * took_s), _CHECK_MAX_S)
 
 
 def _why(waiting: Iterable[TopicPartition], *, known: bool) -> dict[str, object]:

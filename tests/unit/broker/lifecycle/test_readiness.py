@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from tidemark.broker.lifecycle.readiness import LEADERLESS_GRACE_S, Readiness
+from tidemark.broker.lifecycle.readiness import LEADERLESS_GRACE_S, Readiness, pause_s
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.replication.replica import ReplicaView
@@ -73,7 +73,7 @@ class World:
         if ready:
             self._settled.set()
 
-    async def _pause(self) -> None:
+    async def _pause(self, took_s: float) -> None:
         self._settled.set()
         await self._go.acquire()
 
@@ -291,3 +291,7 @@ async def test_unavailable_zookeeper_is_waited_for(world: World) -> None:
     assert not await world.register()
     world.node_error = None
     assert await world.checks_again()
+
+
+def test_checks_take_a_bounded_part_of_a_slow_machine() -> None:
+    assert [pause_s(took_s) for took_s in (0.0, 0.05, 0.1, 10.0)] == [0.25, 0.25, 0.4, 1.0]
