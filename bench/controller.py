@@ -16,7 +16,8 @@ If Apache Kafka is installed, it runs first, with the figures that `_kafka_contr
 ISR changes run at the same time as the three failures. A fourth broker has replicas of one more topic. Its silence has
 just removed it from their ISRs; it answers again, and rejoins them.
 
-`--partitions N` (10,000), `--no-simulation`; ROUNDS of each, medians.
+`--partitions N` (10,000), `--no-simulation`; ROUNDS of each, medians. `--slow N`: the services, ZooKeeper and the peer
+have 1/N of the CPU (`bench.measuring.slowdown`). A table has the work of each event, which should not depend on N.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.model import ElectionKind
 
+from bench.measuring import cluster_counters
 from bench.measuring.figures import Figure, report
+from bench.measuring.slowdown import Slowdown, slowed
 from bench.measuring.watching import LogLines, scrape, usage, wait_until
 from bench.peers.kafka_controller import kafka_figures
 
@@ -54,6 +57,8 @@ ROUNDS = 3
 TIMEOUT_S = 120.0
 IDLE_S = 20.0
 SETTLE_S = 3.0
+LOOK_S = 3.0
+"""Time after which all replicas are looked at even while they change."""
 CONFIGS = {"min.insync.replicas": "1"}
 """Kafka's default for both: the remaining ISR can continue alone."""
 SETTINGS = {"broker": {"replica.lag.time.max.ms": str(LAG_MS)}}
@@ -67,8 +72,10 @@ DECIDED = "tidemark_controller_event_duration_seconds_count"
 class Arena:
     """The cluster under measurement, full of partitions."""
 
-    def __init__(self, cluster: LocalCluster, admin: AdminClient, partitions: int) -> None:
+    def __init__(self, cluster: LocalCluster, admin: AdminClient, partitions: int, slow: Slowdown) -> None:
         self.cluster = cluster
+        self.slow = slow
+        self.counted: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
         self.admin = admin
         self.partitions = partitions
         self.found: defaultdict[str, list[float]] = defaultdict(list)
@@ -99,7 +106,8 @@ class Arena:
 
     def start_beside(self) -> None:
         """Start the fourth broker, with replicas of one topic."""
-        self.cluster.restart(broker_name(BESIDE))
+        with self.slow.entered():
+            self.cluster.restart(broker_name(BESIDE), timeout_s=TIMEOUT_S)
         self.admin.create_topic("beside", partitions=BESIDE_PARTITIONS, replication_factor=3, configs=CONFIGS)
         self.partitions += BESIDE_PARTITIONS
         self.wait_until_in_sync()
@@ -111,9 +119,27 @@ class Arena:
         self.cluster.resume(broker_name(BESIDE))
 
     def wait_until_in_sync(self, partitions: int | None = None) -> float:
-        """The wall-clock time at which the condition was true."""
+        """The wall-clock time at which the condition was true.
+
+        To look at each replica costs a broker 8 µs of CPU time, so this waits first until no replica changes any more.
+        """
         count = self.partitions if partitions is None else partitions
-        return wait_until("all replicas in sync", lambda: self.is_in_sync(count), timeout_s=TIMEOUT_S, interval_s=0.1)
+        seen, looked_at, looked_s = None, None, 0.0
+
+        def is_so() -> bool:
+            nonlocal seen, looked_at, looked_s
+            before, seen = seen, self.observed()
+            due = seen == before != looked_at or time.monotonic() > looked_s + LOOK_S
+            if not due:
+                return False
+            looked_at, looked_s = seen, time.monotonic()
+            return self.is_in_sync(count)
+
+        return wait_until("all replicas in sync", is_so, timeout_s=TIMEOUT_S, interval_s=0.1)
+
+    def observed(self) -> list[dict[tuple[str, tuple[str, ...]], float]]:
+        """What the replicas of each live broker have gone through, by kind."""
+        return [scrape(self.cluster.metrics_address(broker_name(broker)), OBSERVED) for broker in self.live()]
 
     def active_controller(self) -> str:
         """Name of the active controller process."""
@@ -180,7 +206,7 @@ class Arena:
         survivors = [one for one in self.live() if one != broker]
         led = self.gauge(broker, LEADING)
         before = self.became_leader(survivors)
-        with self.phases(controller):
+        with self.phases(controller), self.counting("broker_failure_s"):
             self.change_isrs()
             killed_s = time.time()
             self.cluster.kill(broker_name(broker))
@@ -207,15 +233,17 @@ class Arena:
     def start_broker(self, broker: int, figure: str) -> None:
         """Wait until no partition is under-replicated."""
         began_s = time.time()
-        self.cluster.process(broker_name(broker)).start()
-        done_s = self.wait_until_in_sync()
+        with self.counting(figure):
+            with self.slow.entered():
+                self.cluster.process(broker_name(broker)).start()
+            done_s = self.wait_until_in_sync()
         self.found[figure].append(done_s - began_s)
         print(f"broker {broker} started: {figure} {done_s - began_s:.2f} s")
 
     def shut_down_broker(self, broker: int) -> None:
         """SIGTERM, then restart."""
         controller = self.active_controller()
-        with self.phases(controller):
+        with self.phases(controller), self.counting("controlled_shutdown_s"):
             self.change_isrs()
             began_s = time.time()
             self.cluster.terminate(broker_name(broker), timeout_s=TIMEOUT_S)
@@ -243,7 +271,15 @@ class Arena:
         elected_s = min(lines.times_s("elected"))
         self.found["controller_failover_s"].append(done_s - elected_s)
         print(f"controller killed: every broker has answered the new one {done_s - elected_s:.2f} s after its election")
-        self.cluster.restart(old)
+        with self.slow.entered():
+            self.cluster.restart(old, timeout_s=TIMEOUT_S)
+
+    @contextmanager
+    def counting(self, figure: str) -> Iterator[None]:
+        """Count what the processes do meanwhile."""
+        before = cluster_counters.read(self.cluster)
+        yield
+        self.counted[figure].append(cluster_counters.between(before, cluster_counters.read(self.cluster)))
 
     @contextmanager
     def phases(self, controller: str) -> Iterator[None]:
@@ -273,14 +309,16 @@ def simulated() -> dict[str, Figure]:
     }
 
 
-def measure(partitions: int) -> dict[str, list[float]]:
-    """Measure every figure once in each round."""
-    with (
-        tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory,
-        LocalCluster(Path(directory), brokers=BROKERS + 1, settings=SETTINGS) as cluster,
-        AdminClient(cluster.admin_address, timeout_s=TIMEOUT_S) as admin,
-    ):
-        arena = Arena(cluster, admin, partitions)
+def measure(partitions: int, times: float) -> dict[str, list[float]]:
+    """Measure every figure once in each round, with 1/`times` of the CPU."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-bench-"))
+        slow = stack.enter_context(slowed(times))
+        with slow.entered():
+            cluster = stack.enter_context(LocalCluster(Path(directory), brokers=BROKERS + 1, settings=SETTINGS))
+        stack.callback(slow.lift)
+        admin = stack.enter_context(AdminClient(cluster.admin_address, timeout_s=TIMEOUT_S))
+        arena = Arena(cluster, admin, partitions, slow)
         cluster.terminate(broker_name(BESIDE))
         arena.fill()
         arena.idle()
@@ -295,6 +333,7 @@ def measure(partitions: int) -> dict[str, list[float]]:
             arena.shut_down_broker((number + 1) % BROKERS)
             arena.kill_controller()
         arena.idle()
+        print(cluster_counters.table(arena.counted))
         return arena.found
 
 
@@ -302,10 +341,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench controller")
     parser.add_argument("--partitions", type=int, default=10_000, metavar="N", help="a multiple of 1,000")
     parser.add_argument("--no-simulation", action="store_true", help="without the core of 200,000 partitions")
+    parser.add_argument(
+        "--slow", type=float, default=1, metavar="N", help="1/N of the CPU for all services and the peer"
+    )
     options = parser.parse_args()
     figures = {} if options.no_simulation else simulated()
-    peer = kafka_figures(options.partitions, ROUNDS)
-    found = measure(options.partitions)
+    peer = kafka_figures(options.partitions, ROUNDS, options.slow)
+    found = measure(options.partitions, options.slow)
     units = {"idle_rss_mb": "MB", "idle_cpu_percent": "%"}
     figures |= {
         name: Figure(statistics.median(values), units.get(name, "s"), peer.get(name), lower_is_better=True)
@@ -314,7 +356,7 @@ def main() -> int:
     }
     filling = [round(took_s, 2) for took_s in found["create while filling"]]
     print(f"load {os.getloadavg()}; while filling, a topic took {filling}")
-    report("controller", figures)
+    report("controller" if options.slow == 1 else f"controller_slow_{options.slow:g}", figures)
     return 0
 
 

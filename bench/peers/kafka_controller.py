@@ -12,9 +12,11 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench.measuring.slowdown import Slowdown, slowed
 from bench.measuring.watching import wait_until
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
 
@@ -25,10 +27,13 @@ SMALL_INDEXES_BYTES = "65536"
 """Kafka maps each index completely; with its default, thousands of replicas do not fit on a disk."""
 
 
-def kafka_figures(partitions: int, rounds: int) -> dict[str, float]:
-    """Medians by the names of Tidemark's figures; empty without a peer."""
+def kafka_figures(partitions: int, rounds: int, times: float = 1) -> dict[str, float]:
+    """Medians by the names of Tidemark's figures, with 1/`times` of the CPU; empty without a peer."""
     os.environ.setdefault("IDX", SMALL_INDEXES_BYTES)
-    with kafka_peer() as peer:
+    with ExitStack() as stack:
+        slow = stack.enter_context(slowed(times))
+        with slow.entered():
+            peer = stack.enter_context(kafka_peer())
         if peer is None or not confluent_is_there():
             return {}
         admin: Any = importlib.import_module("confluent_kafka.admin").AdminClient(
@@ -47,7 +52,7 @@ def kafka_figures(partitions: int, rounds: int) -> dict[str, float]:
             name = f"more-{run}-{number}"
             found["create_1000_s"].append(_create(admin, name))
             found["delete_1000_s"].append(_delete(admin, name))
-            shutdown_s, restart_s = _bounce(peer, admin, 1 + (number + 1) % BROKERS)
+            shutdown_s, restart_s = _bounce(peer, slow, admin, 1 + (number + 1) % BROKERS)
             found["controlled_shutdown_s"].append(shutdown_s)
             found["restart_s"].append(restart_s)
             print(f"peer: round {number + 1}: { {name: round(values[-1], 2) for name, values in found.items()} }")
@@ -78,14 +83,15 @@ def _delete(admin: Any, name: str) -> float:
     return gone_s - began_s
 
 
-def _bounce(peer: KafkaPeer, admin: Any, broker: int) -> tuple[float, float]:
+def _bounce(peer: KafkaPeer, slow: Slowdown, admin: Any, broker: int) -> tuple[float, float]:
     """Time from SIGTERM to the end of the process, and from its start until no partition is under-replicated."""
     pid = peer.pid(broker)
     began_s = time.time()
     os.kill(pid, signal.SIGTERM)
     shutdown_s = wait_until("the peer's end", lambda: not _runs(pid), timeout_s=TIMEOUT_S) - began_s
     began_s = time.time()
-    peer.call("start", str(broker))
+    with slow.entered():
+        peer.call("start", str(broker))
     restart_s = wait_until("the peer's ISRs", is_in_sync(admin, None), timeout_s=TIMEOUT_S, interval_s=0.3) - began_s
     return shutdown_s, restart_s
 
