@@ -221,7 +221,9 @@ class ControllerCore:
                 self._elections.unreadable(partition, now_ms)
                 continue  # read again every `_REREAD_MS`
             self._reassignments.look(partition_state)
-            if partition_state.busy or now_ms < partition_state.not_before_ms:
+            if partition_state.busy:
+                continue  # the answer to its write or read marks it as dirty again
+            if now_ms < partition_state.not_before_ms:
                 ctx.dirty.add(partition)
                 continue
             decision = self._decide(partition_state, ctx.facts_for(partition_state, facts), now_ms)

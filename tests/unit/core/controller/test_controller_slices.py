@@ -12,6 +12,8 @@ from tidemark.core.controller import events as ev
 from tidemark.core.controller.command_builder import PART_PARTITIONS_MAX, PARTITIONS_AT_ONCE
 from tidemark.core.controller.context import DECIDED_AT_ONCE
 from tidemark.core.controller.controller import ControllerCore
+from tidemark.core.controller.reassignments import Reassignments
+from tidemark.model import BrokerEpoch, BrokerId
 
 from tests.unit.core.controller.worlds.controller_world import World, policy_of
 
@@ -48,6 +50,21 @@ def test_a_broker_failure_is_decided_in_slices() -> None:
     slices = in_slices(world, ev.BrokersChanged(live, dict(world.epochs)))
     assert max(decided for decided, _ in slices) == DECIDED_AT_ONCE
     assert sum(decided for decided, _ in slices) == 3_000
+
+
+def test_partitions_whose_write_is_in_flight_cost_other_events_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine has more heartbeats and ticks during a write; each would look at all partitions again."""
+    world = cluster(3_000)
+    live = {broker: one for broker, one in world.registrations().items() if broker != 1}
+    in_slices(world, ev.BrokerSuspected(BrokerId(1), world.registrations()[BrokerId(1)].broker_epoch))
+    in_slices(world, ev.BrokersChanged(live, dict(world.epochs)))
+    looked_at: list[object] = []
+    monkeypatch.setattr(Reassignments, "look", lambda _, partition_state: looked_at.append(partition_state))
+    in_slices(world, ev.Tick())
+    looked_at.clear()
+    for event in (ev.Tick(), ev.BrokerTrusted(BrokerId(0), BrokerEpoch(0))):
+        in_slices(world, event)
+    assert looked_at == []
 
 
 def test_a_new_controller_sends_to_one_broker_after_the_other() -> None:
