@@ -314,7 +314,7 @@ class Producer(Lifecycle):
             lanes[topic] = RowLane(accumulator, typed, view.count)
 
     async def send_many(self, topic: str, records: Iterable[tuple[Any, Any]]) -> list[SendHandle]:
-        """Call `send` for each record.
+        """Call `send` for each record; for a list of records of bytes in less than half the time.
 
         Args:
             topic: name of the topic.
@@ -326,7 +326,17 @@ class Producer(Lifecycle):
 
         Example: `handles = await producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
         """
-        return [await self.send(topic, value, key=key) for key, value in records]
+        if self.serializes or not isinstance(records, list | tuple):
+            return [await self.send(topic, value, key=key) for key, value in records]
+        handles: list[SendHandle] = []
+        while len(handles) < len(records):
+            lane = self.lanes.now.get(topic)
+            if lane is not None:
+                lane.send_some(records, handles)
+            if len(handles) < len(records):
+                key, value = records[len(handles)]
+                handles.append(await self.send(topic, value, key=key))
+        return handles
 
     async def send_table(
         self,

@@ -9,7 +9,8 @@ accumulator takes these, opens batches, and raises all errors.
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 from tidemark.client.producing.accumulator import TYPED, Accumulator
 from tidemark.client.producing.batching import RECORD_OVERHEAD_BYTES, SendHandle
@@ -24,6 +25,14 @@ class Lane(Protocol):
     def send(self, key: Any, value: Any) -> SendHandle | None:
         """Append a record without headers, of the partition that its key names, with the current time."""
         ...
+
+    def send_some(self, records: Sequence[tuple[Any, Any]], handles: list[SendHandle]) -> None:
+        """Append the pairs of key and value behind those with handles, up to the first that `send` would not take."""
+        ...
+
+
+_SOME: Final = 1000
+"""Records that are appended while other threads wait for the lock."""
 
 
 class Lanes:
@@ -94,6 +103,39 @@ class BytesLane:
             accumulator.lock.release()
         return handle
 
+    def send_some(self, records: Sequence[tuple[Any, Any]], handles: list[SendHandle]) -> None:
+        """See Lane; takes the lock once."""
+        accumulator, sticky = self._accumulator, self._accumulator.sticky.get(self._topic, -1)
+        some = records[len(handles) : len(handles) + _SOME]
+        timestamp_us = time.time_ns() // 1000
+        with accumulator.lock:
+            if accumulator.refusal is not None:
+                return
+            for key, value in some:
+                if type(value) is not bytes or accumulator.buffered_bytes >= accumulator.buffer_bytes:
+                    return
+                size_bytes = RECORD_OVERHEAD_BYTES + len(value)
+                index = sticky
+                if key is not None:
+                    if type(key) is not bytes:
+                        return
+                    size_bytes += len(key)
+                    index = hash_of(key) % self._partitions
+                if not 0 <= index < self._partitions:
+                    return
+                batch = accumulator.open.get(self._places[index])
+                if batch is None or batch.headers is not None or batch.size_bytes + size_bytes > accumulator.rows_bytes:
+                    return
+                batch.size_bytes += size_bytes
+                accumulator.buffered_bytes += size_bytes
+                batch.keys.append(key)
+                batch.values.append(value)
+                batch.timestamps_us.append(timestamp_us)
+                handle = SendHandle()
+                handle._batch, handle._index = batch, batch.count
+                batch.count += 1
+                handles.append(handle)
+
 
 class RowLane:
     """Of a topic with a schema.
@@ -155,3 +197,11 @@ class RowLane:
         finally:
             accumulator.lock.release()
         return handle
+
+    def send_some(self, records: Sequence[tuple[Any, Any]], handles: list[SendHandle]) -> None:
+        """See Lane."""
+        for key, value in records[len(handles) : len(handles) + _SOME]:
+            handle = self.send(key, value)
+            if handle is None:
+                return
+            handles.append(handle)

@@ -160,7 +160,7 @@ class Producer(SyncClient[AsyncProducer]):
         return producer.add(topic, value, count, key, headers, stamp_us, partition)
 
     def send_many(self, topic: str, records: Iterable[tuple[Any, Any]]) -> list[SendHandle]:
-        """Call `send` for each record.
+        """Call `send` for each record; for a list of records of bytes in less than half the time.
 
         Args:
             topic: name of the topic.
@@ -172,7 +172,19 @@ class Producer(SyncClient[AsyncProducer]):
 
         Example: `handles = producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
         """
-        return [self.send(topic, value, key=key) for key, value in records]
+        if self._background.forked:
+            raise forked()
+        if self._client.serializes or not isinstance(records, list | tuple):
+            return [self.send(topic, value, key=key) for key, value in records]
+        handles: list[SendHandle] = []
+        while len(handles) < len(records):
+            lane = self._lanes.now.get(topic)
+            if lane is not None:
+                lane.send_some(records, handles)
+            if len(handles) < len(records):
+                key, value = records[len(handles)]
+                handles.append(self.send(topic, value, key=key))
+        return handles
 
     send_table = blocking(AsyncProducer.send_table)
 

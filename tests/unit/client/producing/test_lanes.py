@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -89,6 +89,53 @@ def test_rows_are_in_the_same_batches(rows: list[dict[str, Any]], keys: tuple[st
     assert places(lane.send(None, value) or add_row(fast, typed, value) for value in rows) == alone
     assert taken(fast) == taken(plain)
     assert fast.buffered_bytes == plain.buffered_bytes
+
+
+@given(st.lists(record, max_size=120))
+@few
+def test_records_of_a_list_are_in_the_same_batches(records: list[tuple[bytes | None, bytes | None]]) -> None:
+    plain, fast = gathering(), gathering()
+    lane = BytesLane(fast, "t", PARTITIONS)
+    alone = places(add_record(plain, key, value) for key, value in records)
+    assert places(sent(lane, records, lambda key, value: add_record(fast, key, value))) == alone
+    assert taken(fast) == taken(plain)
+    assert fast.buffered_bytes == plain.buffered_bytes
+
+
+@given(st.lists(row, max_size=60))
+@few
+def test_rows_of_a_list_are_in_the_same_batches(rows: list[dict[str, Any]]) -> None:
+    typed = formats("name")
+    plain, fast = gathering(typed), gathering(typed)
+    lane = RowLane(fast, typed, PARTITIONS)
+    alone = places(add_row(plain, typed, value) for value in rows)
+    records = [(None, value) for value in rows]
+    assert places(sent(lane, records, lambda key, value: add_row(fast, typed, value))) == alone
+    assert taken(fast) == taken(plain)
+
+
+def sent(lane: Lane, records: Sequence[tuple[Any, Any]], add: Callable[[Any, Any], SendHandle]) -> list[SendHandle]:
+    """The handles of records of which the lane leaves some."""
+    handles: list[SendHandle] = []
+    while len(handles) < len(records):
+        lane.send_some(records, handles)
+        if len(handles) < len(records):
+            handles.append(add(*records[len(handles)]))
+    return handles
+
+
+def test_lane_takes_no_record_of_a_list_after_one_that_it_leaves() -> None:
+    accumulator, lane = opened()
+    handles: list[SendHandle] = []
+    lane.send_some([(None, b"a"), (None, "no bytes"), (None, b"b")], handles)
+    assert len(handles) == 1
+    lane.send_some([(None, b"a"), ("no bytes", b"b")], handles)
+    accumulator.refuse(TidemarkError(ErrorCode.INVALID_TXN_STATE, "no transaction"))
+    lane.send_some([(None, b"a"), (None, b"b")], handles)
+    accumulator.admit()
+    accumulator.buffered_bytes += BUFFER_BYTES
+    lane.send_some([(None, b"a"), (None, b"b")], handles)
+    assert len(handles) == 1
 
 
 def opened() -> tuple[Accumulator, Lane]:
