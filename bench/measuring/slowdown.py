@@ -21,6 +21,8 @@ PERIOD_US: Final = 20_000
 """Period of the quota: a thread without CPU waits for the rest of a period only."""
 _ROOT: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
+_WEIGHTS: Final = {"cpu.shares": 262_144, "cpu.weight": 10_000}
+"""The largest values in either version."""
 _REMOVE_TIMEOUT_S: Final = 10.0
 _BURN: Final = "while True: pass"
 
@@ -64,6 +66,7 @@ class QuotaGroup:
         self._group.mkdir()
         try:
             self._limit(round(PERIOD_US * len(os.sched_getaffinity(0)) / times))
+            self._prefer()
         except OSError:
             self._group.rmdir()
             raise
@@ -97,6 +100,12 @@ class QuotaGroup:
             (self._group / "cpu.cfs_quota_us").write_text(str(-1 if quota_us is None else quota_us))
         else:
             (self._group / "cpu.max").write_text(f"{'max' if quota_us is None else quota_us} {PERIOD_US}")
+
+    def _prefer(self) -> None:
+        """Give the group its part while other programs are busy: a whole group counts as one process by default."""
+        for name, most in _WEIGHTS.items():
+            if (self._group / name).exists():
+                (self._group / name).write_text(str(most))
 
     def _join(self, group: Path) -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
