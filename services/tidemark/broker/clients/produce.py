@@ -158,7 +158,7 @@ class ProduceService:
                         stream.access.require(Operation.WRITE, transactional_id(request.transactional_id))
                 batches = await self._checked(call, index, data, pace)
             except Exception as error:  # noqa: BLE001 - a bad batch must not end the stream, whatever error it raises
-                call.results[index] = _refusal(_as_refusal(error, partition))
+                call.results[index] = _refusal(self._explained(_as_refusal(error, partition), part))
                 call.open_count -= 1
                 continue
             self._next_id = request_id = self._next_id + 1
@@ -187,6 +187,18 @@ class ProduceService:
             stream.hold(self._submit_verified(call, events, verifications, stream.last_held, timeout_s))
         else:
             self._submit(call, events, timeout_s)
+
+    def _explained(self, error: TidemarkError, part: pb.PartitionProduce) -> TidemarkError:
+        """The refusal of a batch that does not fit its topic. A broker that does not lead may not know the schema yet,
+        and says that it does not lead."""
+        if error.code is not ErrorCode.SCHEMA_MISMATCH:
+            return error
+        partition = TopicPartition(part.topic, part.partition)
+        try:
+            self._driver.core.queries.leader(partition, part.topic_id, LeaderEpoch(part.current_leader_epoch))
+        except TidemarkError as not_led:
+            return self._metadata.explain(not_led, partition)
+        return error
 
     def _submit(self, call: _Call, events: Sequence[ProduceArrived], timeout_s: float) -> None:
         if call.acks != 0:

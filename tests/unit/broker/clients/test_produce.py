@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 from tidemark.broker.clients import produce as produce_module
@@ -24,7 +25,11 @@ from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.effects import Effect, ProduceResult, ReplyToProduce
 from tidemark.core.replication.events import Event, ProduceArrived
 from tidemark.core.replication.queries import BrokerQueries
+from tidemark.core.schemas.arrow_types import draft_from_arrow
+from tidemark.core.schemas.evolution import first_version
+from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import BrokerId, ErrorCode, Offset, TopicPartition
+from tidemark.record.typed.batch import build_typed_batch
 from tidemark.rpc.quotas.enforcement import CallerQuotas, ClientQuotas
 from tidemark.runtime.metrics import Metrics
 from tidemark.runtime.scheduler import AsyncioScheduler
@@ -32,6 +37,14 @@ from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.fakes.metadata_store import ManualClock
 from tests.unit.record.samples import NOON_US, patched, sample
+from tests.unit.record.typed.samples import FLIGHTS, three_flights
+
+
+def typed_batch() -> bytes:
+    schema = first_version(draft_from_arrow(FLIGHTS).keyed(key=["carrier"], event_time="scheduled_at"))
+    layout = layout_of(schema)
+    rows = three_flights()
+    return build_typed_batch(pa.RecordBatch.from_arrays(rows.columns, schema=layout.arrangement(0).schema), layout)
 
 
 class HoldingCore(BrokerCore):
@@ -163,6 +176,18 @@ async def test_a_bad_batch_is_refused_and_later_requests_reach_the_core(harness:
     assert (await harness.response()).partitions[0].error.code == ErrorCode.CORRUPT_BATCH
     (event,) = await harness.arrived(1)
     assert event.partition == TopicPartition("flights", 0)
+
+
+@pytest.mark.parametrize(("leads", "code"), [(False, ErrorCode.NOT_LEADER), (True, ErrorCode.SCHEMA_MISMATCH)])
+async def test_a_broker_that_does_not_lead_refuses_no_batch_for_a_schema_that_it_may_not_know(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, leads: bool, code: ErrorCode
+) -> None:
+    """Metadata of another broker may name the leader before the leader itself has the command."""
+    if leads:
+        monkeypatch.setattr(harness.core.queries, "leader", lambda *_: None)
+    harness.context.send(1, typed_batch())
+    assert (await harness.response()).partitions[0].error.code == code
+    await harness.arrived(0)
 
 
 async def test_an_unexpected_error_in_a_check_refuses_only_that_batch(
