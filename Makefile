@@ -108,7 +108,7 @@ grpc-tools: $(READY) ## grpcurl and ghz, built with Go into .peers/go, call a lo
 screenshots: $(READY) ## Pictures of the console in docs/console, taken with chromium from a local cluster
 	@$(BIN)/python -m tests.integration.console.screenshots
 
-bench: $(READY) ## NAME=produce [ARGS="--partitions 1000"] | One benchmark: produce, latency, attacks, compare, durability, failover, controller, admin, log, record, stalls, many_clients, security, spark, transactions, typed, scrape, regress or page
+bench: $(READY) ## NAME=produce [ARGS="--partitions 1000"] | One benchmark: produce, latency, attacks, brokers, compare, durability, failover, controller, admin, log, record, stalls, many_clients, security, spark, transactions, typed, scrape, regress or page
 	@$(BIN)/python -m bench $(NAME) $(ARGS)
 
 ##@ Release it

@@ -54,15 +54,15 @@ class QuotaGroup:
     Args:
         times: at least 1.
         parent: the group of this process, in a hierarchy with the CPU controller.
-        own: the file that names the members of a group.
+        name: of this group, among those of this process.
 
     Raises:
         OSError: no such group can be made here.
     """
 
-    def __init__(self, times: float, parent: Path) -> None:
+    def __init__(self, times: float, parent: Path, name: str = "all") -> None:
         self._parent = parent
-        self._group = parent / f"tidemark-bench-{os.getpid()}"
+        self._group = parent / f"tidemark-bench-{os.getpid()}-{name}"
         self._group.mkdir()
         try:
             self._limit(round(PERIOD_US * len(os.sched_getaffinity(0)) / times))
@@ -70,6 +70,11 @@ class QuotaGroup:
         except OSError:
             self._group.rmdir()
             raise
+
+    @property
+    def members(self) -> Path:
+        """The file that a process joins by writing its id."""
+        return self._group / "cgroup.procs"
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -87,9 +92,9 @@ class QuotaGroup:
     def remove(self) -> None:
         """Remove the group after the end of its processes; others that are left go to the group of this process."""
         deadline_s = time.monotonic() + _REMOVE_TIMEOUT_S
-        while (self._group / "cgroup.procs").read_text() and time.monotonic() < deadline_s:
+        while self.members.read_text() and time.monotonic() < deadline_s:
             time.sleep(0.05)
-        for pid in (self._group / "cgroup.procs").read_text().split():
+        for pid in self.members.read_text().split():
             with contextlib.suppress(OSError):  # ended meanwhile
                 (self._parent / "cgroup.procs").write_text(pid)
         self._group.rmdir()

@@ -64,9 +64,14 @@ class Usage(NamedTuple):
     rss_mb: float
 
 
-def usage(pid: int) -> Usage:
-    """Read the usage of a running process from /proc."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+def usage(pid: int, thread: int | None = None) -> Usage:
+    """Read the usage of a running process from /proc; with `thread` the CPU time is that of this thread alone."""
+    fields = (
+        Path(f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat")
+        .read_text()
+        .rpartition(")")[2]
+        .split()
+    )
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return Usage(cpu_s, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6)
 

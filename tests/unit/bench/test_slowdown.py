@@ -42,7 +42,7 @@ def test_a_process_that_starts_within_gets_its_part_until_the_quota_is_lifted() 
     with slowed(10 * cores) as slow:
         with slow.entered():
             assert busy_s() < 0.2  # a tenth of one core
-        group = own_group() / f"tidemark-bench-{os.getpid()}"
+        group = own_group() / f"tidemark-bench-{os.getpid()}-all"
         assert str(os.getpid()) not in (group / "cgroup.procs").read_text().split()
         slow.lift()
         quota = [
@@ -66,9 +66,9 @@ def test_the_group_is_found_in_either_version(tmp_path: Path) -> None:
 def test_a_quota_is_the_part_of_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slowdown.os, "sched_getaffinity", lambda _: set(range(6)))
     group = QuotaGroup(3, tmp_path)
-    assert (tmp_path / f"tidemark-bench-{os.getpid()}" / "cpu.max").read_text() == f"{2 * PERIOD_US} {PERIOD_US}"
+    assert (tmp_path / f"tidemark-bench-{os.getpid()}-all" / "cpu.max").read_text() == f"{2 * PERIOD_US} {PERIOD_US}"
     group.lift()
-    assert (tmp_path / f"tidemark-bench-{os.getpid()}" / "cpu.max").read_text() == f"max {PERIOD_US}"
+    assert (tmp_path / f"tidemark-bench-{os.getpid()}-all" / "cpu.max").read_text() == f"max {PERIOD_US}"
 
 
 def test_busy_processes_run_beside_where_no_group_can_be_made(
