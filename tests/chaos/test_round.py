@@ -13,6 +13,7 @@ import pytest
 from tests.chaos.loads import SHARED
 from tests.chaos.machine import computing_s, other_load, slowness
 from tests.chaos.rounds import run_round
+from tests.chaos.transactions.troop import NAMES
 
 ROUND_S = 30.0
 MANY = 40
@@ -33,8 +34,8 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert report.group.taken > SHARED.partitions, "and with them partitions"
     assert report.group.processed > 1000 / slow**2, report  # as many fewer records are sent
     assert report.group.commits > 0, report
+    assert report.transactions.lives > len(NAMES), "transactional senders came and went"
     many = report.transactions.committed >= MANY  # a slow machine has few faults of senders, and few transactions
-    assert report.transactions.lives > 4 or not many, "transactional senders came and went"
     assert report.transactions.committed > 10 / slow, report
     assert report.transactions.aborted > 0 or not many, report
     assert report.transactions.polled > 25 / slow, report
