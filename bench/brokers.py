@@ -111,7 +111,10 @@ def brokers(count: int, share: float) -> Iterator[Brokers]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-bench-")))
         launchers = {}
         for index in range(count):
-            group = QuotaGroup(len(os.sched_getaffinity(0)) / share, own_group(), broker_name(index))
+            try:
+                group = QuotaGroup(len(os.sched_getaffinity(0)) / share, own_group(), broker_name(index))
+            except OSError as why:
+                sys.exit(f"bench brokers needs a control group with a CPU quota, as root has in most containers: {why}")
             stack.callback(group.remove)
             launchers[broker_name(index)] = ("sh", "-c", _JOIN, str(group.members))
         cluster = stack.enter_context(LocalCluster(directory, brokers=count, controllers=1, launchers=launchers))
@@ -127,6 +130,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each phase")
     parser.add_argument("--rounds", type=int, default=3, help="figures are their medians")
     options = parser.parse_args()
+    if not 0.05 <= options.share <= 1:
+        parser.error(f"--share is {options.share:g}: from 0.05 to 1")
     figures: dict[str, Figure] = {}
     for count in BROKERS:
         with brokers(count, options.share) as running:

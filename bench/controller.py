@@ -138,7 +138,7 @@ class Arena:
         return wait_until("all replicas in sync", is_so, timeout_s=TIMEOUT_S, interval_s=0.1)
 
     def observed(self) -> list[dict[tuple[str, tuple[str, ...]], float]]:
-        """What the replicas of each live broker have gone through, by kind."""
+        """Numbers of the events that replicas have reported, by kind, for each live broker."""
         return [scrape(self.cluster.metrics_address(broker_name(broker)), OBSERVED) for broker in self.live()]
 
     def active_controller(self) -> str:

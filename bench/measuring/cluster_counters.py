@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a cluster did between two moments: CPU time, messages, ISR changes, ZooKeeper requests."""
+"""Work of a cluster's processes between two readings: CPU time, messages, ISR changes, ZooKeeper requests."""
 
 from __future__ import annotations
 

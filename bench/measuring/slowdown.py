@@ -28,7 +28,7 @@ _BURN: Final = "while True: pass"
 
 
 class Slowdown(Protocol):
-    """What the started processes get."""
+    """Limits the CPU of processes that a benchmark starts."""
 
     def entered(self) -> contextlib.AbstractContextManager[None]:
         """Processes that start within are slow, and so are their children."""

@@ -34,7 +34,7 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert report.group.taken > SHARED.partitions, "and with them partitions"
     assert report.group.processed > 1000 / slow**2, report  # as many fewer records are sent
     assert report.group.commits > 0, report
-    assert report.transactions.lives > len(NAMES), "transactional senders came and went"
+    assert report.transactions.lives - len(NAMES) > 2 / slow, "transactional senders came and went"
     many = report.transactions.committed >= MANY  # a slow machine has few faults of senders, and few transactions
     assert report.transactions.committed > 10 / slow, report
     assert report.transactions.aborted > 0 or not many, report

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster did between two readings, though processes start and end in between."""
+"""The work of a cluster between two readings, though processes start and end in between."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ class Producer(Lifecycle):
 
         Args:
             topic: name of the topic.
-            records: (key, value) pairs.
+            records: (key, value) pairs. Up to 1,000 records of a list get the same timestamp.
 
         Raises:
             TidemarkError: as `send`; records before the one that is refused are sent.

@@ -164,7 +164,7 @@ class Producer(SyncClient[AsyncProducer]):
 
         Args:
             topic: name of the topic.
-            records: (key, value) pairs.
+            records: (key, value) pairs. Up to 1,000 records of a list get the same timestamp.
 
         Raises:
             TidemarkError: as `send`; records before the one that is refused are sent.
