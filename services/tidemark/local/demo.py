@@ -60,7 +60,8 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %p %c{1}: %m%n
 """
 _SAMPLING: Final = 500
-_BUFFER_BYTES: Final = 8 << 20
+_BUFFER_BYTES: Final = 1 << 20
+"""Small, since each flight sent after the kill waits for all flights in the buffer: 8 MiB delay it by a second."""
 _DRAIN_TIMEOUT_S: Final = 60.0
 _NULL: Final = "NA"
 _DELAY_TOLERANCE_MIN: Final = 1e-9
