@@ -12,7 +12,7 @@ from tidemark.client.producing.partitioner import hash_of
 from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.client.typed.record_rows import RecordRows, Values
-from tidemark.client.typed.table_columns import fitted
+from tidemark.client.typed.table_columns import check_arrays, fitted
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
@@ -144,7 +144,7 @@ class TypedFormat:
                 ErrorCode.INVALID_REQUEST,
                 f"topic {self.topic} has the event time {self._layout.event_time}: leave timestamp out",
             )
-        batches = as_batches(table)
+        batches = self._valid(as_batches(table))
         flags = 0 if timestamp is None else HAS_TIMESTAMPS
         names = batches[0].schema.names if batches else []
         flags |= HAS_HEADERS if _HEADERS in names else 0
@@ -170,6 +170,16 @@ class TypedFormat:
             first_row += rows.num_rows
         whole = pa.Table.from_batches(found, schema).combine_chunks().to_batches()
         return whole[0] if len(whole) == 1 else pa.RecordBatch.from_pylist([], schema=schema)
+
+    def _valid(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        first_row = 0
+        for rows in batches:
+            try:
+                check_arrays(rows)
+            except MisfitError as misfit:
+                raise misfit.error(self.topic, self.schema.version, first_row) from None
+            first_row += rows.num_rows
+        return batches
 
     def _deletions(self, rows: pa.RecordBatch) -> pa.Array[Any]:
         found: Any = rows.column(_DELETED)

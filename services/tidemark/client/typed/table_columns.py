@@ -36,6 +36,79 @@ _DECIMAL128_DIGITS: Final = 38
 _COMPUTE_ERRORS: Final = (pa.ArrowException, ValueError)
 
 
+def check_arrays(rows: pa.RecordBatch) -> None:
+    """Check the buffers of a table, which any library may have made, before Arrow's functions read them.
+
+    Raises:
+        MisfitError: a buffer is too short, offsets run backwards, a dictionary lacks an index, or a text is not UTF-8.
+    """
+    for name, array in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            _check(array)
+        except MisfitError as misfit:
+            raise misfit.below(name) from None
+
+
+def _check(array: Any) -> None:
+    """Check an array and those below it, as far as its rows reach: slices of one table share the arrays below."""
+    kind = array.type
+    if types.is_struct(kind):
+        _validate(array, full=False)
+        for place in range(kind.num_fields):
+            try:
+                _check(array.field(place))
+            except MisfitError as misfit:
+                raise misfit.below(kind.field(place).name) from None
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+        _validate(array, full=False)
+        _check_lists(array)
+    else:
+        _validate(array, full=True)
+
+
+def _check_lists(array: Any) -> None:
+    if not len(array):
+        return
+    offsets: Any = array.offsets
+    backwards = pc.index(_compute.less(offsets.slice(1), offsets.slice(0, len(array))), value=True).as_py()
+    if backwards >= 0:
+        raise MisfitError("no valid Arrow array: offsets run backwards", row=backwards)
+    start, end = offsets[0].as_py(), offsets[-1].as_py()
+    try:
+        _check(array.values.slice(start, end - start))
+    except MisfitError as misfit:
+        below = misfit if types.is_map(array.type) else misfit.below("element")
+        raise _above(below, pc.subtract(offsets, start)) from None
+
+
+def _validate(array: Any, *, full: bool) -> None:
+    fault = _fault(array, full=full)
+    if fault:
+        raise MisfitError(f"no valid Arrow array: {fault}", row=_first_invalid(array, full=full))
+
+
+def _fault(array: Any, *, full: bool) -> str:
+    try:
+        array.validate(full=full)
+    except pa.ArrowException as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def _first_invalid(array: Any, *, full: bool) -> int | None:
+    """The row that makes an array invalid; None if no single row does."""
+    if _fault(array.slice(0, 0), full=full):
+        return None
+    valid, invalid = 0, len(array)
+    while invalid - valid > 1:
+        middle = (valid + invalid) // 2
+        if _fault(array.slice(0, middle), full=full):
+            invalid = middle
+        else:
+            valid = middle
+    return valid
+
+
 def fitted(
     rows: pa.RecordBatch | pa.StructArray, columns: Sequence[Column], visible: Any = None
 ) -> list[pa.Array[Any]]:

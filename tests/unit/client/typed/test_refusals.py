@@ -304,6 +304,59 @@ def test_a_table_that_does_not_fit_is_refused_by_column_and_row(
     assert sentence in error.message
 
 
+def texts(offsets: list[int], data: bytes) -> Any:
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32).tobytes()), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
+
+
+def indices(*found: int) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array(found, pa.int32()), pa.array(["UA"]), safe=False)
+
+
+def legs_of(origins: Any) -> Any:
+    return pa.ListArray.from_arrays([0, 1, len(origins)], pa.StructArray.from_arrays([origins], ["origin"]))
+
+
+def lists(offsets: list[int]) -> Any:
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32).tobytes())]
+    origins = pa.array([{"origin": "A"}] * 4)
+    return pa.Array.from_buffers(pa.list_(origins.type), len(offsets) - 1, buffers, children=[origins])
+
+
+LYING: list[tuple[str, str, Any, str]] = [
+    ("offsets_backwards", "carrier", texts([0, 5, 4, 6], b"abcdef"), "1"),
+    ("offset_negative", "carrier", texts([0, -5, 4, 6], b"abcdef"), "0"),
+    ("not_utf_8", "carrier", texts([0, 1, 2, 3], b"ab\xff"), "2"),
+    ("index_out_of_range", "carrier", indices(0, 1, 0), "1"),
+    ("index_negative", "carrier", indices(0, 0, -1), "2"),
+    ("nested", "legs.element.origin", legs_of(texts([0, 1, 5, 4], b"abcdef")), "1"),
+    ("lists_backwards", "legs", lists([0, 2, 1, 3]), "1"),
+    ("list_negative", "legs", lists([0, -1, 1]), "0"),
+    ("map_value", "tags.value", pa.MapArray.from_arrays([0, 1, 2], ["a", "b"], texts([0, 1, 0], b"ab")), "1"),
+]
+
+
+@pytest.mark.parametrize(("column", "array", "row"), [one[1:] for one in LYING], ids=[one[0] for one in LYING])
+def test_a_table_with_lying_buffers_is_refused_by_column_and_row(column: str, array: Any, row: str) -> None:
+    count = len(array)
+    whole = {"carrier": pa.array(["UA"] * count), "scheduled_at": pa.array([NOON] * count)}
+    with pytest.raises(TidemarkError) as refused:
+        fit(pa.table(whole | {column.partition(".")[0]: array}))
+    error = refused.value
+    assert error.code is ErrorCode.SCHEMA_MISMATCH
+    assert (error.metadata["column"], error.metadata["row"]) == (column, row)
+    assert "no valid Arrow array" in error.message
+
+
+def test_a_slice_of_a_table_is_checked_as_far_as_its_rows_reach() -> None:
+    whole = pa.record_batch(
+        {"carrier": ["UA"] * 2, "scheduled_at": [NOON] * 2, "legs": legs_of(texts([0, 1, 2, 0], b"ab"))}
+    )
+    assert [row["legs"][0]["origin"] for row in fit(whole.slice(0, 1))] == ["a"]
+    with pytest.raises(TidemarkError, match=r"row 0, column legs.element.origin: no valid Arrow array"):
+        fit(whole.slice(1, 1))
+
+
 def test_the_row_is_counted_over_all_chunks_of_a_table() -> None:
     table = pa.concat_tables([table_of(delay=[1, 2]), table_of(delay=[3, 2**20])])
     with pytest.raises(TidemarkError, match="row 3, column delay: 1048576"):
