@@ -288,6 +288,53 @@ async def test_callbacks_report_assigned_and_revoked_partitions(cluster: LocalCl
     ]
 
 
+@pytest.mark.parametrize("when", ["on_assigned", "on_revoked", "on_revoked, while it closes"])
+async def test_a_callback_may_close_its_consumer(cluster: LocalCluster, group: str, when: str) -> None:
+    topic = await filled(cluster, 0)
+    async with (
+        asyncio.timeout(_DEADLINE_S),
+        Consumer(cluster.bootstrap, group=group) as closing,
+        Consumer(cluster.bootstrap, group=group) as other,
+    ):
+        closed = asyncio.Event()
+
+        async def close(_: list[TopicPartition]) -> None:
+            await closing.close()
+            closed.set()
+
+        if when == "on_assigned":
+            await closing.subscribe([topic], on_assigned=close)
+        else:
+            await closing.subscribe([topic], on_revoked=close)
+            await until_reading(closing, 4)
+        if when == "on_revoked, while it closes":
+            await closing.close()
+        await other.subscribe([topic])
+        await until_reading(other, 4)
+        await closed.wait()
+
+
+def test_a_callback_on_a_thread_may_close_its_consumer(cluster: LocalCluster, topic: str, group: str) -> None:
+    with client.Consumer(cluster.bootstrap, group=group) as consumer:
+        errors: list[TidemarkError | None] = []
+
+        def close(_: list[TopicPartition]) -> None:
+            try:
+                consumer.close()
+                errors.append(None)
+            except TidemarkError as error:
+                errors.append(error)
+
+        consumer.subscribe([topic], on_assigned=close)
+        with pytest.raises(TidemarkError, match="closed"):
+            for _ in consumer:
+                pass
+        deadline_s = time.monotonic() + _DEADLINE_S
+        while not errors and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    assert errors == [None]
+
+
 async def test_a_static_member_that_restarts_keeps_its_partitions(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, cast
 
 from tidemark.client.consuming.fetcher import Fetcher
@@ -24,6 +26,8 @@ RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
 _FETCH_TIMEOUT_S = 10.0
 _ASSIGNED_CALL_S = 3.0
 """Time for a running `on_assigned` when the consumer leaves, before `on_revoked` is called."""
+_callers: ContextVar[frozenset[asyncio.Future[None]]] = ContextVar("callers", default=frozenset())
+"""Callbacks and leaves that wait for the running code, which must not wait for them; a callback's thread has a copy."""
 
 
 class GroupReader:
@@ -59,6 +63,8 @@ class GroupReader:
         """Running `on_lost`, and a leave; `on_assigned` of other partitions waits for their end."""
         self._assigned_call: asyncio.Future[None] | None = None
         """The running `on_assigned`."""
+        self._leavers: set[asyncio.Future[None]] = set()
+        """Running callbacks that leave the group: the end of the membership does not cancel them."""
         self._announced: set[TopicPartition] = set()
         """Partitions of which the application got `on_assigned`, and neither `on_revoked` nor `on_lost`."""
         self._left: TopicPartition | None = None
@@ -111,18 +117,21 @@ class GroupReader:
     async def stop(self) -> None:
         """Commit and leave."""
         await self._leave()
-        await asyncio.gather(*self._ending - {asyncio.current_task()}, return_exceptions=True)
+        await asyncio.gather(*self._ending - _callers.get(), return_exceptions=True)
 
     async def _leave(self) -> None:
         leaving = asyncio.get_running_loop().create_future()
         self._ending.add(leaving)
+        callers = _callers.get()
+        self._leavers |= callers
         try:
             assigned_call = self._assigned_call
-            if assigned_call is not None and not assigned_call.done() and assigned_call is not asyncio.current_task():
+            if assigned_call is not None and not assigned_call.done() and assigned_call not in callers:
                 await asyncio.wait([assigned_call], timeout=_ASSIGNED_CALL_S)
-            while self._membership is not None and self.error is None and self._announced:
-                going, self._announced = self._announced, set()
-                await self._call(self._callbacks[1], going)
+            with _waiting(leaving):
+                while self._membership is not None and self.error is None and self._announced:
+                    going, self._announced = self._announced, set()
+                    await self._call(self._callbacks[1], going)
         finally:
             self._announced.clear()
             membership, self._membership = self._membership, None
@@ -134,6 +143,7 @@ class GroupReader:
                     self.suspend(suspended=False)
             self._ending.discard(leaving)
             leaving.set_result(None)
+            self._leavers -= callers
 
     def asked(self) -> None:
         """Note that the application has processed the returned records, and polls."""
@@ -321,12 +331,26 @@ class GroupReader:
         self._fetcher.wake()
 
     async def _call(self, callback: RebalanceCallback | None, partitions: Collection[TopicPartition]) -> None:
+        """Run a callback in a task of its own, which goes on if the callback itself leaves the group."""
         if callback is None or not partitions:
             return
+        with _waiting(_this_task()):
+            calling = asyncio.create_task(self._run(callback, partitions))
         try:
-            await callback(sorted(partitions))
+            await asyncio.wait([calling])
+        except asyncio.CancelledError:
+            if calling not in self._leavers:
+                calling.cancel()
+                await asyncio.wait([calling])
+            raise
+
+    async def _run(self, callback: RebalanceCallback, partitions: Collection[TopicPartition]) -> None:
+        task = _this_task()
+        try:
+            with _waiting(task):
+                await callback(sorted(partitions))
         except asyncio.CancelledError as error:  # of a task that the callback awaited, or of this reconciliation
-            if cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
+            if task.cancelling():
                 raise
             self._application_failed(error)
         except Exception as error:  # noqa: BLE001 - the application's; the next read raises it
@@ -334,6 +358,19 @@ class GroupReader:
 
     def _application_failed(self, error: BaseException) -> None:
         self.fail(TidemarkError(ErrorCode.INTERNAL, f"a callback of subscribe failed: {error!r}"))
+
+
+def _this_task() -> asyncio.Task[None]:
+    return cast("asyncio.Task[None]", asyncio.current_task())
+
+
+@contextlib.contextmanager
+def _waiting(caller: asyncio.Future[None]) -> Iterator[None]:
+    token = _callers.set(frozenset(one for one in _callers.get() if not one.done()) | {caller})
+    try:
+        yield
+    finally:
+        _callers.reset(token)
 
 
 def _position(cursor: Cursor, offset: int, epoch: int) -> GroupPosition:

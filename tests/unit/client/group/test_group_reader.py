@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,8 +13,9 @@ from tidemark.client.aio.consumer import Consumer
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.typed_topics import TypedTopics
+from tidemark.client.group import group_reader
 from tidemark.client.group.coordinator import Coordinator
-from tidemark.client.group.group_reader import GroupReader
+from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
 from tidemark.client.group.offset_commits import OpenTransaction
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster
@@ -149,19 +151,49 @@ async def test_a_poll_ends_when_a_position_has_passed_batches_without_records(fe
     assert consumer.position(ONE) == 1
 
 
-async def test_on_lost_may_close_its_consumer(reader: GroupReader, membership: SimpleNamespace) -> None:
-    async def lost(_: list[TopicPartition]) -> None:
-        await reader.stop()
-        stopped.set()
+@pytest.fixture
+def closes(
+    reader: GroupReader, membership: SimpleNamespace
+) -> Callable[[str], tuple[RebalanceCallback, asyncio.Event]]:
+    """Makes a callback that closes its consumer on the event loop, or on a thread; and its event of the end."""
 
     async def stop(*, commit: bool) -> None:
         return
 
-    stopped, membership.stop = asyncio.Event(), stop
+    def closing(where: str) -> tuple[RebalanceCallback, asyncio.Event]:
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        async def close(_: list[TopicPartition]) -> None:
+            if where == "thread":
+                await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(reader.stop(), loop).result(30))
+            else:
+                await reader.stop()
+            stopped.set()
+
+        return close, stopped
+
+    membership.stop = stop
+    return closing
+
+
+@pytest.mark.parametrize("where", ["event loop", "thread"])
+async def test_on_lost_may_close_its_consumer(reader: GroupReader, closes: Any, where: str) -> None:
+    lost, stopped = closes(where)
     reader._callbacks = (None, None, lost)
     reader.drop([ONE])
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         await stopped.wait()
+
+
+@pytest.mark.parametrize("where", ["event loop", "thread"])
+async def test_on_revoked_of_a_consumer_that_closes_may_close_it_too(
+    reader: GroupReader, closes: Any, where: str
+) -> None:
+    revoked, stopped = closes(where)
+    reader._callbacks = (None, revoked, None)
+    async with asyncio.timeout(10):
+        await reader.stop()
+    assert stopped.is_set()
 
 
 @pytest.fixture
@@ -177,6 +209,18 @@ def assignable(reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> GroupRea
     monkeypatch.setattr(reader, "fetch", fetch)
     monkeypatch.setattr(reader, "_starts", start)
     return reader
+
+
+@pytest.mark.parametrize("where", ["event loop", "thread"])
+async def test_on_assigned_may_close_its_consumer(
+    assignable: GroupReader, closes: Any, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_reader, "_ASSIGNED_CALL_S", 3600.0)
+    assigned, stopped = closes(where)
+    assignable._callbacks = (assigned, None, None)
+    async with asyncio.timeout(10):
+        await assignable.take_up(frozenset({TopicPartition("a", 2)}))
+    assert stopped.is_set()
 
 
 async def test_partitions_assigned_during_leave_are_reported_as_revoked(
