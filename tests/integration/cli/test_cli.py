@@ -179,7 +179,7 @@ def test_a_cluster_that_is_not_there_is_one_line() -> None:
     ],
 )
 def test_bad_usage_ends_with_status_2_and_no_traceback(arguments: tuple[str, ...]) -> None:
-    ended = tidemark(None, *arguments, fresh=True)
+    ended = tidemark(None, *arguments, fresh=arguments == ("no-such-command",))
     assert ended.status == 2
     assert "Error: " in ended.error
     assert "Traceback" not in ended.error
@@ -194,7 +194,7 @@ def test_bad_usage_ends_with_status_2_and_no_traceback(arguments: tuple[str, ...
     ],
 )
 def test_help_teaches_with_examples(command: tuple[str, ...]) -> None:
-    ended = tidemark(None, *command, "--help", fresh=True)
+    ended = tidemark(None, *command, "--help", fresh=not command)
     assert ended.status == 0
     assert f"tidemark {' '.join(command)}".strip() in ended.out.partition("Options:")[0].partition("\n")[2]
 
