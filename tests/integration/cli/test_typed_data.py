@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from tidemark.client import Producer
@@ -143,7 +144,11 @@ def test_rows_that_do_not_fit_stop_the_command_or_go_to_a_file(
     file.write_text("\n".join(["carrier,price,at", *lines, "UA,cheap,2026-11-24T12:00:00Z", "UA,,", *lines]))
     ended = tidemark(cluster, "produce", topic, "-f", str(file))
     refused(ended, "SCHEMA_MISMATCH")
-    assert ended.error.endswith("line 5, column price: 'cheap' is no decimal(10,2); the 3 records before it are sent\n")
+    where, what = f"topic {topic}, schema version 1: line 5, column price", "'cheap' is no decimal(10,2)"
+    assert ended.error == f"error SCHEMA_MISMATCH: {where}: {what}; the 3 records before it are sent\n"
+    ended = tidemark(cluster, "produce", topic, "-f", str(file), "--reject-file", str(file))
+    refused(ended, "INVALID_REQUEST")
+    assert file.read_text().startswith("carrier,price,at\nUA,")
     rejects = tmp_path / "rejects.jsonl"
     sent = succeeds(cluster, "produce", topic, "-f", str(file), "--reject-file", str(rejects))
     assert sent == f"sent 6 records to {topic}; 2 rows that did not fit: {rejects}\n"
@@ -152,6 +157,11 @@ def test_rows_that_do_not_fit_stop_the_command_or_go_to_a_file(
     assert rejected[1]["row"] == {"carrier": "UA", "price": "", "at": ""}
     prices = [json.loads(line)["price"] for line in read(cluster, topic, "--columns", "price").splitlines()]
     assert prices == [f"{number}.25" for number in range(3)] * 3
+
+    table = tmp_path / "flights.parquet"
+    parquet.write_table(pa.table({"carrier": ["UA", None], "at": [NOON, NOON]}), table)
+    succeeds(cluster, "produce", topic, "-f", str(table), "--reject-file", str(rejects))
+    assert json.loads(rejects.read_text())["line"] == 2
 
     done = succeeds(cluster, "produce", topic, "-o", "json", "--reject-file", str(rejects), stdin="{}\n")
     assert (json.loads(done)["acknowledged"], json.loads(done)["rejected"]) == (0, 1)

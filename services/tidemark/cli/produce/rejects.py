@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Final, TextIO
+from typing import TextIO
 
 from tidemark.client.outputs.typed_json import encode_json
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.core.schemas.refusals import path_text
 from tidemark.model import ErrorCode, TidemarkError
-
-OF_ROW: Final = "row"
 
 
 class Rejects:
@@ -18,7 +16,7 @@ class Rejects:
 
     Args:
         file: gets one JSON object a line: line, column, reason and the row; None: the first row is an error.
-        unit: "line" or "row", from 1 on.
+        unit: "line" or "row", as an error names the place; from 1 on.
 
     Attributes:
         count: rows in the file.
@@ -43,9 +41,7 @@ class Rejects:
         column = path_text(misfit.path) if misfit.path else None
         if self._file is None:
             raise refusal(f"{self._unit} {number}", misfit)
-        self._file.write(
-            encode_json({self._unit: number, "column": column, "reason": misfit.sentence, OF_ROW: row}) + "\n"
-        )
+        self._file.write(encode_json({"line": number, "column": column, "reason": misfit.sentence, "row": row}) + "\n")
         self.count += 1
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidemark.cli.produce.inputs import BYTE_ORDER_MARK, LINE_BYTES_MAX, headers_of, line_blocks, parquet_batches
 from tidemark.cli.produce.rejects import Rejects, refusal
-from tidemark.cli.produce.typed_values import converted, json_reader, parse_json, text_reader
+from tidemark.cli.produce.typed_values import converted, json_reader, parse_json, parse_shown, text_reader
 from tidemark.client.outputs.typed_json import json_rows
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
 from tidemark.client.typed.mismatches import MisfitError
@@ -445,8 +445,8 @@ def _cast_texts(texts: Any, wanted: Any) -> Any:
 
 def _shown_line(line: bytes) -> object:
     try:
-        return parse_json(line, exact=False)
-    except MisfitError:
+        return parse_shown(line)
+    except (ValueError, RecursionError):
         return line.decode(errors="backslashreplace")
 
 

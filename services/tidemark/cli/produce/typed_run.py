@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -36,8 +37,10 @@ class TypedJob:
     def __init__(self, job: Job, schema: TopicSchema, files: contextlib.ExitStack) -> None:
         _check_options(job, schema)
         self._job = job
+        self._version = schema.version
         file = None
         if job.reject_file is not None:
+            _check_other_file(job.reject_file, job.file)
             try:
                 opened = job.reject_file.open("w", encoding="utf-8", errors="backslashreplace")
             except OSError as error:
@@ -56,7 +59,17 @@ class TypedJob:
         self.event_time = TIMESTAMP if column is None else column.name
 
     def batches(self, source: BinaryIO) -> Iterator[pa.RecordBatch]:
-        """The rows that fit, for `send_table`; raises as the methods of TypedInput."""
+        """The rows that fit, for `send_table`; raises as the methods of TypedInput, with topic and version."""
+        try:
+            yield from self._batches(source)
+        except TidemarkError as error:
+            if error.code is not ErrorCode.SCHEMA_MISMATCH:
+                raise
+            topic, version = self._job.topic, str(self._version)
+            sentence = f"topic {topic}, schema version {version}: {error.message}"
+            raise TidemarkError(error.code, sentence, {"topic": topic, "version": version, **error.metadata}) from None
+
+    def _batches(self, source: BinaryIO) -> Iterator[pa.RecordBatch]:
         match self._job.typed_format:
             case InputFormat.CSV:
                 return self._input.csv_batches(source, self._job.delimiter)
@@ -102,6 +115,12 @@ def _check_options(job: Job, schema: TopicSchema) -> None:
     event_time = schema.event_time_column
     if job.timestamp and event_time is not None:
         raise _refused(job, f"leave --timestamp-column out: the time of a row is its {event_time.name}")
+
+
+def _check_other_file(rejects: Path, source: Path | None) -> None:
+    if source is not None and rejects.exists() and source.exists() and rejects.samefile(source):
+        sentence = f"--reject-file {rejects} is the input itself: name another file"
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
 
 
 def _refused(job: Job, reason: str) -> TidemarkError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -95,6 +96,16 @@ def parse_json(text: str | bytes, *, exact: bool) -> Any:
         raise MisfitError("not JSON: not UTF-8") from None
     except (RecursionError, ValueError) as error:  # ValueError: an integer with thousands of digits
         raise MisfitError(f"not JSON that can be read: {error}") from None
+
+
+def parse_shown(text: bytes) -> Any:
+    """The document for a file of rows that do not fit; numbers that JSON or a float lacks are texts. Raises as json."""
+    return json.loads(text, parse_float=_shown_number, parse_constant=str)
+
+
+def _shown_number(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) and Number(repr(number)) == Number(text) else text
 
 
 def _parsed(text: str) -> Any:

@@ -214,6 +214,15 @@ def test_rows_that_do_not_fit_go_to_the_file_of_rejects_and_the_others_are_sent(
     assert [json.loads(line)["line"] for line in file.getvalue().splitlines()] == [3, 6, 9]
 
 
+def test_each_line_of_the_rejects_is_strict_json_with_the_digits_of_the_input() -> None:
+    file = io.StringIO()
+    long = "12345678901234567890.125"
+    lines = ['{"price": NaN}', '{"price": 1e400}', f'{{"price": {long}, "rate": 0.5}}', '{"price": -Infinity']
+    assert of(json_of(*lines), file=file) == []
+    found = [json.loads(line, parse_constant=pytest.fail)["row"] for line in file.getvalue().splitlines()]
+    assert found == [{"price": "NaN"}, {"price": "1e400"}, {"price": long, "rate": 0.5}, lines[3]]
+
+
 def test_a_parquet_file_is_matched_by_name_and_type() -> None:
     naive = pa.table({"name": ["x"], "at": pa.array([NOON.replace(tzinfo=None)], pa.timestamp("ms")), "_offset": [1]})
     row = of(parquet_of(naive))[0]
