@@ -91,7 +91,7 @@ def lend_reader(options: ReadOptions) -> AbstractContextManager[RangeReader]:
 def find_topics(
     reader: RangeReader, options: ReadOptions, warn: Callable[[str], None] = _log.warning
 ) -> dict[str, TopicView]:
-    """Topics that the options select, by name; raises TidemarkError, e.g. UNKNOWN_TOPIC.
+    """Topics that the options select, by name, with all their partitions; raises TidemarkError, e.g. UNKNOWN_TOPIC.
 
     Args:
         reader: a client.
@@ -100,7 +100,15 @@ def find_topics(
     """
     if options.pattern is None:
         return _of_one_kind(options, reader.topics(sorted(options.topics)))
-    return find_existing(reader, options, warn)
+    found = find_existing(reader, options, warn)
+    for name in [name for name, topic in found.items() if len(topic.partitions) < topic.count]:
+        try:
+            found[name] = reader.topics([name])[name]
+        except TidemarkError as error:
+            if error.code not in GONE:
+                raise
+            del found[name]
+    return found
 
 
 def _of_one_kind(options: ReadOptions, found: Mapping[str, TopicView]) -> dict[str, TopicView]:
@@ -117,7 +125,7 @@ def _of_one_kind(options: ReadOptions, found: Mapping[str, TopicView]) -> dict[s
 def find_existing(
     reader: RangeReader, options: ReadOptions, warn: Callable[[str], None] = _log.warning
 ) -> dict[str, TopicView]:
-    """As `find_topics`, without missing topics."""
+    """As `find_topics`, without missing topics; one that is being created may lack partitions."""
     found = reader.topics(None)
     chosen = options.chosen(found)
     if not chosen and options.pattern is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,8 +17,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 from tidemark.client import AdminClient, Producer
 from tidemark.client.consuming.range_reader import RangeReader, StatedOffset
+from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.local.cluster import LocalCluster, broker_name
-from tidemark.model import TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark_spark import compat, topics
 from tidemark_spark.columns import parse_columns
 from tidemark_spark.options import parse_options
@@ -291,6 +293,21 @@ def test_the_epoch_of_a_leader_that_appended_no_record_is_no_truncation(cluster:
     part = OffsetRange(shortened, 0, 7, 10)
     task = Assignment(part, found.topic_id, found.partitions[0].incarnation, CREATE_TIME, last_epoch=7)
     assert sum(rows.num_rows for _, rows in topics.read(strict, [task])) == 3
+
+
+def test_a_pattern_waits_for_all_partitions_of_new_topics_and_leaves_out_deleted_ones() -> None:
+    both = {index: PartitionView(index, 1, 0, (1,), (1,)) for index in range(2)}
+    part, whole = {0: both[0]}, TopicView("new", "id", partitions=both, partition_count=2)
+    listed = {name: TopicView(name, "id", partitions=part, partition_count=2) for name in ("new", "deleted")}
+
+    def known(names: Sequence[str] | None) -> Mapping[str, TopicView]:
+        if names == ["deleted"]:
+            raise TidemarkError(ErrorCode.UNKNOWN_TOPIC, "deleted")
+        return listed if names is None else {"new": whole}
+
+    options = parse_options({"tidemark.bootstrap": "127.0.0.1:1", "subscribePattern": ".*"})
+    client = cast(RangeReader, SimpleNamespace(topics=known))
+    assert topics.find_topics(client, options) == {"new": whole}
 
 
 def test_a_recreated_topic_is_an_error_or_a_fresh_start_by_option(cluster: LocalCluster, topic: MakeTopic) -> None:
