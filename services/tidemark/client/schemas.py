@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidemark.core.schemas.ddl import draft_from_ddl
@@ -47,6 +47,20 @@ def draft_of(given: SchemaGiven) -> SchemaDraft:
 def document_text(given: SchemaGiven) -> str:
     """The JSON of the schema file that states the same; raises as `draft_of`."""
     return json.dumps(document_of(draft_of(given)), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def schema_text(given: SchemaGiven | None, key: Sequence[str], event_time: str | None) -> str:
+    """The text for a new topic: `document_text` with key columns and event time; empty without a schema.
+
+    Raises:
+        TidemarkError: as `draft_of`; INVALID_REQUEST for a key or an event time without a schema.
+    """
+    if given is not None:
+        draft = draft_of(given)
+        return document_text(draft.keyed(key, event_time) if key or event_time else draft)
+    if key or event_time:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "key and event_time name columns of a schema: give schema too")
+    return ""
 
 
 def _of_class(given: type) -> SchemaDraft:

@@ -24,7 +24,7 @@ _NAME_CHARACTERS_MAX: Final = 255
 
 Stated = TypeVar("Stated")
 
-SchemaOption = Annotated[str, typer.Option("--schema", metavar="FILE|DDL", help=SCHEMA_HELP, show_default=False)]
+SchemaOption = Annotated[str | None, typer.Option("--schema", metavar="FILE|DDL", help=SCHEMA_HELP, show_default=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,14 @@ class KeyOptions:
     event_time: Annotated[
         str | None, typer.Option("--event-time", metavar="COLUMN", help="The column with the time of the event.")
     ] = None
+
+    def of_source(self, source: str | None) -> SchemaDraft | None:
+        """The draft of `--schema` with these columns; None without a source. Raises as `draft_of`."""
+        if source is not None:
+            return self.of(draft_of(source))
+        if self.key or self.event_time:
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "--key and --event-time name columns of --schema: add it")
+        return None
 
     def of(self, draft: SchemaDraft) -> SchemaDraft:
         """The draft with these columns."""

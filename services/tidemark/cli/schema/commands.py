@@ -85,7 +85,7 @@ def diff(
         int | None, typer.Option("--from", metavar="N", min=1, help="Version; default: the one before.")
     ] = None,
     newer: Annotated[int | None, typer.Option("--to", metavar="N", min=1, help="Version; default: the newest.")] = None,
-    schema: SchemaOption = "",
+    schema: SchemaOption = None,
     keys: KeyOptions = KeyOptions(),
     cluster: Cluster = Cluster(),
 ) -> None:
@@ -104,7 +104,7 @@ def diff(
     with cluster.connect() as client:
         described = _described(client, topic)
     after = _version(topic, described, newer)
-    if schema:
+    if schema is not None:
         before, after = after, next_version(after, keys.of(draft_of(schema)), Policy.NONE)
     else:
         before = _version(topic, described, older or max(after.version - 1, 1))
@@ -125,7 +125,7 @@ def check(
         str | None,
         typer.Argument(metavar="TOPIC", help="Topic; not needed with --against.", autocompletion=completion.topics),
     ] = None,
-    schema: SchemaOption = "",
+    schema: SchemaOption = None,
     against: Annotated[
         Path | None, typer.Option("--against", metavar="FILE", help="A file of `schema show --format stored`.")
     ] = None,
@@ -169,7 +169,7 @@ def check(
 @schema_app.command("evolve", short_help="Make the next version of a topic's schema.")
 def evolve(
     topic: TopicArgument,
-    schema: SchemaOption = "",
+    schema: SchemaOption = None,
     expected: Annotated[
         int | None,
         typer.Option("--expected-version", metavar="N", min=1, help="Refuse unless N is the newest version."),

@@ -31,7 +31,7 @@ from tidemark.cli.common.output import (
     print_warning,
     raise_all,
 )
-from tidemark.cli.common.schema_source import KeyOptions, SchemaOption, draft_of
+from tidemark.cli.common.schema_source import KeyOptions, SchemaOption
 from tidemark.cli.topic.partition import partition_json, print_partition
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.schemas.model import TopicSchema
@@ -77,7 +77,7 @@ def create(
             autocompletion=completion.topic_settings,
         ),
     ] = None,
-    schema: SchemaOption = "",
+    schema: SchemaOption = None,
     keys: KeyOptions = KeyOptions(),
     dry_run: DryRunOption = False,
     cluster: Cluster = Cluster(),
@@ -96,7 +96,7 @@ def create(
       tidemark topic create flights --partitions 6 --dry-run --output json
     """
     configs = parse_configs(config or [])
-    draft = keys.of(draft_of(schema)) if schema else None
+    draft = keys.of_source(schema)
     with cluster.connect() as client:
         made = client.create_topic(
             topic,

@@ -71,3 +71,13 @@ def test_a_topic_with_no_replica_to_spare_gets_a_warning(more: tuple[str, ...]) 
 
 def test_the_warning_for_one_replica_names_the_effect_of_a_restart() -> None:
     assert "one replica" in run("-r", "1").stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [(("--schema", ""), "INVALID_SCHEMA: the DDL is empty"), (("--key", "carrier"), "INVALID_REQUEST: --key and")],
+)
+def test_a_topic_without_the_schema_that_the_command_means_is_refused(more: tuple[str, ...], sentence: str) -> None:
+    result = CliRunner().invoke(app, ["topic", "create", "t", *more])
+    assert result.exit_code == 1
+    assert sentence in str(result.exception)

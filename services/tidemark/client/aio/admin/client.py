@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -33,7 +33,7 @@ from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Leader, unknown_partition
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.metadata.unknown_topics import note_creation
-from tidemark.client.schemas import SchemaGiven, document_text
+from tidemark.client.schemas import SchemaGiven, schema_text
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource
 from tidemark.core.planning.restart_safety import RestartObstacle
@@ -125,6 +125,8 @@ class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lif
         replication_factor: int = 0,
         configs: Mapping[str, ConfigValue] | None = None,
         schema: SchemaGiven | None = None,
+        key: Iterable[str] = (),
+        event_time: str | None = None,
         validate_only: bool = False,
         request_id: str = "",
     ) -> CreatedTopic:
@@ -136,6 +138,8 @@ class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lif
             replication_factor: replicas of each partition; 0: the default of the cluster.
             configs: topic settings by key; values are text, numbers or booleans.
             schema: the columns of a typed topic (`SchemaGiven`); None: records are bytes. A topic stays as created.
+            key: names of the key columns, for a schema that states none, such as a `pyarrow.Schema` or a class.
+            event_time: name of the column with the event time, likewise.
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
 
@@ -149,7 +153,7 @@ class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lif
             partitions=partitions,
             replication_factor=replication_factor,
             configs=config_texts("configs", configs),
-            schema="" if schema is None else document_text(schema),
+            schema=schema_text(schema, texts("key", key), event_time),
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
