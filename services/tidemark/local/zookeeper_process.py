@@ -36,7 +36,8 @@ _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "commons-*", "metrics-core-*", "snappy-java-*")
 """The jars of PySpark that the server needs; naming them all makes Java open some 300 files at start."""
 
-_START_TIMEOUT_S: Final = 30.0
+_START_TIMEOUT_S: Final = 60.0
+"""A twentieth of a core takes 40 s with TLS."""
 _STOP_TIMEOUT_S: Final = 10.0
 _POLL_INTERVAL_S: Final = 0.02
 
@@ -197,8 +198,18 @@ class ZooKeeperProcess(ChildProcess):
     def _not_up(self, what: str) -> TidemarkError:
         return TidemarkError(
             ErrorCode.COORDINATION_UNAVAILABLE,
-            f"the local ZooKeeper {what}; see {self._directory / 'zookeeper.log'} and console.log beside it",
+            f"the local ZooKeeper {what}; see {self._directory / 'zookeeper.log'} and console.log beside it; "
+            f"the last line there: {_last_line(self._directory) or 'none'}",
         )
+
+
+def _last_line(directory: Path) -> str:
+    for path in (directory / "zookeeper.log", directory / "console.log"):
+        lines = path.read_text(errors="replace").split("\n") if path.exists() else []
+        for line in reversed(lines):
+            if line.strip():
+                return line.strip()
+    return ""
 
 
 def _shared_classes() -> list[str]:

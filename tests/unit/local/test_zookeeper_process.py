@@ -8,7 +8,8 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
-from tidemark.local.zookeeper_process import _class_path
+from tidemark.local import zookeeper_process
+from tidemark.local.zookeeper_process import ZooKeeperProcess, _class_path
 from tidemark.model import TidemarkError
 
 
@@ -32,3 +33,11 @@ def test_without_jars_the_error_names_the_searched_places(monkeypatch: pytest.Mo
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     with pytest.raises(TidemarkError, match=f"no ZooKeeper among the jars in {tmp_path}/jars"):
         _class_path()
+
+
+def test_a_server_that_ends_is_reported_with_the_last_line_of_its_logs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(zookeeper_process, "java_command", lambda *_: ["/bin/sh", "-c", "echo no memory; exit 3", "sh"])
+    with pytest.raises(TidemarkError, match=r"ended with status 3; see .*; the last line there: no memory"):
+        ZooKeeperProcess(tmp_path).start()
