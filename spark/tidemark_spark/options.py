@@ -37,7 +37,7 @@ _BATCH: Final = (*_ENDING, "history")
 _STREAMING: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
 _OF_BYTES: Final = ("includeHeaders", "valueFormat", "valueSchema", "malformedValues")
 """Options of reads of topics without a schema."""
-_OF_TYPED: Final = ("metadataColumns", "schemaChange", "history")
+_OF_TYPED: Final = ("metadataColumns", "schemaChange", "schemaVersion", "history")
 """Options of reads of topics with a schema."""
 _KNOWN: Final = {
     name.lower(): name

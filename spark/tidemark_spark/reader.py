@@ -173,7 +173,7 @@ class TidemarkFilteringReader(TidemarkReader):
             return narrow(self._comparisons)
         view = found[self._table.topic.name]
         names = dict(_METADATA)
-        event_time = self._table.topic.newest.event_time_column
+        event_time = self._table.topic.schema.event_time_column
         if event_time is not None and topics.timestamp_type(view) == rows.CREATE_TIME:
             names[event_time.name] = "timestamp"
         return narrow(replace(one, column=names[one.column]) for one in self._comparisons if one.column in names)

@@ -70,7 +70,8 @@ class TidemarkDataSource(DataSource):
                 return None
             from tidemark_spark.typed.topic import typed_topic
 
-            self._typed = typed_topic(given, name)
+            found = typed_topic(given, name)
+            self._typed = found and found.named(given.get("schemaversion"))
         return self._typed
 
     def table(self, schema: StructType) -> TypedTable | None:

@@ -284,7 +284,7 @@ def _parts(
         return
     for partition, table in parted(chunk):
         stamped = TIMESTAMP in table.column_names
-        if stamped and topic.newest.event_time is not None:
+        if stamped and topic.schema.event_time is not None:
             table, stamped = table.drop_columns([TIMESTAMP]), False
         yield topic.name, partition, table, TIMESTAMP if stamped else None
 

@@ -52,13 +52,13 @@ def table_schema(topic: TypedTopic, columns: str | None, metadata: str | None) -
     """
     added = _metadata_names(metadata)
     if columns is None:
-        return StructType([*map(spark_field, topic.newest.columns), *map(_metadata_field, added)])
+        return StructType([*map(spark_field, topic.schema.columns), *map(_metadata_field, added)])
     asked = [name.strip() for name in columns.split(",") if name.strip()]
     if not asked:
-        raise ValueError(f"option 'columns' names none; topic {topic.name} has {_names(topic.newest)}")
+        raise ValueError(f"option 'columns' names none; topic {topic.name} has {_names(topic.schema)}")
     paths = [name for name in asked if name not in METADATA]
     try:
-        found = selected(topic.newest, paths) if paths else ()
+        found = selected(topic.schema, paths) if paths else ()
     except TidemarkError as error:
         raise ValueError(f"option 'columns': topic {topic.name}: {error.message}") from None
     named = [name for name in asked if name in METADATA]
@@ -102,7 +102,7 @@ def paths_of(topic: TypedTopic, schema: StructType) -> list[str]:
     Raises:
         ValueError: the topic has no such column, or one of another type.
     """
-    by_name = {column.name: column for column in topic.newest.columns}
+    by_name = {column.name: column for column in topic.schema.columns}
     found: list[str] = []
     for field in schema.fields:
         kind = METADATA.get(field.name)
@@ -114,10 +114,10 @@ def paths_of(topic: TypedTopic, schema: StructType) -> list[str]:
             try:
                 found += paths_in(field.dataType, by_name[field.name])
             except ValueError as error:
-                raise ValueError(f"topic {topic.name}, schema version {topic.newest.version}: {error}") from None
+                raise ValueError(f"topic {topic.name}, schema version {topic.schema.version}: {error}") from None
         else:
             raise ValueError(
-                f"the schema has a column {field.name!r}; topic {topic.name} has {_names(topic.newest)} in version "
-                f"{topic.newest.version} of its schema, and {', '.join(METADATA)}"
+                f"the schema has a column {field.name!r}; topic {topic.name} has {_names(topic.schema)} in version "
+                f"{topic.schema.version} of its schema, and {', '.join(METADATA)}"
             )
     return found

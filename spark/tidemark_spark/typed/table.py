@@ -62,7 +62,7 @@ class TypedTable:
         """Makes rows of batches: columns of the schema by their names, and the wanted metadata columns."""
         from tidemark.client.typed.batch_rows import BatchRows  # in tasks: the driver only plans
 
-        newest = self.topic.newest
+        newest = self.topic.schema
         system = [field.name for field in self.schema.fields if field.name in METADATA and field.name != PARTITION]
         if not system and not self._paths:
             system = [OFFSET]  # for the number of rows

@@ -7,7 +7,7 @@ Spark asks for the columns in a process of its own, so the question "has the top
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tidemark_spark.common_options import parse_bootstrap, parse_client_id, parse_tls, parse_token_file
@@ -35,16 +35,29 @@ class TypedTopic:
         name: name of the topic.
         topic_id: uuid; a recreated topic has another one.
         versions: versions of the schema by number, without a gap; at least one.
+        version: the one that a read names; 0: the newest.
     """
 
     name: str
     topic_id: str
     versions: Mapping[int, TopicSchema]
+    version: int = 0
 
     @property
-    def newest(self) -> TopicSchema:
-        """The newest of the versions."""
-        return self.versions[max(self.versions)]
+    def schema(self) -> TopicSchema:
+        """The version of reads and writes: the newest, or the one that is named."""
+        return self.versions[self.version or max(self.versions)]
+
+    def named(self, text: str | None) -> TypedTopic:
+        """The topic with the version of the option `schemaVersion`; raises ValueError."""
+        if text is None:
+            return self
+        version = int(text) if text.strip().isdecimal() else 0
+        if version not in self.versions:
+            raise ValueError(
+                f"option 'schemaVersion' is {text!r}; topic {self.name} has versions 1 to {max(self.versions)}"
+            )
+        return replace(self, version=version)
 
 
 def typed_topic(given: Mapping[str, str], topic: str) -> TypedTopic | None:
@@ -92,7 +105,9 @@ def check_same(topic: TypedTopic, found: Mapping[str, TopicView]) -> None:
 
 
 def check_version(topic: TypedTopic, found: Mapping[str, TopicView]) -> None:
-    """Check that the schema has no newer version than `load` found; raises SchemaChangeError."""
+    """Check that the schema has no newer version than `load` found or named; raises SchemaChangeError."""
+    if topic.version:
+        return
     view = found.get(topic.name)
     newest = max(topic.versions)
     if view is not None and view.topic_id == topic.topic_id and view.schema_version > newest:

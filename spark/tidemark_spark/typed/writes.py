@@ -52,7 +52,7 @@ _EXACT_IN_DOUBLE_BITS: Final = 32
 
 def check_table(schema: StructType, topic: TypedTopic) -> None:
     """Check that rows of this schema can be written; ValueError names topic, version and column."""
-    newest = topic.newest
+    newest = topic.schema
     by_name = {column.name: column for column in newest.columns}
     where = f"topic {topic.name}, schema version {newest.version}"
     for field in schema.fields:

@@ -125,6 +125,21 @@ def test_a_schema_changes_while_producers_and_consumers_run(
     assert table.to_pydict() == {"delay": [1, 2**40, None], "gate": ["?", "B1", "?"]}
 
 
+def test_a_reader_gets_rows_in_the_version_that_it_names(cluster: LocalCluster, topic: str, admin: AdminClient) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        producer.send(topic, flight("A", 1)).result(30)
+        admin.alter_topic_schema(topic, SECOND)
+        wait_for(lambda: _sends(producer, topic, flight("A", 2, gate="B1")), "the producer uses version 2")
+    first = read_table(cluster.bootstrap, topic, columns=["carrier"], version=1).read_all()
+    assert first.to_pydict() == {"carrier": ["A", "A"]}
+    assert "gate" not in scan(cluster.bootstrap, topic, version=1).collect_schema().names()
+    assert scan(cluster.bootstrap, topic, version=2).collect()["gate"].to_list() == ["?", "B1"]
+    for read in (read_table, scan):
+        with pytest.raises(TidemarkError, match=f"topic {topic} has no version 9 of its schema") as refused:
+            read(cluster.bootstrap, topic, version=9)
+        assert refused.value.code is ErrorCode.UNKNOWN_SCHEMA_VERSION
+
+
 def _sends(producer: Producer, topic: str, row: dict[str, Any]) -> bool:
     with contextlib.suppress(TidemarkError):
         producer.send(topic, row).result(30)

@@ -228,6 +228,10 @@ def test_every_version_is_read_as_that_of_the_load(cluster: LocalCluster) -> Non
     newest = read(options_of(cluster, "typed-old"))
     assert newest == [{"a": 1, "bee": 2, "d": "new", "b": None}, {"a": 1 << 40, "bee": 3, "d": "y", "b": "other"}]
     assert read(options_of(cluster, "typed-old", columns="d")) == [{"d": "new"}, {"d": "y"}]
+    in_second = [{"a": 1, "bee": 2, "d": "new"}, {"a": 1 << 40, "bee": 3, "d": "y"}]
+    assert read(options_of(cluster, "typed-old", schemaVersion="2")) == in_second
+    with pytest.raises(ValueError, match="option 'schemaVersion' is '9'; topic typed-old has versions 1 to 3"):
+        schema_of(TidemarkDataSource(options_of(cluster, "typed-old", schemaVersion="9")))
     # A table that was loaded before the change stays what it was, and says so where it cannot.
     narrow = StructType([field for field in before.fields if field.name in ("b", "c")])
     reader = first.reader(narrow)

@@ -27,6 +27,7 @@ def scan(
     end: Place = "latest",
     partitions: Sequence[int] | None = None,
     history: str | os.PathLike[str] | None = None,
+    version: int | None = None,
     **options: Any,
 ) -> pl.LazyFrame:
     """A lazy frame over a topic with a schema; needs polars.
@@ -44,6 +45,7 @@ def scan(
         end: as for `read_table`.
         partitions: indexes; None: all.
         history: as for `read_table`.
+        version: as for `read_table`.
         options: as for `read_table`.
 
     Raises:
@@ -61,9 +63,9 @@ def scan(
         return TableScan(bootstrap, topic, **rows_of, **options, columns_only=columns_only)
 
     with opened(columns_only=are_all) as first:  # other rows are looked up, too, for the errors
-        version = max(first.versions)
-        schema = first.rows(columns, dictionaries=False).schema
-        event_time = first.versions[version].event_time_column
+        typed = first.rows(columns, dictionaries=False, version=version)
+        schema, target = typed.schema, typed.target
+        event_time = target.event_time_column
     time_columns = {"_timestamp", *([] if event_time is None else [event_time.name])}
     empty = _frame(pa.Table.from_batches([], schema))
     all_columns = schema.names
@@ -78,7 +80,7 @@ def scan(
         planned = ANY if predicate is None else planned_of(predicate, time_columns)
         with opened() as scan_now:
             scan_now.narrow(planned.bounds)
-            typed = scan_now.rows(named, dictionaries=False, version=version, times=planned.times)
+            typed = scan_now.rows(named, dictionaries=False, version=target.version, times=planned.times)
             for group in grouped(scan_now.batches(typed)):
                 frame = _frame(pa.Table.from_batches(group))
                 if predicate is not None:

@@ -144,7 +144,7 @@ class TableScan:
         Brokers leave out the columns of batches that have no timestamp in `times`; archived rows all come.
         """
         wanted = None if columns is None else texts("columns", columns)
-        version = max(self.versions) if version is None else version
+        version = max(self.versions) if version is None else integer("version", version)
         return BatchRows(
             self.topic, self.versions, wanted, system=(), dictionaries=dictionaries, version=version, times=times
         )
@@ -236,9 +236,10 @@ def read_table(
     end: Place = "latest",
     partitions: Sequence[int] | None = None,
     history: str | os.PathLike[str] | None = None,
+    version: int | None = None,
     **options: Any,
 ) -> pa.RecordBatchReader:
-    """Read a topic with a schema as Arrow record batches, in the newest version of the schema.
+    """Read a topic with a schema as Arrow record batches, in one version of the schema.
 
     The rows of a partition come in order. The reader holds connections until its end, or until it is closed.
 
@@ -253,19 +254,21 @@ def read_table(
         partitions: indexes; None: all.
         history: directory of an archive of the topic, from `archive_topic`: archived rows come from there, the others
             from brokers, each once. "earliest" is then the first archived row.
+        version: of the schema: rows of every other version become rows of this one; None: the newest.
         options: deadline_s (seconds for one request with its retries, 30), tls, token_file; isolation_level:
             "read_committed" (up to the last stable offset, without rows of aborted transactions) or "read_uncommitted".
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, BROKER_NOT_AVAILABLE; INVALID_REQUEST: no schema, no such
-            column. While it is read also OFFSET_OUT_OF_RANGE, CORRUPT_BATCH, INCOMPATIBLE_SCHEMA, REQUEST_TIMED_OUT.
+            column; UNKNOWN_SCHEMA_VERSION. While it is read also OFFSET_OUT_OF_RANGE, CORRUPT_BATCH,
+            INCOMPATIBLE_SCHEMA, REQUEST_TIMED_OUT.
         TypeError: an argument has a wrong type.
 
     Example: `delays = read_table("127.0.0.1:9192", "flights", columns=["carrier", "delay"]).read_all()`
     """
     scan = TableScan(bootstrap, topic, start=start, end=end, partitions=partitions, history=history, **options)
     try:
-        typed = scan.rows(columns)
+        typed = scan.rows(columns, version=version)
     except BaseException:
         scan.close()
         raise

@@ -81,7 +81,7 @@ class BatchRows:
         column_ids: to ask brokers for; empty: whole batches.
 
     Raises:
-        TidemarkError: INVALID_REQUEST: a path names no column of the version.
+        TidemarkError: INVALID_REQUEST: a path names no column of the version; UNKNOWN_SCHEMA_VERSION.
     """
 
     def __init__(
@@ -106,16 +106,17 @@ class BatchRows:
 
     def learn(self, versions: Mapping[int, TopicSchema]) -> None:
         """Take the known versions, at least one; the newest becomes that of the reader, unless it was named."""
-        self.target = versions[max(versions) if self._version is None else self._version]
+        newest = max(versions)
+        if self._version is not None and self._version not in versions:
+            sentence = f"topic {self._topic} has no version {self._version} of its schema; the newest is {newest}"
+            facts = {"topic": self._topic, "version": str(self._version), "newest_version": str(newest)}
+            raise TidemarkError(ErrorCode.UNKNOWN_SCHEMA_VERSION, sentence, facts)
+        self.target = versions[newest if self._version is None else self._version]
         projections: dict[int, Projection | TidemarkError] = {}
-        own = Projection(self.target, self.target, self._columns, dictionaries=self._dictionaries)
+        own = self._projection(self.target)
         for version, schema in versions.items():
             try:
-                projections[version] = (
-                    own
-                    if schema is self.target
-                    else Projection(schema, self.target, self._columns, dictionaries=self._dictionaries)
-                )
+                projections[version] = own if schema is self.target else self._projection(schema)
             except TidemarkError as error:  # raised for a batch of that version
                 projections[version] = error
         beside = {_SYSTEM_IDS[name] for name in self._system if name in _SYSTEM_IDS}
@@ -137,6 +138,13 @@ class BatchRows:
         self.schema = pa.schema([*own.arrow_schema, *(_SYSTEM[name] for name in self._system)])
         self._none = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self.schema], schema=self.schema)
         self.column_ids: tuple[int, ...] = () if asked is None else tuple(sorted(asked))
+
+    def _projection(self, source: TopicSchema) -> Projection:
+        try:
+            return Projection(source, self.target, self._columns, dictionaries=self._dictionaries)
+        except TidemarkError as error:
+            facts = {"topic": self._topic, **error.metadata}
+            raise TidemarkError(error.code, f"topic {self._topic}: {error.message}", facts) from None
 
     def rows(self, batch: Batch, partition: int, start: int, end: int | None = None) -> pa.RecordBatch:
         """The rows of [start, end) of a batch, in `schema`; deleted rows only if `_deleted` is asked for.

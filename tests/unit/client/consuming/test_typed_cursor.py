@@ -73,7 +73,9 @@ def test_rows_before_the_position_are_left_out() -> None:
 def test_a_version_that_the_reader_cannot_read_is_an_error_that_names_both() -> None:
     cursor = cursor_of(BatchRows("t", {1: FIRST, 2: OTHER}))
     cursor.take(stored(FIRST, pa.table({"a": [1]}), 0))
-    with pytest.raises(TidemarkError, match="version 2 of the schema cannot read a batch of version 1") as refused:
+    with pytest.raises(
+        TidemarkError, match="topic t: a reader with version 2 of the schema cannot read a batch of version 1"
+    ) as refused:
         cursor.next_rows()
     assert refused.value.code is ErrorCode.INCOMPATIBLE_SCHEMA
 
