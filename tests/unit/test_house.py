@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ LINES_MAX = 700
 FILES_MAX = 25
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 FUNCTION_LINES_MAX = 75
+PACKAGES_MIN = 40
+"""Fewer packages with imports were found by mistake."""
 PLACES = ("services", "spark", "tests", "bench", "docs", "charts", "deploy", "proto")
 MAY_BE_CROWDED = {"services/tidemark/v1": "generated: four files for each of proto/"}
 
@@ -92,17 +95,56 @@ def imports(path: Path, modules: Collection[str]) -> set[str]:
     return found.intersection(modules)
 
 
-def test_no_modules_import_one_another_in_a_cycle() -> None:
+@cache
+def module_imports() -> dict[str, set[str]]:
+    """Each module of the services, and the modules that it imports."""
     services = ROOT / "services"
     modules = {
         ".".join(path.relative_to(services).with_suffix("").parts).removesuffix(".__init__"): path
         for path in (services / "tidemark").rglob("*.py")
     }
-    graph = {name: imports(path, modules) - {name} for name, path in modules.items()}
+    return {name: imports(path, modules) - {name} for name, path in modules.items()}
+
+
+def package_imports(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Each package, and the packages beside it that modules in it import; files beside packages do not count."""
+    packages = {name.rpartition(".")[0] for name in graph} - {""}
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for importer, imported_modules in graph.items():
+        for imported in imported_modules:
+            pairs = zip(accumulate(importer.split("."), dotted), accumulate(imported.split("."), dotted), strict=False)
+            ours, other = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
+            if {ours, other} <= packages:
+                found[ours].add(other)
+    return found
+
+
+def dotted(package: str, name: str) -> str:
+    return f"{package}.{name}"
+
+
+def check_no_cycle(graph: Mapping[str, set[str]]) -> None:
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        pytest.fail(f"these modules import one another: {' -> '.join(error.args[1])}")
+        pytest.fail(f"these import one another: {' -> '.join(error.args[1])}")
+
+
+def test_no_modules_import_one_another_in_a_cycle() -> None:
+    check_no_cycle(module_imports())
+
+
+def test_no_packages_import_one_another_in_a_cycle() -> None:
+    graph = package_imports(module_imports())
+    assert len(graph) > PACKAGES_MIN
+    check_no_cycle(graph)
+
+
+def test_packages_with_modules_that_import_one_another_are_a_cycle() -> None:
+    graph = {"a.b.one": {"a.c.one"}, "a.c.one": {"a.file"}, "a.c.two": {"a.b.two"}, "a.b.two": set(), "a.file": set()}
+    assert package_imports(graph) == {"a.b": {"a.c"}, "a.c": {"a.b"}}
+    with pytest.raises(pytest.fail.Exception, match=r"a\.[bc] -> a\.[bc] -> a\.[bc]"):
+        check_no_cycle(package_imports(graph))
 
 
 def test_every_source_file_names_its_licence() -> None:

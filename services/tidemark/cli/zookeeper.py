@@ -16,7 +16,7 @@ from tidemark.cli.common.output import counted, print_line
 from tidemark.model import ErrorCode, TidemarkError
 
 if TYPE_CHECKING:
-    from tidemark.zookeeper.security.closing import Pass, Tree
+    from tidemark.zookeeper.closing import Pass, Tree
 
 _PROGRESS_NODES: Final = 5_000
 
@@ -67,7 +67,7 @@ class ZooKeeper:
     def run(self, act: Callable[[Tree], Awaitable[None]]) -> None:
         """Open a session and act on the tree."""
         from tidemark.rpc.security.paths import TlsFiles
-        from tidemark.zookeeper.security.closing import tree_of
+        from tidemark.zookeeper.closing import tree_of
         from tidemark.zookeeper.security.tls import ZooKeeperTls
 
         tls = ZooKeeperTls(

@@ -31,7 +31,7 @@ from tidemark.console.identity import (
     set_cookie,
 )
 from tidemark.console.metrics import ConsoleMetrics
-from tidemark.console.pages.page import Asked, Done, Download, Page, Refused, View
+from tidemark.console.page import Asked, Done, Download, Page, Refused, View
 from tidemark.console.pages.table import PAGES
 from tidemark.console.queries.clients import Clients
 from tidemark.console.queries.results import Results

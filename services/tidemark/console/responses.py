@@ -14,7 +14,7 @@ from typing import Final
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from tidemark.console.identity import Identity
-from tidemark.console.pages.page import Download, Page, Problem, Refused, View
+from tidemark.console.page import Download, Page, Problem, Refused, View
 from tidemark.console.rendering import LIVE, WHOLE, Renderer
 
 _VARY: Final = {"Vary": "Accept, Cookie, Authorization"}

@@ -16,8 +16,8 @@ import httpx
 import pytest
 from tidemark.console.app import STREAMS_MAX, Console
 from tidemark.console.metrics import ConsoleMetrics
+from tidemark.console.page import Asked, Page, View
 from tidemark.console.pages import overview
-from tidemark.console.pages.page import Asked, Page, View
 from tidemark.console.server import HttpServer, listening_socket
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority

@@ -33,8 +33,8 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.runtime.clock import SystemClock
+from tidemark.zookeeper.closing import tree_of
 from tidemark.zookeeper.security.access import closed_acl, open_acl
-from tidemark.zookeeper.security.closing import tree_of
 from tidemark.zookeeper.security.tls import ZooKeeperTls
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 from typer.testing import CliRunner

@@ -12,7 +12,7 @@ from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import TlsFiles
-from tidemark.zookeeper.security.closing import Pass
+from tidemark.zookeeper.closing import Pass
 from typer.testing import CliRunner
 
 
@@ -34,7 +34,7 @@ def environment(files: TlsFiles) -> dict[str, str]:
 def test_the_settings_of_a_service_in_the_environment_suffice(
     files: TlsFiles, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.zookeeper.security.closing._SESSION_TIMEOUT_MS", 300)
+    monkeypatch.setattr("tidemark.zookeeper.closing._SESSION_TIMEOUT_MS", 300)
     ran = CliRunner().invoke(app, ["zookeeper", command], env=environment(files))
     assert isinstance(ran.exception, TidemarkError)
     assert ran.exception.code is ErrorCode.COORDINATION_UNAVAILABLE

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tidemark.console.pages.page import Refused
+from tidemark.console.page import Refused
 from tidemark.console.queries import shared, sightings
 from tidemark.console.queries.shared import Answer, SharedQueries, SharedQuery
 from tidemark.console.queries.sightings import Sightings

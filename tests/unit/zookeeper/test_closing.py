@@ -10,9 +10,9 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import GetACL, GetChildren, SetACL
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE, Id, Permissions
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.zookeeper.security import closing
+from tidemark.zookeeper import closing
+from tidemark.zookeeper.closing import Pass, Tree
 from tidemark.zookeeper.security.access import AccessError, NodeAccess, WhoAmI, closed_acl, open_acl
-from tidemark.zookeeper.security.closing import Pass, Tree
 
 SUBJECT = "CN=services,O=shop"
 SIGNED, CLOSED = open_acl(SUBJECT), closed_acl(SUBJECT)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from tidemark.console.pages.page import Asked, Refused, View
+from tidemark.console.page import Asked, Refused, View
+from tidemark.console.pages.cluster import SLOW_LIFE_MS
 from tidemark.console.pages.paging import one_of, part_of
-from tidemark.console.queries.cluster import SLOW_LIFE_MS
 from tidemark.core.quotas.quotas import Limits, QuotaEntity
 from tidemark.core.security.acls import Acl
 from tidemark.core.security.audit_lines import ServiceAudit

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidemark.console.page import Asked, Refused, View
 from tidemark.console.pages.brokers import any_partition, broker_facts, held_by, restart_facts
+from tidemark.console.pages.cluster import cluster_of, log_dirs_of, obstacles_of, topics_of
 from tidemark.console.pages.config_rows import config_rows
-from tidemark.console.pages.page import Asked, Refused, View
 from tidemark.console.pages.paging import whole
-from tidemark.console.queries.cluster import cluster_of, log_dirs_of, obstacles_of, topics_of
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import BrokerId
 

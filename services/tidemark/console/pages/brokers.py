@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidemark.client.health import away_brokers
-from tidemark.console.pages.page import Asked, View
-from tidemark.console.queries.cluster import cluster_of, log_dirs_of, obstacles_of, topics_of
+from tidemark.console.page import Asked, View
+from tidemark.console.pages.cluster import cluster_of, log_dirs_of, obstacles_of, topics_of
 from tidemark.console.queries.shared import Answer
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.planning.restart_safety import RestartObstacle

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidemark.client.aio import AdminClient
+from tidemark.console.page import NEED_S, Asked, Done, Refused, View
 from tidemark.console.pages.dry_run import CHANGED, is_confirmed, named_partition, parameters, plan_id, without_plan
-from tidemark.console.pages.page import NEED_S, Asked, Done, Refused, View
 from tidemark.console.pages.paging import Part, part_of
 from tidemark.core.reassignment.progress import ReassignmentPhase, ReassignmentProgress
 from tidemark.model import TopicPartition

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tidemark.console.pages.page import Asked, Refused
+from tidemark.console.page import Asked, Refused
 from tidemark.console.pages.paging import whole
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import TidemarkError

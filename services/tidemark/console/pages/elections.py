@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.console.pages.page import Asked, View
+from tidemark.console.page import Asked, View
 from tidemark.console.pages.paging import part_of
 from tidemark.model import UncleanElection
 

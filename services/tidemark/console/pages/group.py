@@ -8,7 +8,7 @@ from typing import Final
 
 from tidemark.client.aio import Groups
 from tidemark.client.aio.groups import GroupMember, GroupPartition
-from tidemark.console.pages.page import Asked, View
+from tidemark.console.page import Asked, View
 from tidemark.console.pages.paging import one_of, part_of
 from tidemark.console.pages.reset_offsets import KINDS
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from tidemark.client.aio import Groups
 from tidemark.client.aio.groups import GroupDescription, GroupListing
-from tidemark.console.pages.page import Asked, Refused, View
+from tidemark.console.page import Asked, Refused, View
 from tidemark.console.pages.paging import one_of, part_of
 from tidemark.console.queries.group_lags import describe_each
 

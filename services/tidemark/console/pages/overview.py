@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.client.health import Need, health_of
-from tidemark.console.pages.page import Asked, View
-from tidemark.console.queries.cluster import cluster_of, topics_of
+from tidemark.console.page import Asked, View
+from tidemark.console.pages.cluster import cluster_of, topics_of
 from tidemark.model import BrokerId
 
 _NAMED_MAX: Final = 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from urllib.parse import urlencode
 
-from tidemark.console.pages.page import Refused
+from tidemark.console.page import Refused
 
 T = TypeVar("T")
 

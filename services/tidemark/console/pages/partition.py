@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.console.pages.page import Asked, Refused, View
+from tidemark.console.page import Asked, Refused, View
+from tidemark.console.pages.cluster import cluster_of, log_dirs_of
 from tidemark.console.pages.paging import whole
 from tidemark.console.pages.topic import leader_on_disk, partition_facts, replicas_by_partition, topic_of
-from tidemark.console.queries.cluster import cluster_of, log_dirs_of
 from tidemark.core.cluster_view import PartitionView
 from tidemark.core.isr_change_reasons import change_json, merged
 from tidemark.model import TopicPartition

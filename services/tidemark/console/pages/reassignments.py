@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidemark.client.outputs.reassignments import progress_json
+from tidemark.console.page import Asked, Refused, View
 from tidemark.console.pages.cancel_reassignments import place_command
-from tidemark.console.pages.page import Asked, Refused, View
 from tidemark.console.pages.paging import one_of, part_of
 from tidemark.core.reassignment.progress import ReassignmentPhase, ReassignmentProgress
 from tidemark.core.topic_name import TOPIC_NAME_CHARACTERS_MAX

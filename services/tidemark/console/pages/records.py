@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidemark.client.outputs.record_format import parse_start
 from tidemark.client.outputs.shape import Shape
 from tidemark.client.outputs.typed_json import columns_of, encode_json, json_rows
-from tidemark.console.pages.page import NEED_S, Asked, Download, Refused, View
+from tidemark.console.page import NEED_S, Asked, Download, Refused, View
 from tidemark.console.pages.paging import one_of, whole
 from tidemark.console.pages.record_rows import record_rows
 from tidemark.console.pages.record_text import FORMS

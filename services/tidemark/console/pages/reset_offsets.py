@@ -11,8 +11,8 @@ from tidemark.client.aio import Groups
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.offset_reset import OffsetChange, start_of
 from tidemark.client.outputs.record_format import parse_start
+from tidemark.console.page import Asked, Done, Refused, View
 from tidemark.console.pages.dry_run import CHANGED, is_confirmed, named_partition, parameters, plan_id, without_plan
-from tidemark.console.pages.page import Asked, Done, Refused, View
 from tidemark.console.pages.paging import Part, part_of
 from tidemark.model import TidemarkError, TopicPartition
 

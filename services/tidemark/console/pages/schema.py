@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidemark.client.aio.admin.topic_schemas import StoredSchema, TopicSchemas
-from tidemark.console.pages.page import Asked, View
+from tidemark.console.page import Asked, View
+from tidemark.console.pages.cluster import SLOW_LIFE_MS
 from tidemark.console.pages.paging import part_of
 from tidemark.console.pages.topic import columns_of, topic_of
-from tidemark.console.queries.cluster import SLOW_LIFE_MS
 from tidemark.core.schemas.differences import Difference, history
 
 VERSIONS: Final = 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidemark.console.page import Page
 from tidemark.console.pages import (
     access,
     broker,
@@ -24,7 +25,6 @@ from tidemark.console.pages import (
     transaction,
     transactions,
 )
-from tidemark.console.pages.page import Page
 
 PAGES: Final = (
     Page("overview", "/", overview.load, "Overview"),

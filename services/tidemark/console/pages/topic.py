@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tidemark.console.page import Asked, Refused, View
+from tidemark.console.pages.cluster import SLOW_LIFE_MS, log_dirs_of
 from tidemark.console.pages.config_rows import config_rows
-from tidemark.console.pages.page import Asked, Refused, View
 from tidemark.console.pages.paging import one_of, part_of
 from tidemark.console.pages.topics import first_partition, out_of_sync, without_leader
-from tidemark.console.queries.cluster import SLOW_LIFE_MS, log_dirs_of
 from tidemark.console.queries.shared import is_denial
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from tidemark.console.pages.page import Asked, Refused, View
+from tidemark.console.page import Asked, Refused, View
+from tidemark.console.pages.cluster import log_dirs_of, topics_of
 from tidemark.console.pages.paging import one_of, part_of
-from tidemark.console.queries.cluster import log_dirs_of, topics_of
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.topic_name import TOPIC_NAME_CHARACTERS_MAX

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 
 from tidemark.client.aio.transaction_admin import TransactionAdmin
-from tidemark.console.pages.page import Asked, View
+from tidemark.console.page import Asked, View
 from tidemark.console.pages.paging import part_of
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from tidemark.client.aio.hanging_transactions import find_hanging
 from tidemark.client.aio.transaction_admin import TransactionAdmin, TransactionListing
-from tidemark.console.pages.page import Asked, Refused, View
+from tidemark.console.page import Asked, Refused, View
 from tidemark.console.pages.paging import one_of, part_of
 from tidemark.core.transactions.phases import Phase
 

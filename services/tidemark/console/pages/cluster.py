@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidemark.client.aio import ClusterDescription
-from tidemark.console.pages.page import Asked
+from tidemark.console.page import Asked
 from tidemark.console.queries.shared import Answer
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.planning.restart_safety import RestartObstacle
