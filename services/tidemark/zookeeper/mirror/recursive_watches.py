@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from kazoo.protocol.serialization import Watch, int_struct, write_string
-from kazoo.protocol.states import Callback
 
 _ADD_WATCH: Final = 106
 _PERSISTENT_RECURSIVE: Final = 1
 
 Fire = Callable[[str], None]
-"""Receives the path of a znode that was created, changed or deleted, on kazoo's thread of watches."""
+"""Receives the path of a changed znode, on the thread of kazoo's connection; never blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,5 @@ class RecursiveWatches:
         event, _ = Watch.deserialize(buffer, offset)
         for root, fire in self._fires.items():
             if event.path == root or event.path.startswith(root + "/"):
-                path = self._client.unchroot(event.path)
-                self._client.handler.dispatch_callback(Callback("watch", fire, (path,)))
+                fire(self._client.unchroot(event.path))
         self._one_shot(buffer, offset)

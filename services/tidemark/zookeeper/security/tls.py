@@ -13,12 +13,10 @@ import ssl
 import time
 from typing import Any, Final, Protocol
 
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.handlers.utils import selector_select
-
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
+from tidemark.zookeeper.kazoo_handler import PollHandler, poll_select
 
 _log = logging.getLogger(__name__)
 
@@ -228,7 +226,7 @@ class TlsSocket(ssl.SSLSocket):
         return taken
 
 
-class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+class TlsHandler(PollHandler):
     """kazoo's handler, with connections and a `select` for TLS.
 
     kazoo selects before it reads an answer. When one record of TLS held several answers, the first read decrypted all
@@ -252,10 +250,10 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
         while True:
             held = [one for one in rlist if isinstance(one, TlsSocket) and one.holds()]
             left_s = 0.0 if held else None if end_s is None else max(0.0, end_s - time.monotonic())
-            readable, writable, failed = selector_select(rlist, wlist, xlist, left_s)
+            readable, writable = poll_select(rlist, wlist, left_s)
             ready = [one for one in rlist if one in held or (one in readable and _is_readable(one))]
-            if ready or writable or failed or (end_s is not None and time.monotonic() >= end_s):
-                return ready, writable, failed
+            if ready or writable or (end_s is not None and time.monotonic() >= end_s):
+                return ready, writable, []
 
 
 def _is_readable(one: Any) -> bool:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
@@ -34,6 +35,7 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
+from tidemark.zookeeper.kazoo_handler import PollHandler
 from tidemark.zookeeper.mirror.recursive_watches import RecursiveWatches
 from tidemark.zookeeper.security.access import CHECK_S, REFUSALS, AccessError, NodeAccess
 from tidemark.zookeeper.security.tls import ZooKeeperTls
@@ -213,7 +215,7 @@ class ZooKeeperSession:
             timeout=self._session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_jitter": 0.1, "max_delay": 0.5},
             logger=_KAZOO_LOG,
-            handler=None if self._tls is None else self._tls.handler(),
+            handler=PollHandler() if self._tls is None else self._tls.handler(),
             default_acl=self._access.acl,
         )
         servers = Servers(client, self._session_timeout_ms)
@@ -398,10 +400,23 @@ class ZooKeeperSession:
 
     async def watch_below(self, path: str, fire: Callable[[str], None]) -> None:
         """Call `fire` on the event loop for each change at or below `path`, until the connection ends."""
-        loop = asyncio.get_running_loop()
+        loop, pending = asyncio.get_running_loop(), deque[str]()
+
+        def fire_all() -> None:
+            try:
+                while pending:
+                    fire(pending.popleft())
+            finally:
+                if pending:
+                    loop.call_soon(fire_all)
+
+        def on_change(changed: str) -> None:
+            pending.append(changed)
+            if len(pending) == 1:  # otherwise `fire_all` is due, or has not ended
+                _on_loop(loop, fire_all)
 
         def submit(client: Any) -> Any:
-            return _submitter(self._recursive.add(path, lambda changed: _on_loop(loop, fire, changed)))(client)
+            return _submitter(self._recursive.add(path, on_change))(client)
 
         await self.read(submit)
 
