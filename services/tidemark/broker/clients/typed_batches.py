@@ -11,7 +11,7 @@ from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.ports import Log, ReadBytes
 from tidemark.record.checks import ProduceLimits
 from tidemark.record.envelope import Batch, Envelope, end_of_batches, head_end, parse_envelope
-from tidemark.record.typed.batch import TimeRange, check_typed, is_outside, kept_spans, shortened_head
+from tidemark.record.typed.batch import TimeRange, check_typed, is_outside, kept_spans, read_values, shortened_head
 from tidemark.record.typed.column_table import HAS_TOMBSTONES
 from tidemark.record.typed.layout import TypedLayout
 from tidemark.record.typed.times import check_times
@@ -42,21 +42,30 @@ def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: Pr
         return
     version = batch.envelope.schema_version
     try:
-        checked = check_typed(batch, layouts.writable(topic, version))
-        check_times(batch)
+        _check_columns(batch, layouts.writable(topic, version), limits)
     except TidemarkError as error:
         if error.code is ErrorCode.UNKNOWN_SCHEMA_VERSION:
             raise
         sentence = f"topic {topic}, schema version {version}: {error.message}"
-        raise TidemarkError(error.code, sentence, {"topic": topic, "version": str(version)}) from error
-    if checked.uncompressed_bytes > limits.max_uncompressed_bytes:
+        facts = {**error.metadata, "topic": topic, "version": str(version)}
+        raise TidemarkError(error.code, sentence, facts) from error
+
+
+def _check_columns(batch: Batch, layout: TypedLayout, limits: ProduceLimits) -> None:
+    checked = check_typed(batch, layout)
+    check_times(batch)
+    if checked.uncompressed_bytes > limits.max_uncompressed_bytes:  # before the columns are decompressed
         raise TidemarkError(
             ErrorCode.BATCH_TOO_LARGE,
             f"the batch has {checked.uncompressed_bytes} bytes uncompressed, "
             f"max.message.uncompressed.bytes is {limits.max_uncompressed_bytes}",
         )
     if checked.flags & HAS_TOMBSTONES and not limits.compacted:
-        raise _mismatch(f"topic {topic} is not compacted, and the batch has deletions of keys", topic)
+        raise TidemarkError(
+            ErrorCode.SCHEMA_MISMATCH, "the topic is not compacted, and the batch has deletions of keys"
+        )
+    if checked.rows is None:
+        read_values(batch, layout)
 
 
 def prune_batches(

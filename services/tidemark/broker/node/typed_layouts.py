@@ -70,7 +70,7 @@ class TypedLayouts:
         if version != newest.version and (problem := self._problem(topic, schemas[version], newest)):
             raise TidemarkError(
                 ErrorCode.SCHEMA_MISMATCH,
-                f"topic {topic}: write version {newest.version}; its readers cannot read version {version}: {problem}",
+                f"write version {newest.version}; its readers cannot read version {version}: {problem}",
                 {"topic": topic, "version": str(version), "newest_version": str(newest.version)},
             )
         return layout

@@ -237,6 +237,17 @@ def check_typed(batch: Batch, layout: TypedLayout) -> CheckedBatch:
     return CheckedBatch(rows, table.flags, facts.uncompressed_bytes)
 
 
+def read_values(batch: Batch, layout: TypedLayout) -> pa.RecordBatch:
+    """Decompress and fully validate a batch whose structure `check_typed` has accepted.
+
+    Raises:
+        TidemarkError: INVALID_PAYLOAD.
+    """
+    table = parse_table(batch.data)
+    arrangement = layout.arrangement(table.flags, compacted=batch.envelope.is_compacted)
+    return _validated(batch.data, table.message_at, batch.envelope, arrangement)
+
+
 class StoredRows(NamedTuple):
     """The rows of a whole batch as they are stored, system columns included."""
 
@@ -256,8 +267,7 @@ def read_stored(batch: Batch, layout: TypedLayout) -> StoredRows:
     table = check_columns(batch.data)
     rows = check_typed(batch, layout).rows
     if rows is None:
-        arrangement = layout.arrangement(table.flags, compacted=batch.envelope.is_compacted)
-        rows = _validated(batch.data, table.message_at, batch.envelope, arrangement)
+        rows = read_values(batch, layout)
     return StoredRows(rows, layout, table.flags, table.min_timestamp_us)
 
 
@@ -465,12 +475,26 @@ def _validated(data: bytes, at: int, envelope: Envelope, arrangement: Arrangemen
             stream = b"".join((arrangement.schema_message, memoryview(message)))
             with pa.ipc.open_stream(stream, options=_ONE_THREAD) as reader:
                 rows = reader.read_next_batch()
-        rows.validate(full=True)
+        try:
+            rows.validate(full=True)
+        except pa.ArrowException:
+            _check_each_column(rows)
+            raise
     except (pa.ArrowException, OSError, MemoryError) as error:
         raise TidemarkError(
             ErrorCode.INVALID_PAYLOAD, f"the Arrow message of the batch cannot be read: {error}"
         ) from None
     return rows
+
+
+def _check_each_column(rows: pa.RecordBatch) -> None:
+    """Name the column that made a validation fail; slower than that of all columns."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowException as error:
+            sentence = f"column {name} of the batch is no valid Arrow array: {' '.join(str(error).split())}"
+            raise TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence, {"column": name}) from None
 
 
 def _typed_rows(

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import gc
+import struct
 import weakref
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -255,6 +257,26 @@ def with_envelope(batch: Batch, **fields: int) -> Batch:
 def with_oldest(batch: Batch, timestamp_us: int) -> Batch:
     payload = batch.data[ENVELOPE_BYTES:72] + timestamp_us.to_bytes(8, "little", signed=True) + batch.data[80:]
     return check_batch(seal(batch.envelope, payload))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize(
+    ("offsets", "data"), [((0, 4, 2, 6), b"abcdef"), ((0, -4, 2, 6), b"abcdef"), ((0, 1, 2, 3), b"ab\xff")]
+)
+def test_a_batch_with_lying_buffers_is_refused_by_column(
+    topics: TopicTable, codec: Codec, offsets: tuple[int, ...], data: bytes
+) -> None:
+    buffers = [None, pa.py_buffer(struct.pack("<4i", *offsets)), pa.py_buffer(data)]
+    lying: Any = pa.Array.from_buffers(pa.string(), 3, buffers)
+    rows = read_typed(typed(), LAYOUT).columns
+    rows = rows.set_column(rows.schema.names.index("carrier"), rows.schema.field("carrier"), lying)
+    batch = check_batch(build_typed_batch(rows, LAYOUT, codec=codec))
+    with pytest.raises(TidemarkError) as refused:
+        check_fits_topic(batch, "flights", topics.layouts, ProduceLimits())
+    error = refused.value
+    assert error.code is ErrorCode.INVALID_PAYLOAD
+    assert error.metadata == {"topic": "flights", "version": "1", "column": "carrier"}
+    assert "topic flights, schema version 1: column carrier of the batch is no valid Arrow array" in error.message
 
 
 @pytest.mark.parametrize("codec", list(Codec))
