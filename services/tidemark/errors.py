@@ -340,7 +340,7 @@ class TransactionAbortedError(TidemarkError, codes=(ErrorCode.TRANSACTION_ABORTA
 
 
 class TransactionStateError(TidemarkError, codes=(ErrorCode.INVALID_TXN_STATE,)):
-    """The call does not fit the state of the transaction, such as a send outside of one: mend the program."""
+    """The call does not fit the state of the transaction, such as a send outside of one: correct the program."""
 
 
 class TransactionNotFoundError(TidemarkError, codes=(ErrorCode.TRANSACTION_NOT_FOUND,)):

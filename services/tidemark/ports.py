@@ -462,7 +462,7 @@ class MetadataStore(Protocol):
         """Children of /admin/delete_topics."""
 
     async def delete_topic(self, term: ControllerTerm, topic: TopicDescription) -> None:
-        """Delete a topic's states, node, config, schemas and request, in multis that check the term; idempotent."""
+        """Delete a topic: states, node, config, schemas, request. The multis check the controller epoch. Idempotent."""
 
     # partition states
     async def states(
@@ -478,18 +478,20 @@ class MetadataStore(Protocol):
         """
 
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
-        """Write in multis of up to 500 operations and 512 KiB that check the term; one result per write, in order.
+        """Write in multis of up to 500 operations and 512 KiB that check the controller epoch; one result per write.
 
-        A write that conflicts fails alone. Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
+        Results are in the order of the writes. A write that conflicts fails alone. Raises CONTROLLER_NOT_ACTIVE if the
+        check of the controller epoch fails.
         """
 
     async def damaged_versions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Versions of leaderAndISR nodes, whatever they hold; -1: the node is missing."""
 
     async def rebuild_states(self, term: ControllerTerm, rebuilds: Sequence[StateRebuild]) -> Sequence[bool]:
-        """Write damaged or deleted nodes again, each in a multi that checks the term (rule Z4).
+        """Write damaged or deleted nodes again, each in a multi that checks the controller epoch (rule Z4).
 
-        False: the node or its topic changed meanwhile. Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
+        Returns False where the node or its topic has changed since the read. Raises CONTROLLER_NOT_ACTIVE if the check
+        of the controller epoch fails.
         """
 
     async def write_isrs(self, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
@@ -518,9 +520,9 @@ class MetadataStore(Protocol):
         """The node of this kind, which may carry an error; None without one."""
 
     async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
-        """Remove the node in a multi that checks the term; a missing or replaced node is no error.
+        """Remove the node in a multi that checks the controller epoch; a missing or replaced node is no error.
 
-        Raises CONTROLLER_NOT_ACTIVE when the term's check fails.
+        Raises CONTROLLER_NOT_ACTIVE if the check of the controller epoch fails.
         """
 
     async def unclean_elections(
@@ -604,7 +606,7 @@ class MetadataStore(Protocol):
         """/controller."""
 
     async def resign(self, term: ControllerTerm) -> None:
-        """Delete /controller if this term still holds it."""
+        """Delete /controller if the controller of `term` still holds it."""
 
     async def next_producer_ids(self, count: int) -> range:
         """A block of producer ids from /producer_ids (rule P1)."""

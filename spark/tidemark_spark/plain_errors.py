@@ -20,10 +20,9 @@ _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """For the entry points that Spark calls: let PySpark report an error that explains itself as one sentence.
+    """Wrap an entry point that Spark calls: PySpark reports errors that explain themselves without their stack traces.
 
-    Spark's Python process ends after an error, so the setting concerns no other error. In other processes nothing
-    changes.
+    The setting stays on, because Spark's Python process ends after an error. Other processes keep their stack traces.
     """
     try:
         yield

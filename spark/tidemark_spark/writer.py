@@ -195,7 +195,7 @@ _ALREADY: Final = "committed before, so the rows of this repetition do not count
 
 
 def _memberships(messages: Sequence[WriterCommitMessage | None]) -> list[Membership | None]:
-    """Of the tasks that completed."""
+    """Transactions of the tasks that completed."""
     return [message.membership for message in messages if isinstance(message, TidemarkCommitMessage)]
 
 

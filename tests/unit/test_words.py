@@ -27,6 +27,8 @@ BANNED = {
     "farewell": "controlled shutdown, or the last request of a member",
     "befall": "inject, happen",
     "heir": "successor",
+    "mend": "repair, correct",
+    "under way": "in flight, running",
 }
 FILES_MIN = 500
 """Fewer shipped files were found by mistake."""

@@ -98,7 +98,7 @@ class ConfigAdministration:
         return ConfigPlan(resource, wanted, found.version, changes_between(found.configs, wanted))
 
     async def carry_out(self, plan: ConfigPlan, receipt: AdminRequest | None) -> bool:
-        """Write the settings and the receipt; False: another request changed the settings, so plan again."""
+        """Write the settings and the receipt; returns False if another request changed the settings since the plan."""
         if plan.changes:
             return await self._store.write_configs(plan.resource, plan.configs, version=plan.version, receipt=receipt)
         if receipt is not None:

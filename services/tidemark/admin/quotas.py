@@ -29,7 +29,7 @@ class QuotaAdministration:
         self._store = store
 
     async def describe(self) -> Quotas:
-        """All quotas."""
+        """Return all quotas."""
         return await self._store.quotas()
 
     async def alter(self, changes: Sequence[QuotaChange], *, validate_only: bool) -> ChangedQuotas:

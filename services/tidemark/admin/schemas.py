@@ -118,7 +118,7 @@ class SchemaAdministration:
         return plan
 
     async def carry_out(self, plan: SchemaPlan, receipt: AdminRequest | None) -> bool:
-        """Write the version and the receipt; False: the topic changed since the plan, so plan again."""
+        """Write the version and the receipt; returns False if the topic changed since the plan."""
         if plan.changed:
             return await self._store.add_schema(plan.topic, plan.version, plan.schema, receipt=receipt)
         if receipt is not None:

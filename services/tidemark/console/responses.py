@@ -64,7 +64,7 @@ class Responses:
         return self._html(page, view, LIVE, problems, read_at_ms)
 
     def download(self, made: Download) -> Response:
-        """A file to save."""
+        """A response that browsers save as a file."""
         headers = {**_VARY, "Content-Disposition": f'attachment; filename="{made.name}"'}
         return Response(made.content, headers=headers, media_type=made.media_type)
 
@@ -134,7 +134,7 @@ def events(
         render: the part; raises `Refused` if the page cannot be shown any more.
         interval_s: time between two looks.
         stopping: ends the stream.
-        counted: is told 1 at the start of the stream and -1 at its end.
+        counted: receives 1 at the start of the stream and -1 at its end.
     """
     return StreamingResponse(_updates(render, interval_s, stopping, counted), headers=_VARY, media_type=Form.EVENTS)
 

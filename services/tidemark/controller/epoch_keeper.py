@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker epochs of a term (rules Z3, T2), kept when an operator deletes a node below /brokers/epochs.
+"""The broker epochs that this controller has read (rules Z3, T2), kept when an operator deletes their nodes.
 
-The term also restores the node: every election of that broker checks the node and fails without it.
+The controller also restores the node: every election of that broker checks the node and fails without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class EpochKeeper:
-    """Remembers every broker epoch that `/brokers/epochs` had during a term."""
+    """Remembers every broker epoch that `/brokers/epochs` had since this controller became active."""
 
     def __init__(self, term: ControllerTerm, store: MetadataStore) -> None:
         self._term = term

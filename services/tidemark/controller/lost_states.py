@@ -46,10 +46,10 @@ _NEVER: Final = BrokerEpoch(-1)
 
 
 class KnowsStates(Protocol):
-    """Knowledge of the core of this term; `ControllerCore`."""
+    """The part of `ControllerCore` that knows the states of partitions."""
 
     def memory(self, partition: TopicPartition, identity: ReplicaIdentity) -> Memory:
-        """The knowledge of this term about the state of a partition."""
+        """The last known state of a partition."""
 
     def rebuilds(self, partition: TopicPartition) -> bool:
         """Whether an operator requested to rebuild the state with possible loss."""

@@ -92,7 +92,7 @@ class ActiveTerm:
         self._requests_unread = True
         """Whether no partition request has been read in this term."""
         self._finished: list[ev.ControllerEvent] = []
-        """Submitted with the first read that begins later: a read under way may still return finished requests."""
+        """Submitted with the first read that begins later: a read in flight may still return finished requests."""
         topics = _Reread(self._read_topics, self._retry_pause, self._spawn)
         self._reads = {
             StoreEvent.BROKERS: _Reread(self._read_brokers, self._retry_pause, self._spawn),

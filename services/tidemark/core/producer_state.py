@@ -148,7 +148,7 @@ class ProducerStates:
         raise _out_of_order(envelope, entry)
 
     def check_marker(self, envelope: Envelope, marker: EndMarker) -> bool:
-        """Whether to append this marker; False: the log has the marker, or the same one of another coordinator (X2).
+        """Whether to append this marker: the log has neither the marker nor the same one of another coordinator (X2).
 
         A marker has a higher epoch than its transaction. So a marker of the producer's present epoch was written
         before, also if that epoch has begun another transaction since.

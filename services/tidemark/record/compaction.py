@@ -48,7 +48,7 @@ Layouts = Callable[[int], TypedLayout]
 
 
 def no_layouts(version: int) -> TypedLayout:
-    """Of a topic without a schema."""
+    """Refuse every version: the topic has no schema."""
     raise TidemarkError(ErrorCode.UNKNOWN_SCHEMA_VERSION, f"version {version} of the topic's schema is not known here")
 
 
@@ -110,7 +110,7 @@ class KeyOffsets:
         return 0 if folded is None else folded.num_rows
 
     def add(self, batches: Sequence[Decoded]) -> bool:
-        """Add the rows of these batches, all or none; False: they do not fit."""
+        """Add the rows of these batches, all or none; returns False if they do not fit."""
         new = _latest(_keys_and_offsets(batches))
         cost = _cost(new)
         if self._size_bytes and self._size_bytes + cost > self._max_bytes:

@@ -45,7 +45,7 @@ class HostPort(str):
 class Listeners(HostPort):
     """Addresses by the listener's name: `HOST:PORT`, or `NAME://HOST:PORT` separated by commas.
 
-    As a HostPort it has the parts of `main`; as text it is what was given.
+    `host` and `port` are those of `main`. The text of the value is the text that was parsed.
 
     Attributes:
         by_name: the addresses; a single one has the name "".

@@ -121,7 +121,7 @@ class Metrics:
         for source in tuple(self._sources):
             try:
                 yield source.render(names)
-            except Exception:  # noqa: BLE001 - the others are told all the same
+            except Exception:  # noqa: BLE001 - the other sources are rendered all the same
                 _log.exception("metrics not told", extra={"source": type(source).__name__})
 
     def counter(self, name: str, doc: str, labels: Sequence[str] = ()) -> Counter:

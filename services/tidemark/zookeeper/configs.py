@@ -19,7 +19,7 @@ _LOST_RACES = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 def path_of(resource: ConfigResource) -> str:
-    """Its node."""
+    """Path of the node."""
     return f"/config/{resource.kind}/{resource.name}"
 
 

@@ -59,7 +59,7 @@ async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, b
             elif node[0] != data:
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST,
-                    f"another request for {one} is under way; wait for its end, then look what it has made",
+                    f"another request for {one} is in progress; wait for its end, then look at its result",
                     {"topic": one.topic, "partition": str(one.partition)},
                 )
         if not missing:

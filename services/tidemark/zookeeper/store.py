@@ -225,7 +225,7 @@ class SessionMetadataStore:
     async def add_schema(
         self, topic: TopicDescription, version: int, schema: SchemaText, *, receipt: AdminRequest | None = None
     ) -> bool:
-        """Create a version of the schema in one multi with `receipt`; False: something changed since the read."""
+        """Create a schema version in one multi with `receipt`; returns False if the topic changed since the read."""
         return await schema_nodes.add(self._session, topic, version, schema, receipt)
 
     async def request_topic_deletion(self, topic: str) -> None:
@@ -256,7 +256,7 @@ class SessionMetadataStore:
         return await states.read(self._session, partitions, unreadable, self._unreadable)
 
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
-        """Multis that check the term; raises CONTROLLER_NOT_ACTIVE when that fails."""
+        """Write states in multis that check the controller epoch; raises CONTROLLER_NOT_ACTIVE if the check fails."""
         return await states.write_of_controller(self._session, term, writes)
 
     async def damaged_versions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -290,7 +290,7 @@ class SessionMetadataStore:
         return await requested_elections.read(self._session, kind, self._watch(StoreEvent.ELECTIONS, watch))
 
     async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
-        """Remove the request; raises CONTROLLER_NOT_ACTIVE when the check of the term fails."""
+        """Remove the request; raises CONTROLLER_NOT_ACTIVE if the check of the controller epoch fails."""
         await requested_elections.finish(self._session, term, request)
 
     async def unclean_elections(
@@ -369,7 +369,7 @@ class SessionMetadataStore:
         return await election.current(self._session, self._watch(StoreEvent.CONTROLLER, watch))
 
     async def resign(self, term: ControllerTerm) -> None:
-        """Delete /controller if this term still holds it."""
+        """Delete /controller if the controller of `term` still holds it."""
         await election.resign(self._session, term)
 
     async def next_producer_ids(self, count: int) -> range:
@@ -482,7 +482,7 @@ class StoreSettings(ZooKeeperTlsSettings, Protocol):
 
     @property
     def zookeeper_session_timeout_ms(self) -> int:
-        """Of each session."""
+        """Timeout of each session."""
 
     @property
     def termination_message_path(self) -> str:

@@ -40,7 +40,7 @@ def term_check(term: ControllerTerm) -> Check:
 
 
 def not_active(term: ControllerTerm) -> TidemarkError:
-    """The refusal of a controller whose term is over."""
+    """The refusal of a controller that is not the active one any more."""
     return TidemarkError(
         ErrorCode.CONTROLLER_NOT_ACTIVE,
         f"another controller was elected after epoch {term.epoch}",

@@ -229,7 +229,7 @@ class Shard(Generic[_S, _C, _N]):
     # -- for subclasses ----------------------------------------------------------------------------------------
 
     def excuse(self, ms: int) -> None:
-        """This process was suspended for so long: extend what times out."""
+        """Extend all timeouts by the time for which this process was suspended."""
 
     def sweep(self) -> None:
         """End what timed out; called periodically."""

@@ -205,7 +205,7 @@ class Registration:
     def _judge(
         self, previous: BrokerEpochRecord | None, boot: str, synced: bool, ours: frozenset[str]
     ) -> RegistrationVerdict:
-        """Rule T1.
+        """Judge whether the registration is clean (rule T1).
 
         This process has held the locks of its directories since its first verdict. A later registration with exactly
         these directories was therefore its own, even if the answer was lost. It stays clean as long as the disks accept

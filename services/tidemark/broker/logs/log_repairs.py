@@ -79,7 +79,7 @@ class SuspectLog(Protocol):
 
     @property
     def identity(self) -> ReplicaIdentity:
-        """Of the replica."""
+        """Identity of the replica: topic id and incarnation."""
 
     @property
     def leads(self) -> bool:

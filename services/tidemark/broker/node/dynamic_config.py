@@ -153,7 +153,7 @@ class DynamicConfig:
 
 
 def _known(configs: Mapping[str, str]) -> dict[str, str]:
-    """The dynamic settings of this version whose values parse."""
+    """The settings that this version of the broker can change while it runs, and whose values parse."""
     table = keys_of("broker")
     known = {}
     for name, text in configs.items():

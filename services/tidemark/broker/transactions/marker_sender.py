@@ -92,7 +92,7 @@ class MarkerSender:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, shard: TransactionShard, transactional_ids: Iterable[str]) -> None:
-        """Send the markers of these ids, whose decisions are committed; those under way are not sent twice."""
+        """Send the markers of these ids, whose decisions are committed; markers in flight are not sent twice."""
         self._new.extend((shard, one) for one in transactional_ids)
         if self._router is None:
             self._router = self._start(self._route_new(), "markers: route")

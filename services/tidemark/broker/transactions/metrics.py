@@ -12,7 +12,7 @@ from tidemark.runtime.metrics import Metrics
 
 
 class Figures(NamedTuple):
-    """Of all transactional ids of this broker.
+    """Counts of all transactional ids of this broker.
 
     Attributes:
         loading: partitions of __transaction_state that are being loaded.

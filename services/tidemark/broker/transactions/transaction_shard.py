@@ -112,7 +112,7 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
     def marked(
         self, transactional_id: str, marker: ProducerIdentity, partitions: Sequence[TransactionPartition]
     ) -> bool:
-        """Partitions have a marker, or were deleted; False: this cannot be stored now, report it again."""
+        """Note partitions that have the marker, or were deleted; returns False if the caller must report again."""
         if self._closed:
             return True
         if not self.is_changeable:

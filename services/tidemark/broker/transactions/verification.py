@@ -71,7 +71,7 @@ class Verification:
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partition: TransactionPartition
     ) -> Awaitable[TidemarkError | None]:
-        """See `Verifier`; a verification that is under way is shared."""
+        """See `Verifier`; callers share a verification in flight."""
         asked = _Asked(transactional_id, producer, partition)
         outcome = self._open.get(asked)
         if outcome is None:
@@ -83,7 +83,7 @@ class Verification:
         return asyncio.shield(outcome)
 
     async def stop(self) -> None:
-        """Refuse what is under way, and close the channels."""
+        """Refuse the verifications in flight, and close the channels."""
         for call in tuple(self._calls):
             call.cancel()
         for asked in tuple(self._open):

@@ -82,7 +82,7 @@ class Commands(typer.Typer):
         super().__init__(no_args_is_help=True, rich_markup_mode=None, **{"cls": PlainGroup, **settings})
 
     def command(self, *names: Any, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
-        """As typer's decorator."""
+        """Register a command, with the arguments of typer's decorator."""
         register = super().command(*names, cls=PlainCommand, **settings)
 
         def add(function: CommandFunctionType) -> CommandFunctionType:

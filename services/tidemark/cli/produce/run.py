@@ -48,7 +48,7 @@ class Tally:
         self.sent += count
 
     def reap(self, *, everything: bool = False) -> None:
-        """Count the tables that are done; `everything`: wait for the others."""
+        """Count and drop the tables whose outcome is known; with `everything`, wait for the outcomes of all tables."""
         while self._sending and (everything or self._sending[0].done()):
             went, refused = self._sending.popleft().outcomes()
             for batch in went:

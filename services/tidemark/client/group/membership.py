@@ -503,6 +503,6 @@ def _named(request: pb.GroupHeartbeatRequest) -> frozenset[TopicPartition] | Non
 
 
 def _retrieve(task: asyncio.Future[pb.GroupHeartbeatResponse]) -> None:
-    """Of a heartbeat that nothing waits for any more, asyncio would report the error."""
+    """Read the error of a heartbeat that no task waits for; asyncio would report an unread one."""
     if not task.cancelled():
         task.exception()

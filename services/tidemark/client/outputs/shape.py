@@ -33,12 +33,12 @@ class OutputOptions(Protocol):
 
     @property
     def key_separator(self) -> str:
-        """Of text: written between key and value; "": values only."""
+        """Text output: the separator of key and value; "": values only."""
 
     @property
     def delimiter(self) -> str:
-        """Of CSV: separator of cells."""
+        """CSV output: the separator of cells."""
 
     @property
     def strings(self) -> bool:
-        """Of Parquet: write keys and values as text, not bytes."""
+        """Parquet output: whether keys and values are text, not bytes."""

@@ -51,7 +51,7 @@ class Lanes:
 
 
 class BytesLane:
-    """Of a topic without a schema.
+    """The lane of a topic without a schema.
 
     Args:
         accumulator: has the batches.
@@ -138,7 +138,7 @@ class BytesLane:
 
 
 class RowLane:
-    """Of a topic with a schema.
+    """The lane of a topic with a schema.
 
     Args:
         accumulator: has the batches.

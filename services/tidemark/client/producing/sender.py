@@ -402,7 +402,7 @@ class Sender:
 
     @property
     def _silence(self) -> str:
-        """The cause of a late record without a refusal."""
+        """The reason in the error of a record that expires without a refusal by a broker."""
         return "a quota slowed this producer down" if self._throttled_s else "no broker answered"
 
     def _on_throttled(self, wait_s: float) -> None:

@@ -111,7 +111,7 @@ class ArchiveFile:
 
     @property
     def key(self) -> str:
-        """Its place in the archive, as that of `key_of`."""
+        """Path of the file in the archive, as `key_of` gives it."""
         return f"{self.partition}/{self.path.stem}"
 
     def footer(self) -> Footer:

@@ -71,7 +71,8 @@ def opened_catalog(root: Path, properties: Mapping[str, str] | None) -> Iterator
     Raises:
         ImportError: pyiceberg is not installed.
         TidemarkError: INVALID_CONFIG: the properties do not fit; REQUEST_TIMED_OUT: the catalog is away, or failed;
-            AUTHENTICATION_FAILED; INVALID_REQUEST: the catalog refuses a request. Errors of the body are told so, too.
+            AUTHENTICATION_FAILED; INVALID_REQUEST: the catalog refuses a request. Errors of the
+            body are reported in the same way.
     """
     try:
         import pyiceberg.catalog  # noqa: F401

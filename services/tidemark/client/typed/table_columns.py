@@ -182,7 +182,7 @@ def _fit(array: Any, column: Column, visible: Any) -> Any:
 
 
 def _plain(array: Any) -> Any:
-    """Without extension types, dictionaries and runs."""
+    """The array without extension types, dictionaries and runs."""
     while True:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage

@@ -85,7 +85,7 @@ def _row(one: ReassignmentProgress) -> dict[str, object]:
 
 
 def cancel_command(given: Mapping[str, str]) -> str:
-    """The command that cancels the same reassignments."""
+    """The `tidemark` command that cancels the reassignments of a request: of a partition, of a topic, or all."""
     topic, partition = given.get("topic", ""), given.get("partition", "")
     return f"tidemark reassign cancel {f'{topic}:{partition}' if partition else topic or '--all'}"
 

@@ -65,7 +65,7 @@ class SharedQuery(Generic[T]):
         life_ms: age up to which an answer is given again.
         retry_ms: the same for an error.
         now_ms: the time since 1970.
-        measured: is told the outcome of each call.
+        measured: receives the outcome of each call.
     """
 
     def __init__(

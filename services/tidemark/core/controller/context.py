@@ -127,7 +127,7 @@ class ControllerContext:
             self.observe("node_readable", partition)
 
     def is_unread(self, topic: str) -> bool:
-        """Whether the topic exists and its node never parsed in this term."""
+        """Whether the topic exists, and this controller has never read a node of it that parses."""
         return topic in self.unreadable_topics and topic not in self.topics
 
     def hidden_topics(self) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ class ControllerContext:
         return known is not None and known.state is not None and known.refused_epoch == known.state.leader_epoch
 
     def may_be_older(self, partition_state: PartitionState) -> bool:
-        """Whether a replica may still prove that an inherited state was set back by hand (rule Z4).
+        """Whether a replica may still report that the node was set back by hand before its first read (rule Z4).
 
         Asked only where the leader has refused its leader epoch: the next one may have had another leader. A broker
         that answers no LeaderAndIsr is not waited for once it is suspected or its call has failed.

@@ -43,7 +43,7 @@ class ControlledShutdowns:
         self._shutting_down[broker] = broker_epoch
 
     def forget(self, broker: BrokerId) -> None:
-        """Its registration ended, or was replaced by another one."""
+        """Forget a broker whose registration ended, or was replaced by another one."""
         self._shutting_down.pop(broker, None)
         self._released.discard(broker)
 

@@ -141,7 +141,7 @@ class ControllerCore:
         return list(self._ctx.topics.values())
 
     def memory(self, partition: TopicPartition, identity: ReplicaIdentity) -> Memory:
-        """The knowledge of this term about the state of a partition (rule Z4)."""
+        """The last known state of a partition (rule Z4)."""
         partition_state = self._ctx.partitions.get(partition)
         if partition_state is None or partition_state.identity != identity:
             return Memory()
@@ -153,7 +153,7 @@ class ControllerCore:
         return Memory(known, floor, max(older, LeaderEpoch(state.leader_epoch - 1)))
 
     def is_older(self, partition: TopicPartition, found: LeaderAndIsr) -> bool:
-        """Whether this content of the node is older than what this term or a replica knows (rule Z4)."""
+        """Whether this content of the node is older than the state that the controller or a replica knows (rule Z4)."""
         partition_state = self._ctx.partitions.get(partition)
         return partition_state is not None and partition_state.is_older(found)
 
@@ -283,7 +283,7 @@ class ControllerCore:
             self._ctx.observe(told.kind, partition_state.partition, **told.fields, **took)
 
     def _write(self, changes: list[tuple[PartitionState, StateWrite]]) -> None:
-        """In multis as large as each partition's conflicts allow (rule Z2)."""
+        """Write states in multis; conflicts of a partition make its multi smaller (rule Z2)."""
         by_limit: defaultdict[int, list[tuple[PartitionState, StateWrite]]] = defaultdict(list)
         for partition_state, change in changes:
             by_limit[partition_state.limit].append((partition_state, change))

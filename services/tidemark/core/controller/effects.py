@@ -140,7 +140,7 @@ class Resign:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """For log and metric.
+    """An observation for log and metrics.
 
     Attributes:
         kind: a stable name: "leader_elected", "unclean_election", "partition_offline", "broker_failed",

@@ -15,7 +15,7 @@ _HOLD_MAX_MS: Final = 10_000
 
 @dataclass(slots=True)
 class _Suspicion:
-    """Of one broker, in one broker epoch.
+    """The suspicion of one broker, in one broker epoch.
 
     Attributes:
         broker_epoch: a registration in another epoch begins without suspicion.

@@ -181,7 +181,7 @@ class LogComparisons:
         return decision
 
     def _ask(self, partition: TopicPartition, survey: _Survey, now_ms: int) -> None:
-        """Ask the replicas whose pause is over."""
+        """Queue a DescribeReplicas question for each replica whose retry pause is over."""
         if all(asked.failed for asked in survey.replicas.values()):
             for asked in survey.replicas.values():
                 asked.again(now_ms)
@@ -298,10 +298,10 @@ def elect_furthest(
         answers: reports of live replicas; not empty.
         high_watermark: the highest one reported, exclusive.
     """
-    heir = furthest(facts, brokers, answers)
+    successor = furthest(facts, brokers, answers)
     return replace(
-        elect_uncleanly(facts, brokers, heir),
-        losses=losses_of(answers[heir].last_epoch, answers[heir].log_end_offset, high_watermark),
+        elect_uncleanly(facts, brokers, successor),
+        losses=losses_of(answers[successor].last_epoch, answers[successor].log_end_offset, high_watermark),
         unheard=tuple(broker for broker in facts.assigned if broker not in answers),
     )
 

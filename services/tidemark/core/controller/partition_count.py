@@ -260,7 +260,7 @@ class PartitionCountChanges:
         )
 
     def answered(self, event: ev.ReplicasDescribed, now_ms: int) -> bool:
-        """Take an answer in; False: it answers a question of another part."""
+        """Use an answer; returns False if the question was of another part of the controller."""
         partition = self._asked.pop(event.request_id, None)
         if partition is None:
             return False

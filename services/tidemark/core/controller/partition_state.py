@@ -42,7 +42,7 @@ class TopicPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """For log and metrics once a decision is written; `decided_ms`: when its write began."""
+    """Facts that the log and metrics get once a decision is written; `decided_ms`: start of the write."""
 
     kind: str
     fields: Mapping[str, str | int]
@@ -167,7 +167,7 @@ class PartitionState:
         self.not_before_ms = 0 if excess <= 0 else now_ms + min(_RETRY_FIRST_MS << min(excess, 10), _RETRY_MAX_MS)
 
     def epoch_refused(self, error: TidemarkError) -> bool:
-        """The leader needs a higher leader epoch; False: it refused an older epoch than the present one."""
+        """Note that the leader needs a higher leader epoch; False if it refused an older epoch than the present one."""
         assert self.state is not None
         highest = error.metadata.get("leader_epoch", "")
         if highest.isdecimal() and int(highest) < self.state.leader_epoch:
@@ -178,7 +178,7 @@ class PartitionState:
         return True
 
     def found_older(self, error: TidemarkError) -> bool:
-        """Whether a replica knows a later leadership than the node, which was therefore set back by hand (rule Z4)."""
+        """Whether a replica knows a later leader than the node has: the node was set back by hand (rule Z4)."""
         assert self.state is not None
         epoch, leader = (error.metadata.get(key, "") for key in ("known_leader_epoch", "known_leader"))
         if not epoch.isdecimal():
@@ -199,7 +199,7 @@ class PartitionState:
             self.state, self.version = None, -1
 
     def is_older(self, found: LeaderAndIsr) -> bool:
-        """Whether a node is older than what this term or a replica knows: leader epochs of a node never fall."""
+        """Whether a node is older than the state that this controller or a replica knows, by its leader epoch."""
         known = NO_EPOCH if self.state is None else self.state.leader_epoch
         return found.leader_epoch < known or found.leader_epoch <= self.older_epoch
 

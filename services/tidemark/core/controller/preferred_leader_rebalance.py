@@ -61,7 +61,7 @@ class PreferredLeaderRebalance:
         return elsewhere
 
     def _too_many(self, elsewhere: Mapping[BrokerId, set[TopicPartition]]) -> set[TopicPartition]:
-        """Of the live brokers that exceed the configured share."""
+        """Partitions of the live brokers that exceed the configured share."""
         prefer = Counter(partition_state.assigned[0] for partition_state in self._ctx.partitions.values())
         limit = self._ctx.config.leader_imbalance_percent
         return {

@@ -72,7 +72,7 @@ class Reassignments:
     # -- entries of /admin/reassign_partitions -----------------------------------------------------------------
 
     def requested(self, requests: ReassignmentRequests, *, resumed: bool = False) -> None:
-        """The node as it is now; `resumed`: read for the first time in this term."""
+        """The node as it is now; `resumed`: this controller reads the node for the first time."""
         entries = self._entries.accept(requests, resumed=resumed)
         known = [one.partition for one in self._by_partition.values() if one.entry is not None]
         for partition in {**dict.fromkeys(known), **entries}:

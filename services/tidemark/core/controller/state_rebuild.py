@@ -19,14 +19,14 @@ EPOCHS_ABOVE: Final = 100
 committed records, and no leader epoch may have two leaders."""
 
 Known = tuple[VersionedState, LeaderEpoch]
-"""The state that this controller term read or wrote last, and the highest leader epoch that it decided on."""
+"""The state that this controller read or wrote last, and the highest leader epoch that it decided on."""
 
 
 class Memory(NamedTuple):
-    """The knowledge of this controller term about the state of a partition.
+    """The last known state of a partition, as far as this controller knows it.
 
     Attributes:
-        known: None: this term never read the node, or only a content that is older than what replicas know.
+        known: None: this controller never read the node, or only a content that is older than replicas know.
         proven: a replica has refused a command, since it knows of this leader epoch.
         older: a node of up to this leader epoch was set back by hand.
     """
@@ -54,7 +54,7 @@ def rebuilt(
 
     Args:
         min_isr: of the topic's settings.
-        known: of this term; None: this term never read the node.
+        known: the state that this controller knows; None: it never read the node.
         held: the states that live assigned replicas know.
         proven: a replica has refused a command, since it knows of this leader epoch. One that knows an earlier epoch
             only may have restarted, and may know it from the node that was set back.

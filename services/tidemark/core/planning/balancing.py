@@ -26,8 +26,7 @@ def even_counts(layout: ReplicaLayout, *, again: bool = False) -> bool:
 
     The planner moves as few replicas as possible, and chooses sizes that bring each broker's bytes nearest to the
     mean. `again`: a replica may move twice. Pairs of brokers without a movable replica are tried again after other
-    moves. Returns whether a
-    replica moved.
+    moves. Returns whether a replica moved.
     """
     shut: set[_Pair] = set()
     closed: set[_Pair] = set()
@@ -239,12 +238,12 @@ def _lead(
             led[target, other][index] = None
 
 
-def even_heirs(layout: ReplicaLayout) -> None:
+def even_successors(layout: ReplicaLayout) -> None:
     """Order followers so that a leader's partitions are spread over the brokers that lead if the leader fails.
 
-    Only partitions that are reassigned anyway change. Copies nothing.
+    Changes only the lists of partitions that the plan reassigns already, and copies no replica.
     """
-    heirs = Counter((replicas[0], replicas[1]) for replicas in layout.replicas if len(replicas) > 1)
+    successors = Counter((replicas[0], replicas[1]) for replicas in layout.replicas if len(replicas) > 1)
     open_lists = [
         index
         for index, replicas in enumerate(layout.replicas)
@@ -254,11 +253,11 @@ def even_heirs(layout: ReplicaLayout) -> None:
     while moved:
         moved = False
         for index in open_lists:
-            leader, heir, *others = layout.replicas[index]
-            turns = [(heirs[leader, broker], broker) for broker in others if broker in layout.count]
-            least, better = min(turns, default=(heirs[leader, heir], heir))
-            if heirs[leader, heir] - least >= 2:
+            leader, successor, *others = layout.replicas[index]
+            turns = [(successors[leader, broker], broker) for broker in others if broker in layout.count]
+            least, better = min(turns, default=(successors[leader, successor], successor))
+            if successors[leader, successor] - least >= 2:
                 layout.swap(index, 1, layout.replicas[index].index(better))
-                heirs[leader, heir] -= 1
-                heirs[leader, better] += 1
+                successors[leader, successor] -= 1
+                successors[leader, better] += 1
                 moved = True

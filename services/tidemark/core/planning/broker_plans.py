@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from tidemark.core.planning.balancing import even_bytes, even_counts, even_heirs, even_leaders
+from tidemark.core.planning.balancing import even_bytes, even_counts, even_leaders, even_successors
 from tidemark.core.planning.placement import assign_replicas
 from tidemark.core.planning.replica_layout import ReplicaLayout
 from tidemark.core.reassignment.request import ANY_LOG_DIR
@@ -81,7 +81,7 @@ def add_brokers(
         while even_bytes(layout) and even_counts(layout, again=True):
             continue  # each may make room within a rack for the other
         even_leaders(layout)
-        even_heirs(layout)
+        even_successors(layout)
     return _plan(layout, racks)
 
 

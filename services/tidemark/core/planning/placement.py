@@ -33,8 +33,8 @@ def assign_replicas(
     preferred = Counter(replicas[0] for replicas in before)
     start = min(range(len(ring)), key=lambda index: (preferred[ring[index]], index))
     followed = Counter((replicas[0], follower) for replicas in before for follower in replicas[1:])
-    heirs = Counter((replicas[0], replicas[1]) for replicas in before if len(replicas) > 1)
-    with_heir = Counter(replicas[0] for replicas in before if len(replicas) > 1)
+    successors = Counter((replicas[0], replicas[1]) for replicas in before if len(replicas) > 1)
+    with_successor = Counter(replicas[0] for replicas in before if len(replicas) > 1)
     held = Counter(broker for replicas in before for broker in replicas)
     # The leaders of this topic are known already: a broker must not look idle because its turn to lead comes later.
     held.update(ring[(start + partition) % len(ring)] for partition in range(partitions))
@@ -43,17 +43,17 @@ def assign_replicas(
     for partition in range(partitions):
         position = (start + partition) % len(ring)
         leader = ring[position]
-        followers = _follower_order(ring, position, with_heir[leader])
+        followers = _follower_order(ring, position, with_successor[leader])
         if apart and replication_factor > 1:
             followers.sort(key=lambda broker: (held[broker], followed[leader, broker]))
-            heir = _heir_apart(brokers, leader, followers, replication_factor, heirs)
-            followers = _keep_racks_apart(brokers, leader, heir, followers, replication_factor - 1)
+            successor = _successor_apart(brokers, leader, followers, replication_factor, successors)
+            followers = _keep_racks_apart(brokers, leader, successor, followers, replication_factor - 1)
         replicas = (leader, *followers[: replication_factor - 1])
         held.update(replicas[1:])
         followed.update((leader, follower) for follower in replicas[1:])
         if len(replicas) > 1:
-            with_heir[leader] += 1
-            heirs[leader, replicas[1]] += 1
+            with_successor[leader] += 1
+            successors[leader, replicas[1]] += 1
         assigned.append(replicas)
     return tuple(assigned)
 
@@ -90,34 +90,34 @@ def _shares_a_rack(brokers: Mapping[BrokerId, str]) -> bool:
     return len(set(known)) < len(known)
 
 
-def _heir_apart(
+def _successor_apart(
     brokers: Mapping[BrokerId, str],
     leader: BrokerId,
     order: Sequence[BrokerId],
     replication_factor: int,
-    heirs: Mapping[tuple[BrokerId, BrokerId], int],
+    successors: Mapping[tuple[BrokerId, BrokerId], int],
 ) -> BrokerId:
-    """The first follower, which leads if the leader fails: the broker that is it for the fewest partitions.
+    """The first follower, which leads if the leader fails: successor of this leader in the fewest partitions.
 
-    Of several such brokers it is the first in the order. It is of another rack, unless there are more replicas than
-    racks, so that one rack has two replicas anyway.
+    Of several such brokers, the first in the order is chosen. Its rack is another one than the leader's,
+    unless there are more replicas than racks.
     """
     racks = {_rack(brokers, broker) for broker in brokers}
     same = _rack(brokers, leader)
     allowed = [broker for broker in order if replication_factor > len(racks) or _rack(brokers, broker) != same]
-    return min(allowed, key=lambda broker: heirs.get((leader, broker), 0))
+    return min(allowed, key=lambda broker: successors.get((leader, broker), 0))
 
 
 def _keep_racks_apart(
-    brokers: Mapping[BrokerId, str], leader: BrokerId, heir: BrokerId, order: Sequence[BrokerId], count: int
+    brokers: Mapping[BrokerId, str], leader: BrokerId, successor: BrokerId, order: Sequence[BrokerId], count: int
 ) -> list[BrokerId]:
     """The first follower and more, each from the least used rack, then the first in the order.
 
     A broker whose rack is unknown counts as a rack of its own.
     """
-    used = Counter([_rack(brokers, leader), _rack(brokers, heir)])
-    chosen = [heir]
-    left = [broker for broker in order if broker != heir]
+    used = Counter([_rack(brokers, leader), _rack(brokers, successor)])
+    chosen = [successor]
+    left = [broker for broker in order if broker != successor]
     for _ in range(count - 1):
         follower = min(left, key=lambda broker: used[_rack(brokers, broker)])
         left.remove(follower)

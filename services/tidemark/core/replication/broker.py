@@ -78,7 +78,7 @@ class BrokerCore:
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
-        """Of the present registration; -1 while there is none."""
+        """Broker epoch of the present registration; -1 while there is none."""
         return self._ctx.broker_epoch
 
     def handle(self, event: ev.Event, now_ms: int) -> list[Effect]:

@@ -186,7 +186,7 @@ class BrokerQueries:
     def stated_offsets(
         self, partition: TopicPartition, *, topic_id: str, current_leader_epoch: LeaderEpoch, now_ms: int
     ) -> StatedOffsets:
-        """For ListOffsets.
+        """The offsets that ListOffsets returns.
 
         Raises:
             TidemarkError: OFFSET_NOT_AVAILABLE under rule E6; else as `readable`.

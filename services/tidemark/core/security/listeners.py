@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listeners of a service, and the addresses that a caller of one of them is told. Pure.
+"""The listeners of a service, and the addresses that each listener sends to its callers. Pure.
 
 A service has one listener without a name, which serves everything, or several with names. Each has its own way to
 authenticate, since gRPC in Python has no optional client certificates.
@@ -94,7 +94,7 @@ class ListenerViews:
     def __init__(self, admin: Mapping[str, str]) -> None:
         self._admin = admin
         self._known: dict[Listener, tuple[object, Mapping[BrokerId, BrokerRegistration]]] = {}
-        """By listener: the brokers of the last view, and what its callers are told. Views share these objects."""
+        """By listener: the brokers of the last view, as its callers receive them. Views share these objects."""
 
     def of(self, view: ClusterView, listener: Listener) -> ClusterView:
         """The view for a caller of this listener: brokers without it are left out."""

@@ -137,7 +137,7 @@ class Description(NamedTuple):
 
     @property
     def phase(self) -> Phase:
-        """The phase."""
+        """Phase of the transactional id."""
         return self.metadata.phase
 
     @property

@@ -39,7 +39,7 @@ class Answer(Protocol):
 
     @property
     def metadata(self) -> metadata_pb2.ClusterMetadata:
-        """The view's message."""
+        """The message with the cluster view."""
 
 
 _Answer = TypeVar("_Answer", bound=Answer)

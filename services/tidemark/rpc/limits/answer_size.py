@@ -34,7 +34,7 @@ class ErrorRoom:
 
 
 async def fit(response: Any) -> None:
-    """Shorten errors in a response that gRPC would not send."""
+    """Shorten the errors of a response that is larger than gRPC's limit of a message."""
     if not isinstance(response, Message) or response.ByteSize() <= MESSAGE_BYTES_MAX:
         return
     room, pace = ErrorRoom(), Pace()

@@ -83,15 +83,15 @@ class LimitSettings(Protocol):
 
     @property
     def max_connections(self) -> int:
-        """Of all listeners; 0: by the limit of open files."""
+        """Connections to all listeners; 0: the limit of open files decides."""
 
     @property
     def max_connections_per_ip(self) -> int:
-        """Of one address to one listener."""
+        """Connections from one address to one listener."""
 
     @property
     def max_connection_creation_rate_per_ip(self) -> int:
-        """Of one address to one listener, per second."""
+        """New connections per second from one address to one listener."""
 
     @property
     def connections_max_idle_ms(self) -> int:
@@ -103,11 +103,11 @@ class LimitSettings(Protocol):
 
     @property
     def max_in_flight_bytes_per_connection(self) -> int:
-        """In flight."""
+        """Bytes of requests and responses in flight."""
 
     @property
     def max_in_flight_bytes(self) -> int:
-        """In flight, of all connections."""
+        """Bytes in flight of all connections."""
 
 
 def limits_of(settings: LimitSettings) -> ConnectionLimits:
@@ -156,7 +156,7 @@ class Connection:
 
     @property
     def bytes(self) -> int:
-        """In flight."""
+        """Bytes of requests and responses in flight."""
         return self.arriving_bytes + self.sending_bytes
 
     def call_is_over(self) -> None:
@@ -221,7 +221,7 @@ class Connections:
 
     @property
     def bytes(self) -> int:
-        """In flight, of all."""
+        """Bytes in flight of all connections."""
         return self._sending_bytes + self._arriving_bytes
 
     def of(self, peer: Peer) -> Connection:

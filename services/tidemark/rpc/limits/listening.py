@@ -46,7 +46,7 @@ class Attempts:
         self.came = False
 
     def await_one(self, files: Iterable[int]) -> None:
-        """Await an attempt at these sockets. They stay readable until gRPC accepts, so each is told once."""
+        """Await an attempt at these sockets. They stay readable until gRPC accepts, so each one is reported once."""
         self._forget()
         self.came = False
         loop = asyncio.get_running_loop()

@@ -182,12 +182,12 @@ class MeteredContext:
         return getattr(self._context, name)
 
     async def read(self) -> Any:
-        """As of gRPC; raises INVALID_REQUEST for a request that names too much."""
+        """Receive a message, as in gRPC; raises INVALID_REQUEST for a request that names too much."""
         request = await self._context.read()
         return await self._call.checked(request) if type(request) is _Unchecked else request
 
     async def write(self, message: Any) -> None:
-        """As of gRPC."""
+        """Send a message, as in gRPC."""
         await self._context.write(message)
         self._call.sends(0)
 

@@ -64,11 +64,11 @@ class ConnectionWatch:
         self._dropped_until_s: dict[Address, float] = {}
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the watch."""
         self._task = asyncio.create_task(self._run(), name="connection watch")
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop the watch."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -155,7 +155,7 @@ def _audited(caller: Principal, context: Any) -> Iterator[None]:
 
 
 class Authentication(grpc.aio.ServerInterceptor):
-    """Notes the listener of each call, and who calls with a token. Streams end when their token expires.
+    """Notes the listener of each call, and the caller of a call with a token. Streams end when their token expires.
 
     Args:
         listener: of this server.

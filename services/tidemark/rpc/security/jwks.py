@@ -79,7 +79,7 @@ class KeySet:
         self._content = b""
         self._tried_s: float | None = None
         self._waited = False
-        """Whether uses of the keys wait for the read that is under way."""
+        """Whether uses of the keys wait for the read in flight."""
         self._seen: tuple[int, ...] | None = None
         self._reading: asyncio.Task[None] | None = None
         if "://" in source and not source.startswith("https://"):

@@ -104,7 +104,7 @@ class ClientSettings(Protocol):
 
     @property
     def tokens_clock_skew_ms(self) -> int:
-        """Of the clocks of issuers."""
+        """Difference to the clocks of token issuers that is accepted."""
 
 
 def client_files(settings: ClientSettings, own: TlsFiles) -> TlsFiles:

@@ -23,11 +23,11 @@ class MetricsSettings(Protocol):
 
     @property
     def metrics_listeners(self) -> HostPort:
-        """Its address."""
+        """Addresses of /metrics."""
 
     @property
     def metrics_tls(self) -> str:
-        """Its TLS: `PLAIN`, `SERVER` or `MUTUAL`."""
+        """TLS of /metrics: `PLAIN`, `SERVER` or `MUTUAL`."""
 
 
 def serve_metrics(settings: MetricsSettings, identity: TlsIdentity | None) -> MetricsServer:

@@ -159,7 +159,7 @@ class _Lock:
         sync_file_system(path, self._place)
 
     def release(self) -> None:
-        """Unlock."""
+        """Release the lock of the directory."""
         for descriptor in (self._place, self._file):
             fcntl.flock(descriptor.number, fcntl.LOCK_UN)
 

@@ -59,7 +59,7 @@ class Roster:
 
     @property
     def entries(self) -> Mapping[TopicPartition, RosterEntry]:
-        """All of them."""
+        """All entries."""
         with self._lock:
             return dict(self._entries)
 

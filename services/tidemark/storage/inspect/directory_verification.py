@@ -230,7 +230,7 @@ class DirectoryVerifier:
 
     def _set_aside(self) -> None:
         meaning = {
-            "future": "a copy under way into this directory",
+            "future": "an unfinished copy into this directory",
             "delete": "being deleted",
             "stray": "no longer assigned to this broker, which deletes the directory later",
         }

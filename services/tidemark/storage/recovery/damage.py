@@ -40,7 +40,7 @@ class CutPoint(NamedTuple):
 
     Attributes:
         log_start: of the log after the truncation.
-        resetting: a reset is under way: a start deletes every segment.
+        resetting: a reset has begun: the next start deletes every segment.
         epoch_below: leader epoch of the last record below `log_start`, given to a reset; used where a full disk kept
             the epoch file from being written.
     """
@@ -79,7 +79,10 @@ def write_cut_point(directory: Path, cut: CutPoint) -> None:
 
 
 def read_cut_point(directory: Path) -> CutPoint | None:
-    """The truncation since the last checkpoint; UNKNOWN for a damaged file: no checkpoint proves the log then."""
+    """Read the mark of the last truncation; None if there was none since the last checkpoint.
+
+    Both offsets of a damaged mark are UNKNOWN, so recovery trusts no checkpoint of this log.
+    """
     try:
         document = read_json(directory / CUT_FILE, end_offset=int, log_start=int)
     except BadFile:

@@ -33,7 +33,7 @@ _LOST_RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 def path_of(topic: str, version: int) -> str:
-    """Its znode."""
+    """Path of the znode."""
     return f"{paths.topic_config(topic)}/{version}"
 
 

@@ -50,10 +50,10 @@ async def write(session: Session, path: str, data: bytes, version: int) -> bool:
 
 
 def pack(text: bytes, what: str, advice: str) -> bytes:
-    """The content of a node; the same text gives the same bytes.
+    """Compress the JSON of a node with gzip; equal texts give equal bytes.
 
     Raises:
-        TidemarkError: INVALID_REQUEST for a text that `unpack` would refuse: no request could change such a node.
+        TidemarkError: INVALID_REQUEST for a text of more than 64 MiB, which `unpack` would refuse to read.
     """
     if len(text) > EXPANDED_BYTES_MAX:
         sentence = f"the {what} would take {len(text)} bytes, of {EXPANDED_BYTES_MAX}: {advice}"

@@ -100,7 +100,11 @@ class PartitionFollower:
         spares_high_watermark: bool,
         may_hold_holes: bool = False,
     ) -> None:
-        """Begin on a quiet log; `spares_high_watermark`: this replica has reconciled in this lineage before."""
+        """Start to follow; no operation of the log is in flight.
+
+        Args:
+            spares_high_watermark: whether the log was reconciled with a leader of this lineage before.
+        """
         assert log.quiet, "a followership begins only on a quiet log"
         self._ctx = ctx
         self.log = log
