@@ -12,6 +12,7 @@ from tidemark.core.schemas.differences import differences
 from tidemark.core.schemas.document import draft_from_document
 from tidemark.core.schemas.evolution import first_version, next_version
 from tidemark.core.schemas.model import SchemaDraft, TopicSchema
+from tidemark.core.schemas.refusals import naming
 from tidemark.core.schemas.text import from_text, parse_json, to_text
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, SchemaText, TidemarkError, TopicDescription, unknown_topic
@@ -109,7 +110,8 @@ class SchemaAdministration:
         newest = topic.schema_version
         _check_may_change(topic, request.expected_version)
         current = _understood(topic, newest)
-        schema = next_version(current, request.draft, Compatibility(compatibility_of(topic.configs)))
+        with naming(request.topic):
+            schema = next_version(current, request.draft, Compatibility(compatibility_of(topic.configs)))
         if schema.version == newest:
             return SchemaPlan(topic, newest, topic.schemas[newest], ())
         changes = tuple(one.sentence for one in differences(current, schema))

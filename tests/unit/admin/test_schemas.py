@@ -171,7 +171,8 @@ async def test_the_topics_compatibility_decides(admin: Admin) -> None:
     not_null = document(CARRIER, DELAY, {"name": "gate", "type": "string", "nullable": False}, key=["carrier"])
     refused = await admin.refusal(not_null)
     assert refused.code is ErrorCode.INCOMPATIBLE_SCHEMA
-    assert "gate" in refused.message
+    assert refused.message.startswith("topic flights: version 2 cannot follow version 1: column gate: ")
+    assert refused.metadata["topic"] == "flights"
     assert await admin.store.write_configs(
         ConfigResource(ConfigKind.TOPIC, "flights"), {"schema.compatibility": "none"}, version=0
     )

@@ -15,6 +15,7 @@ from tidemark.core.schemas.differences import differences
 from tidemark.core.schemas.document import draft_from_document
 from tidemark.core.schemas.evolution import next_version
 from tidemark.core.schemas.model import SchemaDraft
+from tidemark.core.schemas.refusals import naming
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration import topic_settings
 
@@ -67,7 +68,8 @@ class SchemaChange:
             rule = topic_settings(explicit).schema_compatibility
         self._expected_version = current.version
         self._changes_rule = rule != described.compatibility
-        following = next_version(current, draft, Compatibility(rule))
+        with naming(topic):
+            following = next_version(current, draft, Compatibility(rule))
         self._sentences = [one.sentence for one in differences(current, following)]
         self._is_new = following.version != current.version
 

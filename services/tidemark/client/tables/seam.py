@@ -53,15 +53,29 @@ class Seam:
         """The bounds of archive and log together.
 
         Raises:
-            TidemarkError: INVALID_REQUEST: a partition was created again; OFFSET_OUT_OF_RANGE: the log lost archived
-                rows.
+            TidemarkError: INVALID_REQUEST: a partition was created again, or the directory has no archive;
+                OFFSET_OUT_OF_RANGE: the log lost archived rows.
         """
         self._log_starts = {index: bound.earliest for index, bound in logged.items()}
+        if self.archive is not None and not self.held:
+            self._check_archive(self.archive)
         found = dict(logged)
         for index, held in self.held.items():
             check_incarnation(held.last, self._topic.partitions[index].incarnation, found[index].latest)
             found[index] = Bounds(min(held.start, found[index].earliest), found[index].latest)
         return found
+
+    def _check_archive(self, archive: Archive) -> None:
+        """Refuse a directory without the rows that the log has lost, or none at all: its path is probably wrong."""
+        lost = [index for index, start in self._log_starts.items() if start > 0]
+        if archive.root.is_dir() and (not lost or archive.files()):
+            return
+        more = f", and the log of {self._topic.topic}-{lost[0]} lost its first rows" if lost else ""
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            f"{archive.root} has no archive of topic {self._topic.topic}{more}: give the directory of archive_topic",
+            {"topic": self._topic.topic},
+        )
 
     def parts(self, index: int, begin: int, end: int) -> list[Part]:
         """The parts of a range of one partition, in order, none empty.

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from tidemark.core.schemas.arrow_types import pruned
 from tidemark.core.schemas.model import TopicSchema, kept_columns
 from tidemark.core.schemas.projection import Projection
+from tidemark.core.schemas.refusals import naming
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch
@@ -140,11 +141,8 @@ class BatchRows:
         self.column_ids: tuple[int, ...] = () if asked is None else tuple(sorted(asked))
 
     def _projection(self, source: TopicSchema) -> Projection:
-        try:
+        with naming(self._topic):
             return Projection(source, self.target, self._columns, dictionaries=self._dictionaries)
-        except TidemarkError as error:
-            facts = {"topic": self._topic, **error.metadata}
-            raise TidemarkError(error.code, f"topic {self._topic}: {error.message}", facts) from None
 
     def rows(self, batch: Batch, partition: int, start: int, end: int | None = None) -> pa.RecordBatch:
         """The rows of [start, end) of a batch, in `schema`; deleted rows only if `_deleted` is asked for.

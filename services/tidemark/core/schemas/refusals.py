@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from tidemark.core.schemas.model import COLUMNS_MAX, DEPTH_MAX
@@ -60,3 +61,13 @@ class ColumnBudget:
             raise invalid(f"a schema has at most {COLUMNS_MAX} columns, nested ones included", path)
         if len(path) > DEPTH_MAX:
             raise invalid(f"columns nest at most {DEPTH_MAX} deep; flatten it, or keep it as string or binary", path)
+
+
+@contextmanager
+def naming(topic: str) -> Iterator[None]:
+    """Name the topic in the errors of its schema, whose rules know no topic."""
+    try:
+        yield
+    except TidemarkError as error:
+        facts = {"topic": topic, **error.metadata}
+        raise TidemarkError(error.code, f"topic {topic}: {error.message}", facts) from None

@@ -288,6 +288,21 @@ def test_an_archive_that_does_not_fit_the_log_is_refused(logs: Logs, evolved: Pa
         read_table(None, TOPIC, history="s3://bucket/flights")
 
 
+def test_a_wrong_directory_hides_no_archived_row(logs: Logs, evolved: Path, tmp_path: Path) -> None:
+    rows = read_table(None, TOPIC, history=evolved).read_all().num_rows
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert read_table(None, TOPIC, history=empty).read_all().num_rows == rows, "the log has all rows"
+    with pytest.raises(TidemarkError, match=r"typo has no archive of topic flights: give the directory"):
+        read_table(None, TOPIC, history=tmp_path / "typo")
+    logs.starts[0] = 3
+    assert read_table(None, TOPIC, history=evolved).read_all().num_rows == rows
+    for wrong in (empty, evolved.parent):
+        with pytest.raises(TidemarkError, match="the log of flights-0 lost its first rows") as refused:
+            read_table(None, TOPIC, history=wrong)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
 def test_deleted_rows_are_in_the_files_and_left_out_by_readers_that_do_not_name_them(tmp_path: Path) -> None:
     schema = first_version(draft_from_ddl("n INT"))
     stored = with_system(pa.RecordBatch.from_pydict({"n": pa.array([1, 2], pa.int32())}))

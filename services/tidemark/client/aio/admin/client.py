@@ -38,6 +38,7 @@ from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource
 from tidemark.core.planning.restart_safety import RestartObstacle
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
+from tidemark.core.schemas.refusals import naming
 from tidemark.model import (
     NO_LEADER,
     BrokerId,
@@ -148,12 +149,14 @@ class AdminClient(AclMethods, PartitionMethods, QuotaMethods, SchemaMethods, Lif
 
         Example: `admin.create_topic("orders", partitions=3, configs={"retention.ms": 86_400_000})`
         """
+        with naming(name):
+            stated = schema_text(schema, texts("key", key), event_time)
         request = pb.CreateTopicRequest(
             topic=name,
             partitions=partitions,
             replication_factor=replication_factor,
             configs=config_texts("configs", configs),
-            schema=schema_text(schema, texts("key", key), event_time),
+            schema=stated,
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )

@@ -9,6 +9,7 @@ from tidemark.client.aio.admin.connection import AdminConnection
 from tidemark.client.argument_types import flag
 from tidemark.client.schemas import SchemaGiven, document_text
 from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.refusals import naming
 from tidemark.core.schemas.text import from_text
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import topic_schemas_pb2 as pb
@@ -83,9 +84,11 @@ class SchemaMethods:
 
         Example: `admin.alter_topic_schema("flights", "carrier STRING NOT NULL, delay BIGINT", expected_version=1)`
         """
+        with naming(topic):
+            stated = document_text(schema)
         request = pb.AlterTopicSchemaRequest(
             topic=topic,
-            schema=document_text(schema),
+            schema=stated,
             expected_version=expected_version,
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,
