@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
-from tidemark.broker.logs.throttle import Throttle
+from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, TidemarkError, TopicPartition
 from tidemark.runtime.configuration import BrokerSettings, TopicSettings
@@ -75,7 +75,7 @@ class LogCleaner:
         self._tasks: list[asyncio.Task[None]] = []
         self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"log-cleaner-{one}") for one in self._directories]
         self._throttles = [
-            Throttle(settings.log_cleaner_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._threads
+            DiskThrottle(settings.log_cleaner_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._threads
         ]
         self._horizons_s: dict[PartitionLog, float] = {}
         self._runs = metrics.counter("broker_log_cleaner_runs", "Logs that were cleaned completely")
@@ -214,7 +214,7 @@ class LogCleaner:
         )
 
 
-def wait_unless_stopped(throttle: Throttle, stopping: threading.Event, size_bytes: int) -> None:
+def wait_unless_stopped(throttle: DiskThrottle, stopping: threading.Event, size_bytes: int) -> None:
     """Wait until the throttle allows the next bytes after these; raises Stopped when the broker stops."""
     wait_s = throttle.take(size_bytes)
     if stopping.wait(wait_s) if wait_s else stopping.is_set():

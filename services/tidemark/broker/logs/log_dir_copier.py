@@ -19,8 +19,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.open_log import OpenReplica
-from tidemark.broker.logs.throttle import Throttle
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.metrics import Metrics
@@ -56,7 +56,7 @@ class DirMove:
         is_ended: the move was requested to end; `keeps_copy`: whether the copy stays then.
     """
 
-    def __init__(self, replica: OpenReplica, directory: int, throttle: Throttle) -> None:
+    def __init__(self, replica: OpenReplica, directory: int, throttle: DiskThrottle) -> None:
         self.replica = replica
         self.partition: TopicPartition = replica.partition
         self.directory = directory

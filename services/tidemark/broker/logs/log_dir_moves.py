@@ -14,9 +14,9 @@ from functools import partial
 from typing import NamedTuple
 
 from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.log_dir_copier import CopyMetrics, DirCopier, DirMove, Outcome
 from tidemark.broker.logs.open_log import OpenReplica
-from tidemark.broker.logs.throttle import Throttle
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -32,7 +32,7 @@ class _Target(NamedTuple):
     """The wanted directory of a replica, by index, and the throttle of its copy."""
 
     directory: int
-    throttle: Throttle
+    throttle: DiskThrottle
 
 
 class DirMoves:
@@ -63,7 +63,7 @@ class DirMoves:
         self._moves: dict[TopicPartition, DirMove] = {}
         self._beginning: dict[DirMove, asyncio.Task[TidemarkError | None]] = {}
         self._copiers: dict[tuple[int, int], DirCopier] = {}
-        self._throttle = Throttle()
+        self._throttle = DiskThrottle()
         self._stopping = False
         self._metrics = CopyMetrics(metrics)
         self._metrics.moves.set_function(lambda: len(self._moves))
@@ -101,7 +101,7 @@ class DirMoves:
 
         Refused one by one: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE, REPLICA_OFFLINE, and errors of making a copy.
         """
-        throttle = Throttle(request.throttle_bytes_per_s) if request.throttle_bytes_per_s else self._throttle
+        throttle = DiskThrottle(request.throttle_bytes_per_s) if request.throttle_bytes_per_s else self._throttle
         answers: list[tuple[TopicPartition, TidemarkError | None, asyncio.Task[TidemarkError | None] | None]] = []
         for partition, log_dir in request.replicas:
             begun = None

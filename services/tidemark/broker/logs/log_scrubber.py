@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.log_cleaner import Stopped, wait_unless_stopped
-from tidemark.broker.logs.throttle import Throttle
 from tidemark.model import Offset, TidemarkError, TopicPartition
 from tidemark.runtime.configuration import BrokerSettings
 from tidemark.runtime.metrics import Metrics
@@ -61,7 +61,7 @@ class LogScrubber:
         self._directories = range(len(logs.directories()))
         self._threads = [ThreadPoolExecutor(1, thread_name_prefix=f"log-scrubber-{one}") for one in self._directories]
         self._throttles = [
-            Throttle(settings.log_scrub_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._directories
+            DiskThrottle(settings.log_scrub_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._directories
         ]
         self._read = metrics.counter("broker_log_scrub_read_bytes", "Bytes that the scrubber read and checked")
         self._ended = metrics.gauge(

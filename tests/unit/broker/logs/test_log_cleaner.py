@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.log_cleaner import LogCleaner, Stopped, wait_unless_stopped
-from tidemark.broker.logs.throttle import Throttle
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, ReplicaIdentity, TopicPartition
 from tidemark.runtime.configuration import BrokerSettings, read_settings
@@ -170,10 +170,10 @@ class Clock:
 def test_the_throttle_limits_the_bytes_after_the_first_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, stopping = Clock(), threading.Event()
     monkeypatch.setattr(stopping, "wait", clock.wait)
-    throttle = Throttle(1000, burst_s=1.0, now_s=clock.monotonic)
+    throttle = DiskThrottle(1000, burst_s=1.0, now_s=clock.monotonic)
     for _ in range(100):
         wait_unless_stopped(throttle, stopping, 100)
     assert clock.now_s == pytest.approx(100 + 10 - 1)
     stopping.set()
     with pytest.raises(Stopped):
-        wait_unless_stopped(Throttle(-1), stopping, 1)
+        wait_unless_stopped(DiskThrottle(-1), stopping, 1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tidemark.broker.logs import log_dir_copier
-from tidemark.broker.logs.throttle import Throttle
+from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.core.replication.effects import CloseLog
 from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
@@ -484,13 +484,13 @@ async def test_a_broker_whose_append_thread_has_failed_still_stops(monkeypatch: 
 
 def test_a_throttle_spreads_copied_bytes_over_time_and_without_a_limit_allows_all() -> None:
     now_s = 5.0
-    throttle = Throttle(1000, now_s=lambda: now_s)
+    throttle = DiskThrottle(1000, now_s=lambda: now_s)
     assert throttle.take(500) == pytest.approx(0.5)
     assert throttle.take(500) == pytest.approx(1.0)
     now_s = 7.0
     assert throttle.take(100) == pytest.approx(0.1)
-    assert Throttle().take(1 << 40) == 0.0
-    assert Throttle(100_000).chunk_bytes() == 25_000
+    assert DiskThrottle().take(1 << 40) == 0.0
+    assert DiskThrottle(100_000).chunk_bytes() == 25_000
 
 
 async def test_the_broker_wide_throttle_applies_to_moves_without_their_own(world: MovesWorld, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ _CHUNK_BYTES_MIN: Final = 16 << 10
 _CHUNKS_A_SECOND_MIN: Final = 4
 
 
-class Throttle:
+class DiskThrottle:
     """Limits the bytes per second of all work that shares the throttle.
 
     Attributes:
