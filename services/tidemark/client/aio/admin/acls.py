@@ -47,10 +47,11 @@ class AccessCheck(NamedTuple):
     generation: int
 
 
-class AclMethods:
-    """Access rules and the audit log; part of `AdminClient`."""
+class AclCalls:
+    """Access rules and the audit log. `AdminClient` has one, and its methods."""
 
-    _connection: AdminConnection
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
 
     async def list_acls(self, wanted: AclFilter | None = None) -> list[Acl]:
         """List access rules, sorted.

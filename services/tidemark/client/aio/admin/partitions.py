@@ -14,10 +14,11 @@ from tidemark.rpc.codecs.metadata import topic_from_proto
 from tidemark.v1 import admin_partitions_pb2
 
 
-class PartitionMethods:
-    """Partition counts; part of `AdminClient`."""
+class PartitionCalls:
+    """Partition counts of topics. `AdminClient` has one, and its methods."""
 
-    _connection: AdminConnection
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
 
     async def create_partitions(
         self,

@@ -31,10 +31,11 @@ class AlteredQuotas(NamedTuple):
     generation: int
 
 
-class QuotaMethods:
-    """Quotas; part of `AdminClient`."""
+class QuotaCalls:
+    """Quotas. `AdminClient` has one, and its methods."""
 
-    _connection: AdminConnection
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
 
     async def describe_client_quotas(self) -> Mapping[QuotaEntity, Limits]:
         """Describe the quotas: limits by kind of each user, client id, pair of them, and default.

@@ -55,10 +55,11 @@ class TopicSchemas(NamedTuple):
     compatibility: str
 
 
-class SchemaMethods:
-    """Schemas; part of `AdminClient`."""
+class SchemaCalls:
+    """Schemas of topics. `AdminClient` has one, and its methods."""
 
-    _connection: AdminConnection
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
 
     async def alter_topic_schema(
         self,
