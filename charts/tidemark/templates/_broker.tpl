@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{- define "tidemark.brokerId" -}}
 - name: TIDEMARK_BROKER_ID
   valueFrom:

@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* Every certificate as JSON: a list of secret, role, name and hosts. */}}
 {{- define "tidemark.certificates" -}}
 {{- $root := . -}}{{- $found := list -}}

@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* Checks beyond the schema: each invalid combination of values fails with a sentence. */}}
 {{- define "tidemark.check" -}}
 {{- include "tidemark.checkNames" . -}}

@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* The text of a setting's value; an integer that YAML parsed as a float remains an integer. */}}
 {{- define "tidemark.setting" -}}
 {{- if and (kindIs "float64" .) (eq . (floor .)) -}}

@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* Reads from the API server, as JSON; empty with `helm template` and a dry run of the client. */}}
 {{- define "tidemark.nodes" -}}
 {{- lookup "v1" "Node" "" "" | toJson -}}

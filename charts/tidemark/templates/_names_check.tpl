@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* Names and labels that Kubernetes would refuse half-way through an install. */}}
 {{- define "tidemark.checkNames" -}}
 {{- $name := include "tidemark.fullname" . -}}

@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* Refuses pods that no node could take: they would stay Pending, and `helm --wait` would end with a timeout. */}}
 {{- define "tidemark.checkNodes" -}}
 {{- $root := . -}}

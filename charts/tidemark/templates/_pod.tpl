@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{- define "tidemark.containerSecurity" -}}
 securityContext:
   allowPrivilegeEscalation: false

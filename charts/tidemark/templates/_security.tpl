@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* Whether ports have TLS: "yes" or empty. */}}
 {{- define "tidemark.secure" -}}
 {{- if eq .Values.security.mode "secure" -}}yes{{- end -}}

@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* Combinations of security's values that cannot work, or that would be open although they look closed. */}}
 {{- define "tidemark.checkSecurity" -}}
 {{- include "tidemark.checkSteps" . -}}

@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* Checks name and value of every setting in config, broker.config, controller.config, admin.config and console.config.
 files/settings.json is the table of docs/configuration.md. */}}
 {{- define "tidemark.checkSettings" -}}

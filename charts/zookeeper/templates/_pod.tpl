@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{- define "zookeeper.id" -}}
 - name: ZOO_MY_ID
   valueFrom:
