@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidemark.cli.common.output import Output, print_json, print_line, print_table
 from tidemark.cli.common.process import give_up_output
 from tidemark.cli.common.schema_source import saved_schema
-from tidemark.client.outputs.record_format import moment, named_bytes, shown_bytes_of
+from tidemark.client.outputs.record_format import moment, named_bytes, named_headers, shown_bytes_of
 from tidemark.client.outputs.typed_json import columns_of, encode_json, json_rows
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
@@ -170,6 +170,11 @@ def _good(path: Path, good: Good, wanted: Wanted, shape: Output, tally: Tally) -
         yield from _records(good.batch, rows, wanted, shape)
 
 
+def _headers_text(headers: Iterable[tuple[str, bytes | None]] | None) -> str:
+    shown = " ".join(f"{name}={shown_bytes_of(content)}" for name, content in headers or ())
+    return f" headers: {shown}" if shown else ""
+
+
 def _records(batch: Batch, rows: pa.RecordBatch, wanted: Wanted, shape: Output) -> Iterator[str | Mapping[str, object]]:
     times = rows.column("timestamp").cast(pa.int64()).to_pylist()
     columns = [rows.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
@@ -185,13 +190,12 @@ def _records(batch: Batch, rows: pa.RecordBatch, wanted: Wanted, shape: Output) 
                 **_marker_json(batch),
                 **named_bytes("key", key),
                 **named_bytes("value", value),
-                "headers": [{"name": name, **named_bytes("value", content)} for name, content in headers or ()],
+                "headers": named_headers(headers),
             }
         else:
-            shown = " ".join(f"{name}={shown_bytes_of(content)}" for name, content in headers or ())
             yield (
                 f"{offset} {moment(timestamp_us) or timestamp_us} key={shown_bytes_of(key)} "
-                f"value={shown_bytes_of(value)}{f' headers: {shown}' if shown else ''}{_marker_text(batch)}"
+                f"value={shown_bytes_of(value)}{_headers_text(headers)}{_marker_text(batch)}"
             )
 
 
@@ -212,13 +216,12 @@ def _typed_records(
                 "schema_version": batch.envelope.schema_version,
                 **named_bytes("key", key),
                 "value": None if deleted else value,
-                "headers": [{"name": name, **named_bytes("value", content)} for name, content in headers or ()],
+                "headers": named_headers(headers),
             }
         else:
-            shown = " ".join(f"{name}={shown_bytes_of(content)}" for name, content in headers or ())
             yield (
                 f"{offset} {moment(timestamp_us) or timestamp_us} key={shown_bytes_of(key)} "
-                f"value={'null' if deleted else encode_json(value)}{f' headers: {shown}' if shown else ''}"
+                f"value={'null' if deleted else encode_json(value)}{_headers_text(headers)}"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -73,7 +73,7 @@ def record_json(record: ConsumerRecord) -> Mapping[str, object]:
         **({} if when is None else {"timestamp": when}),
         **named_bytes("key", record.key),
         **named_bytes("value", record.value),
-        "headers": [{"name": name, **named_bytes("value", value)} for name, value in record.headers],
+        "headers": named_headers(record.headers),
     }
 
 
@@ -85,6 +85,11 @@ def named_bytes(name: str, content: bytes | None) -> Mapping[str, str | None]:
         return {name: content.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def named_headers(headers: Iterable[tuple[str, bytes | None]] | None) -> list[dict[str, str | None]]:
+    """The headers of a record for a JSON document; a typed record without headers has None."""
+    return [{"name": name, **named_bytes("value", content)} for name, content in headers or ()]
 
 
 def moment(timestamp_us: int) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.client.outputs.record_format import moment, named_bytes
+from tidemark.client.outputs.record_format import moment, named_bytes, named_headers
 from tidemark.client.outputs.shape import OutputOptions, Shape
 from tidemark.client.outputs.sink import CsvSink, ParquetSink, Sink
 from tidemark.client.outputs.typed_json import columns_of, encode_json, json_converter, json_rows
@@ -175,7 +175,7 @@ def _document(
         **({} if when is None else {"timestamp": when}),
         **named_bytes("key", key),
         "value": value,
-        "headers": [{"name": name, **named_bytes("value", content)} for name, content in headers or ()],
+        "headers": named_headers(headers),
     }
 
 
