@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
+from tidemark.core.controller import partition_counts
 from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
 
 from tests.unit.core.controller.worlds.controller_world import World
@@ -106,6 +107,15 @@ def test_partitions_are_counted_by_leader() -> None:
     counts = world.core.counts()
     assert (counts["offline_partitions"], counts["not_preferred_leaders"]) == (1, 1)
     assert counts["live_brokers"] == 2
+
+
+def test_many_partitions_are_counted_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_counts, "PARTITIONS_A_CALL", 1)
+    world = world_of((0, 1), (1, 0), (2,))
+    assert world.core.counts()["offline_partitions"] == 0
+    world.down(0, 2)
+    world.settle()
+    assert [world.core.counts()["offline_partitions"] for _ in range(4)] == [0, 0, 0, 1]
 
 
 def test_reassignments_are_counted_with_their_remaining_replicas() -> None:
