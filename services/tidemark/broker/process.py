@@ -300,7 +300,8 @@ class BrokerProcess:
             await self._shutdown.run(announce=self._replication.control.want_shutdown, failed=self.failed)
 
     async def _leave_cluster(self) -> None:
-        """End the registration and all leaderships."""
+        """End the registration and all leaderships. Leaders would add a follower to ISRs again that still fetches."""
+        await self._replication.stop_following()
         await self._registration.stop()
         self._on_epoch(UNREGISTERED)
         self._node.driver.submit(SessionExpired())

@@ -67,7 +67,11 @@ class Replication:
         """End all ISR writes and reports; needs the ZooKeeper session."""
         await self._isr.stop()
 
+    async def stop_following(self) -> None:
+        """End the streams to leaders."""
+        await self._to_leaders.stop()
+
     async def stop_streams(self) -> None:
-        """End the streams from followers and to leaders."""
+        """End the streams from followers, and those to leaders that began since `stop_following`."""
         self.from_followers.stop()
         await self._to_leaders.stop()
