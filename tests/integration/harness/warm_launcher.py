@@ -1,32 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the server of warm_command.py to be the command, and ends as that did. Standard library only: it starts often.
+"""Asks the server of warm_command.py to be the command, and ends as that did.
 
 python -I -S warm_launcher.py SOCKET [argument ...]
+
+This process starts hundreds of times in a run of the tests, so it imports only modules that are written in C: `socket`,
+`signal`, `json` and `os` would take more than half of its CPU time.
 """
 
-import json
-import os
-import signal
-import socket
+import posix
 import sys
+from _json import encode_basestring_ascii as quoted
+from _signal import SIG_DFL, SIGINT, SIGTERM, signal
+from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
+
+STREAMS = (0, 1, 2)
 
 
 def main() -> None:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = socket(AF_UNIX, SOCK_STREAM)
     connection.connect(sys.argv[1])
-    call = {"words": sys.argv[2:], "environment": dict(os.environ), "directory": os.getcwd()}
-    socket.send_fds(connection, [json.dumps(call).encode(), b"\n"], [0, 1, 2])
-    answers = connection.makefile("rb")
-    command = int(answers.readline())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: os.kill(command, number))
-    for descriptor in (0, 1, 2):  # they are the command's
-        os.close(descriptor)
-    status = int(answers.readline())
+    files = b"".join(number.to_bytes(4, sys.byteorder) for number in STREAMS)
+    connection.sendmsg([call(sys.argv[2:]), b"\n"], [(SOL_SOCKET, SCM_RIGHTS, files)])
+    command = line_of(connection)
+    for number in (SIGINT, SIGTERM):
+        signal(number, lambda number, _: posix.kill(command, number))
+    for descriptor in STREAMS:  # they are the command's
+        posix.close(descriptor)
+    status = line_of(connection)
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    os._exit(status)
+        signal(-status, SIG_DFL)
+        posix.kill(posix.getpid(), -status)
+    posix._exit(status)
+
+
+def call(words: list[str]) -> bytes:
+    """As `send_call` of warm.py sends it."""
+    variables = ((text(name), text(value)) for name, value in posix.environ.items())
+    environment = ", ".join(f"{quoted(name)}: {quoted(value)}" for name, value in variables)
+    listed = ", ".join(map(quoted, words))
+    whole = f'{{"words": [{listed}], "environment": {{{environment}}}, "directory": {quoted(posix.getcwd())}}}'
+    return whole.encode()
+
+
+def text(value: bytes) -> str:
+    return value.decode(sys.getfilesystemencoding(), "surrogateescape")
+
+
+def line_of(connection: socket) -> int:
+    """The number in the next line; an error if the server has gone."""
+    line = b""
+    while (byte := connection.recv(1)) not in (b"", b"\n"):
+        line += byte
+    return int(line)
 
 
 main()
