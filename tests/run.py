@@ -81,6 +81,12 @@ def _pytest_by_files_of_two(*directories: str) -> tuple[str, ...]:
     return (*_pytest(*directories), f"--numprocesses={min(_CORES, 2)}", *_FILES_AS_COLLECTED)
 
 
+def _files_marked(marker: str, *directories: str) -> tuple[str, ...]:
+    """The files of tests with a marker: a worker that collects only them does not import all others."""
+    files = [file for directory in directories for file in sorted((ROOT / directory).rglob("test_*.py"))]
+    return tuple(str(file.relative_to(ROOT)) for file in files if f"pytest.mark.{marker}" in file.read_text("utf-8"))
+
+
 LINT = (
     (str(_BIN / "ruff"), "check", "--quiet"),
     (str(_BIN / "ruff"), "format", "--check", "--quiet"),
@@ -89,7 +95,7 @@ LINT = (
 _SIMULATION = (_pytest_on_every_core("tests/simulation", "tests/exploration", "tests/crash"),)
 _INTEGRATION = (
     (*_pytest_by_files("tests/integration"), "-m", "not alone"),
-    (*_pytest_by_files_of_two("tests/integration", "tests/chaos"), "-m", "alone"),
+    (*_pytest_by_files_of_two(*_files_marked("alone", "tests/integration", "tests/chaos")), "-m", "alone"),
 )
 _COMPILED_HERE = "build/compiled"
 _COMPILED = (
@@ -150,8 +156,8 @@ def main(names: list[str]) -> int:
 
 def _exists(part: Part) -> bool:
     """Whether there is anything in it: a directory without tests is no part yet."""
-    directories = [Path(word) for command in part.commands for word in command if word.startswith("tests/")]
-    return all(any((ROOT / directory).rglob("test_*.py")) for directory in directories)
+    places = [ROOT / word for command in part.commands for word in command if word.startswith("tests/")]
+    return all(place.is_file() or any(place.rglob("test_*.py")) for place in places)
 
 
 def _run_lanes(parts: list[Part]) -> list[Outcome]:
