@@ -174,6 +174,10 @@ def _map_converter(kind: type, key: Column, value: Column) -> Convert:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise MisfitError(f"{shown_value(pair)} is no pair of key and value")
             found.append((_part(pair[0], key), _part(pair[1], value)))
+        keys = [pair[0] for pair in found]
+        if len(set(keys)) < len(keys):
+            twice = next(one for place, one in enumerate(keys) if one in keys[:place])
+            raise MisfitError(f"the map has the key {shown_value(twice)} twice", [key.name])
         return found
 
     return convert

@@ -250,8 +250,20 @@ def _fit_map(array: Any, key: Column, value: Column, nullable: bool, made: Any) 
         columns = fitted(renamed, (key, value))
     except MisfitError as misfit:
         raise _above(misfit, offsets) from None
+    _check_unique(array, columns[0])
     values = pa.StructArray.from_arrays(columns, fields=[made.key_field, made.item_field])
     return _nested(array, offsets, values, nullable, made)
+
+
+def _check_unique(array: Any, keys: Any) -> None:
+    """Refuse a map that has a key twice: DuckDB reads no such column, and a dict has one of the values."""
+    if (_compute.max(_compute.list_value_length(array)).as_py() or 0) < 2:
+        return
+    entries = pa.table({"row": _compute.list_parent_indices(array), "key": keys})
+    counted = entries.group_by(["row", "key"]).aggregate([([], "count_all")])
+    twice = counted.filter(_compute.greater(counted["count_all"], 1)).sort_by("row").slice(0, 1)
+    for found in twice.to_pylist():
+        raise MisfitError(f"the map has the key {shown_value(found['key'])} twice", [MAP_KEY], found["row"])
 
 
 def _is_list(found: Any) -> bool:
@@ -293,9 +305,33 @@ def _fit_values(array: Any, column_type: ColumnType, nullable: bool, made: Any) 
     if array.type != made:
         _check_kind(array, wanted)
         array = _cast(array, made)
+    if wanted in _YEARS_1_TO_9999:
+        _check_years(array, wanted)
     if not nullable and array.null_count:
         return pc.fill_null(array, _zero(wanted, made))
     return array
+
+
+def _check_years(array: Any, wanted: ColumnType) -> None:
+    """Python and pandas have no other years, so that a reader would fail at the row."""
+    integers, first, last, unit = _YEARS_1_TO_9999[wanted]
+    numbers = array.view(integers)
+    found: Any = pc.min_max(numbers)
+    lowest, highest = found["min"].as_py(), found["max"].as_py()
+    if lowest is None or (first <= lowest and highest <= last):
+        return
+    outside = _compute.or_(_compute.less(numbers, first), _compute.greater(numbers, last))
+    row = pc.index(outside, value=True).as_py()
+    raise MisfitError(f"{numbers[row].as_py()} {unit} since 1970 is outside of the years 1 to 9999", row=row)
+
+
+_OF_TIMESTAMP: Final = pa.int64(), -62_135_596_800_000_000, 253_402_300_799_999_999, "us"
+_YEARS_1_TO_9999: Final[dict[ColumnType, tuple[Any, int, int, str]]] = {
+    Primitive.DATE: (pa.int32(), -719_162, 2_932_896, "days"),
+    Primitive.TIMESTAMP: _OF_TIMESTAMP,
+    Primitive.TIMESTAMP_NTZ: _OF_TIMESTAMP,
+}
+"""The integers of a type, the first and the last of them, inclusive, and their unit."""
 
 
 def _check_kind(array: Any, wanted: ColumnType) -> None:

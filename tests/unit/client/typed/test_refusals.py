@@ -78,6 +78,7 @@ BAD_RECORDS: list[tuple[str, Any, str, str]] = [
     ("map_of_other", ROW | {"tags": 5}, "tags", "a mapping"),
     ("map_null_key", ROW | {"tags": {None: 1}}, "tags.key", "never null"),
     ("map_value", ROW | {"tags": {"a": "b"}}, "tags.value", "of type str"),
+    ("key_twice", ROW | {"tags": [("a", 1), ("b", 2), ("a", 3)]}, "tags.key", "'a' twice"),
     ("map_pairs", ROW | {"tags": ["ab"]}, "tags", "no pair"),
     ("bytes", b"{}", "", "of type bytes (this topic has a schema)"),
     ("list", [1], "", "of type list"),
@@ -267,6 +268,7 @@ def legs(*rows: Any) -> pa.Table:
 
 
 NS = pa.timestamp("ns", "UTC")
+TS = pa.timestamp("us")
 LOCAL = NOON.replace(tzinfo=None)
 TAGS = pa.array([[], [("a", 2**31)]], pa.map_(pa.string(), pa.int64()))
 A, B, NULL = {"origin": "A"}, {"origin": "B"}, {"origin": None}
@@ -286,6 +288,8 @@ BAD_TABLES: list[tuple[str, pa.Table, str, str, str]] = [
     ("nested_null", legs([A], [B, NULL]), "legs.element.origin", "1", "never null"),
     ("nested_range", legs(None, [FAR]), "legs.element.miles", "1", "does not fit int32"),
     ("nested_other", table_of(legs=[["A"], []]), "legs.element", "", "a struct"),
+    ("key_twice", table_of(tags=pa.array([[], [("a", 1), ("a", 2)]], TAGS.type)), "tags.key", "1", "'a' twice"),
+    ("year_30000", at([0, 2**60], pa.timestamp("us", "UTC")), "scheduled_at", "1", "years 1 to 9999"),
     ("map_value", table_of(tags=TAGS), "tags.value", "1", "does not fit int32"),
 ]
 
@@ -302,6 +306,22 @@ def test_a_table_that_does_not_fit_is_refused_by_column_and_row(
     assert error.code is ErrorCode.SCHEMA_MISMATCH
     assert (error.metadata["column"], error.metadata.get("row", "")) == (column, row)
     assert sentence in error.message
+
+
+@pytest.mark.parametrize(
+    ("ddl", "numbers", "kind"),
+    [
+        ("a DATE", [-719_163, -719_162, 2_932_896, 2_932_897], pa.date32()),
+        ("a TIMESTAMP_NTZ", [-62_135_596_800_000_001, -62_135_596_800_000_000, 253_402_300_799_999_999, 2**62], TS),
+    ],
+)
+def test_times_are_of_the_years_that_python_has(ddl: str, numbers: list[int], kind: Any) -> None:
+    schema, array = schema_of(ddl), pa.array(numbers, pa.int64() if kind is TS else pa.int32()).cast(kind)
+    found = fit(pa.table({"a": array.slice(1, 2)}), schema)
+    assert [row["a"].year for row in found] == [1, 9999]
+    for wrong in (array.slice(0, 2), array.slice(3)):
+        with pytest.raises(TidemarkError, match=r"row 0, column a: .* is outside of the years 1 to 9999"):
+            fit(pa.table({"a": wrong}), schema)
 
 
 def texts(offsets: list[int], data: bytes) -> Any:

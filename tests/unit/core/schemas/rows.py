@@ -47,7 +47,8 @@ def _value(random: Random, column: Column) -> Any:
         case ListOf(element):
             return [_value(random, element) for _ in range(random.randrange(3))]
         case MapOf(key, item):
-            return [(_value(random, key), _value(random, item)) for _ in range(random.randrange(3))]
+            found = {_value(random, key): _value(random, item) for _ in range(random.randrange(3))}
+            return list(found.items())
         case StructOf(columns):
             return _struct(random, columns)
         case leaf:
