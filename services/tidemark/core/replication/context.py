@@ -19,7 +19,13 @@ LONG_AGO_MS: Final = -(1 << 62)
 
 
 class ChecksLag(Protocol):
-    """A leadership whose followers are checked for lag."""
+    """A leadership whose followers are checked for lag.
+
+    Attributes:
+        check_at_ms: no check can change anything before that time, unless an event ends the pause.
+    """
+
+    check_at_ms: int
 
     def check_lag(self, now_ms: int) -> bool:
         """Evict lagging followers from the ISR; False when no further check is needed."""
@@ -69,7 +75,7 @@ class BrokerContext:
             time per partition, even across leaderships, so that no answer is taken for another request's (rule R9).
         watched: leaderships to check for lag: some follower is not provably in sync, or records were appended since.
             Invariant: every leadership with a member that may lag, or with an attached follower that may join, is here
-            unless it only awaits an answer about its ISR; the others cost nothing (rule R6).
+            unless it only awaits an answer about its ISR; the others cost nothing (rule R6). Changes in `watch`.
         paused: followers that retry after a pause.
         throttles: the limits named by reassignments of partitions led here (rule M2).
         leader_contacts: by leader, its contact on the present stream.
@@ -129,6 +135,22 @@ class BrokerContext:
     def on_settings_changed(self, event: SettingsChanged, now_ms: int) -> None:
         """Replace the settings; every part reads them here at each use."""
         self.config = event.config
+        self._end_pauses()
+
+    def suspect(self, brokers: frozenset[BrokerId]) -> None:
+        """Replace the suspected brokers, which get more time before leaders remove them."""
+        if brokers != self.suspected:
+            self.suspected = brokers
+            self._end_pauses()
+
+    def watch(self, partition: TopicPartition, leader: ChecksLag) -> None:
+        """Check a leadership for lag, from the next check on."""
+        leader.check_at_ms = 0
+        self.watched[partition] = leader
+
+    def _end_pauses(self) -> None:
+        for leader in self.watched.values():
+            leader.check_at_ms = 0
 
     def learn(self, registrations: Iterable[BrokerRegistration]) -> Mapping[BrokerId, BrokerRegistration]:
         """Keep the newest registration of each broker; returns those that changed."""

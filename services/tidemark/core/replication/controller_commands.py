@@ -51,7 +51,7 @@ class ControllerCommands:
         if error is not None:
             self._ctx.emit(ReplyToControl(event.request_id, error))
             return
-        self._ctx.suspected = command.suspected
+        self._ctx.suspect(command.suspected)
         changed = self._ctx.learn(command.brokers)
         reply = CommandReply(event.request_id)
         for one in command.partitions:

@@ -369,8 +369,10 @@ class BrokerStreams:
         for session in self._sessions.values():
             if now_ms - session.last_message_ms > lag_max_ms:
                 for sender in session.senders.values():
-                    watched[sender.log.partition] = sender.leader
+                    self._ctx.watch(sender.log.partition, sender.leader)
         for partition, leader in tuple(watched.items()):
+            if now_ms < leader.check_at_ms:
+                continue
             if not leader.check_lag(now_ms) and watched.get(partition) is leader:
                 del watched[partition]
 

@@ -85,6 +85,7 @@ class PartitionLeader:
         _appending: for each append in flight, in order, the request to answer (acks=1) or to note (acks=all) after the
             append, None without one.
             Invariant: as long as the appends in flight of `log`.
+        check_at_ms: as in `ChecksLag`: when an idle partition without attached followers removes an absent member.
         _resigned_ms: time of the last `ResignLeadership`.
         _expand_at_ms: no expansion before that time, after one that ZooKeeper refused.
         _backlog: sizes of the appends; None before the first append.
@@ -110,6 +111,7 @@ class PartitionLeader:
         self._waiting: dict[int, _Waiting] = {}
         self._by_end: list[tuple[Offset, int]] = []
         self._appending: deque[int | None] = deque()
+        self.check_at_ms = 0
         self._resigned_ms = LONG_AGO_MS
         self._expand_at_ms = LONG_AGO_MS
         self._backlog: AppendBacklog | None = None
@@ -250,7 +252,7 @@ class PartitionLeader:
         base = self.log.append_as_leader(batches, self.leader_epoch)
         self._backlog = self._backlog or AppendBacklog(self._ctx)
         self._backlog.add(batches, self.log.next_offset)
-        self._ctx.watched[self.log.partition] = self
+        self._ctx.watch(self.log.partition, self)
         return base
 
     def _await(self, request_id: int, base_offset: Offset, end_offset: Offset) -> None:
@@ -328,9 +330,10 @@ class PartitionLeader:
         progress = self._progress_of(session.follower, LONG_AGO_MS)
         progress.acknowledged = True
         progress.sender = session.start(self, position)
+        self.check_at_ms = 0
         self._attached.append(progress)
         if session.follower in self._outside:
-            self._ctx.watched[self.log.partition] = self
+            self._ctx.watch(self.log.partition, self)
         self._adding.place(progress.sender, waited_for=progress in self._holding)
         progress.flushed(position.flushed_offset, position.fetch_offset, now_ms)
         self._follower_moved(progress, position.fetch_offset, now_ms)
@@ -345,7 +348,7 @@ class PartitionLeader:
         progress.sender.session.stop(self.log.partition)
         progress.sender = None
         self._attached.remove(progress)
-        self._ctx.watched[self.log.partition] = self
+        self._ctx.watch(self.log.partition, self)
 
     def on_report(self, session: FollowerSession, report: Report, now_ms: int) -> None:
         """Take in the log end that a follower reported."""
@@ -429,14 +432,16 @@ class PartitionLeader:
         end = self.log.log_end_offset
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         in_doubt = not is_idle or any(progress.broker_id in self._outside for progress in self._attached)
+        pause_ms = lag_max_ms if is_idle and not self._attached and not self.log.group_commit else 0
         late, leaving = self._moved_away(), isr_rules.expected_to_leave(self.state, self._ctx.suspected)
         for progress in self._holding:
             if progress.broker_id in late:
                 continue
             patience_ms = lag_max_ms * (2 if progress.broker_id in leaving else 1)
-            silent = now_ms - progress.last_caught_up_ms(end) > patience_ms
-            if self._is_far_behind(progress) or silent or self._flush_hangs(progress, now_ms):
+            left_ms = patience_ms - (now_ms - progress.last_caught_up_ms(end))
+            if self._is_far_behind(progress) or left_ms < 0 or self._flush_hangs(progress, now_ms):
                 late.append(progress.broker_id)
+            pause_ms = min(pause_ms, left_ms) if progress.far_since_ms is None else 0
             in_doubt |= progress.sender is None or progress.log_end_offset < end
             in_doubt |= progress.flush_due_since_ms is not None and self.log.group_commit
         if self._holding and self._my_disk_lags(now_ms):
@@ -445,6 +450,7 @@ class PartitionLeader:
             self._shrink(late, now_ms)
         elif self._outside:
             self.maybe_expand()
+        self.check_at_ms = 0 if late else now_ms + pause_ms
         return in_doubt or bool(late)
 
     def _is_far_behind(self, progress: FollowerProgress) -> bool:
@@ -652,7 +658,7 @@ class PartitionLeader:
         self._holding = tuple(self._progress_of(broker_id, LONG_AGO_MS) for broker_id in sorted(members))
         self._outside = frozenset(self.assigned).difference(self._isr.confirmed.state.isr_ids, (me,))
         if self._holding or self._outside:
-            self._ctx.watched[self.log.partition] = self
+            self._ctx.watch(self.log.partition, self)
         for broker_id in [one for one in self.followers if one not in members and one not in self.assigned]:
             self._drop(broker_id)
         for progress in self._attached:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.leader.isr import expected_to_leave
@@ -81,6 +82,36 @@ def test_a_change_in_flight_costs_no_checks(checks: Checks) -> None:
     stage.feed(ev.IsrWritten(P, stage.version + 1))
     stage.fetches(2, 0)
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2)
+
+
+def test_an_absent_member_costs_one_check_until_it_is_removed(checks: Checks) -> None:
+    stage = leader((1, 2))
+    before = checks.count
+    assert LAG_MAX_MS < removal_ms(stage) <= LAG_MAX_MS + A_CHECK_MS
+    assert checks.count - before <= 2
+
+
+def test_the_end_of_a_suspicion_ends_the_pause_of_the_checks() -> None:
+    stage = leader((1, 2))
+    stage.command(node(1, 5, (1, 2)), assigned=(1, 2), suspected=(2,))
+    for _ in range(LAG_MAX_MS * 3 // 2 // 100):
+        stage.feed(ev.Tick(), after_ms=100)
+    stage.command(node(1, 5, (1, 2)), assigned=(1, 2))
+    assert removal_ms(stage) <= A_CHECK_MS
+
+
+def test_a_shorter_lag_time_ends_the_pause_of_the_checks() -> None:
+    stage = leader((1, 2))
+    stage.feed(ev.Tick(), after_ms=100)
+    stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_time_max_ms=1_000)))
+    assert removal_ms(stage) <= 1_100
+
+
+def test_a_member_that_returns_is_checked_like_others_again() -> None:
+    stage = leader((1, 2))
+    stage.feed(ev.Tick(), after_ms=LAG_MAX_MS // 2)
+    stage.fetches(2, 0)
+    assert LAG_MAX_MS < removal_ms(stage) <= LAG_MAX_MS + A_CHECK_MS
 
 
 def test_a_leader_gives_the_controller_time_to_remove_a_suspected_member() -> None:
