@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tidemark.model import BrokerId, IsrEntry, LeaderAndIsr, VersionedState
+
+CONTROLLER_MS: Final = 8_000
+"""Time for the controller to remove a broker from thousands of ISRs. With the default lag time it changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,19 @@ def confirmed_enough(isr: IsrState) -> bool:
 
 
 def expected_to_leave(state: LeaderAndIsr, suspected: frozenset[BrokerId]) -> frozenset[BrokerId]:
-    """The suspected brokers, if the controller removes them: at least m other members stay (rule C6).
-
-    A leader waits longer before it removes them itself, since each of both writes makes the other one fail.
-    """
+    """The suspected brokers, if the controller removes them: at least m other members stay (rule C6)."""
     if suspected and len(state.isr_ids) - len(suspected.intersection(state.isr_ids)) >= max(state.min_isr, 1):
         return suspected
     return frozenset()
+
+
+def patience_ms(lag_max_ms: int, *, expected_to_leave: bool) -> int:
+    """How long a leader waits for a member without progress.
+
+    The controller removes a suspected broker itself, and each of both writes makes the other one fail. On a slow
+    machine the controller takes seconds for thousands of partitions.
+    """
+    return lag_max_ms + max(lag_max_ms, CONTROLLER_MS) if expected_to_leave else lag_max_ms
 
 
 def shrink(

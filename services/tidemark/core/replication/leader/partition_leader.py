@@ -437,7 +437,7 @@ class PartitionLeader:
         for progress in self._holding:
             if progress.broker_id in late:
                 continue
-            patience_ms = lag_max_ms * (2 if progress.broker_id in leaving else 1)
+            patience_ms = isr_rules.patience_ms(lag_max_ms, expected_to_leave=progress.broker_id in leaving)
             left_ms = patience_ms - (now_ms - progress.last_caught_up_ms(end))
             if self._is_far_behind(progress) or left_ms < 0 or self._flush_hangs(progress, now_ms):
                 late.append(progress.broker_id)

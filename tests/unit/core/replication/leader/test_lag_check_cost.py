@@ -122,6 +122,13 @@ def test_a_leader_gives_the_controller_time_to_remove_a_suspected_member() -> No
     assert 2 * LAG_MAX_MS < removal_ms(stage) <= 2 * LAG_MAX_MS + A_CHECK_MS
 
 
+def test_a_controller_gets_some_seconds_even_if_the_lag_time_is_short() -> None:
+    stage = leader((1, 2))
+    stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_time_max_ms=1_500)))
+    stage.command(node(1, 5, (1, 2)), assigned=(1, 2), suspected=(2,))
+    assert 1_500 + 8_000 < removal_ms(stage) <= 1_500 + 8_000 + 200
+
+
 def test_a_suspected_member_that_the_controller_keeps_gets_no_more_time() -> None:
     stage = leader((1, 2), min_isr=2)
     stage.command(node(1, 5, (1, 2), min_isr=2), assigned=(1, 2), suspected=(2,))
