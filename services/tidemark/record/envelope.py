@@ -283,9 +283,9 @@ def seal(envelope: Envelope, payload: bytes | memoryview) -> bytes:
     length = ENVELOPE_BYTES + len(payload)
     length_field = length.to_bytes(4, "little")
     head = pack_envelope(envelope._replace(batch_length=length))
-    covered = _crc_input(payload)
+    covered = payload if type(payload) is bytes else _crc_input(payload)
     if envelope.magic == TYPED_MAGIC:
-        covered = covered.slice(0, head_end(payload, 0))
+        covered = covered[: head_end(payload, 0)]
     crc = google_crc32c.extend(google_crc32c.value(head[CRC_START:]), covered)
     stamp_crc = header_crc(head[:12], length_field)
     fixed = head[:12] + stamp_crc.to_bytes(4, "little") + length_field + crc.to_bytes(4, "little") + head[CRC_START:]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from tidemark.record.envelope import (
     parse_envelope,
     seal,
 )
+from tidemark.record.few_rows import FEW, encode_few
 from tidemark.record.schema import COMPACTED_SCHEMA, HEADERS_TYPE, OFFSET_SCHEMA, SCHEMA, TIMESTAMP_TYPE
 from tidemark.record.shapes import WRITE_OPTIONS
 
@@ -35,6 +37,7 @@ __all__ = [
     "OFFSET_SCHEMA",
     "SCHEMA",
     "build_batch",
+    "build_few",
     "build_own_batch",
     "encode_rows",
     "from_columns",
@@ -89,10 +92,41 @@ def build_batch(
         column = records.column(index)
         if column.null_count == count:
             records = records.set_column(index, SCHEMA.field(index), _nulls(count, column.type))
-    envelope = _unstamped(count, pc.max(timestamps).value, producer_id, producer_epoch)
+    envelope = _unstamped(count, _newest_us(timestamps), producer_id, producer_epoch)
     attributes = Attributes.PENDING if pending else Attributes.NONE
     envelope = envelope._replace(codec=codec, attributes=attributes, base_sequence=base_sequence)
     return seal(envelope, encode_rows(records, codec))
+
+
+def build_few(
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
+    timestamps_us: Sequence[int],
+    *,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    pending: bool = False,
+) -> bytes:
+    """As `build_batch` of `from_columns`, for 1 to FEW records without headers and without a codec.
+
+    Raises:
+        TypeError: a key or a value is no bytes.
+        struct.error: a timestamp is no integer of 64 bits, or the lengths differ.
+    """
+    message = encode_few(keys, values, timestamps_us)
+    envelope = _unstamped(len(values), max(timestamps_us), producer_id, producer_epoch)
+    attributes = Attributes.PENDING if pending else Attributes.NONE
+    return seal(envelope._replace(attributes=attributes, base_sequence=base_sequence), message)
+
+
+def _newest_us(timestamps: pa.Array[Any]) -> int:
+    """The newest timestamp; for a few rows without a kernel of Arrow, whose code would not be in the caches."""
+    count = len(timestamps)
+    if count > FEW:
+        return int(pc.max(timestamps).value)
+    values: Any = timestamps.buffers()[1]
+    return max(memoryview(values).cast("q")[timestamps.offset : timestamps.offset + count])
 
 
 def build_own_batch(
@@ -179,6 +213,9 @@ def row_offsets(envelope: Envelope, rows: pa.RecordBatch) -> pa.Array[Any]:
 
 def counted_offsets(base_offset: int, count: int) -> pa.Array[Any]:
     """`count` offsets (int64) from the base offset on."""
+    if count <= FEW:
+        packed = pa.py_buffer(struct.pack(f"{count}q", *range(base_offset, base_offset + count)))
+        return pa.Array.from_buffers(pa.int64(), count, [None, packed])
     offsets: pa.Array[Any] = (
         pc.add(_COUNTS.slice(0, count), scalar_of(base_offset, pa.int64()))  # half the time of a sum
         if count <= len(_COUNTS)
@@ -263,8 +300,16 @@ def _binary(values: Sequence[bytes | None]) -> pa.Array[Any]:
 
 def _nulls(count: int, data_type: pa.DataType) -> pa.Array[Any]:
     """An array of nulls without data; `pa.nulls` has zeros as data, which would be sent and stored."""
+    is_headers = data_type == HEADERS_TYPE
+    return _few_nulls(count, is_headers) if count <= FEW else _made_nulls(count, is_headers)
+
+
+def _made_nulls(count: int, is_headers: bool) -> pa.Array[Any]:
     offsets = pa.py_buffer(bytes(4 * (count + 1)))
     validity = pa.py_buffer(bytes((count + 7) >> 3))
-    if data_type == HEADERS_TYPE:
-        return pa.Array.from_buffers(data_type, count, [validity, offsets], count, children=[_NO_ENTRIES])
-    return pa.Array.from_buffers(data_type, count, [validity, offsets, _EMPTY], count)
+    if is_headers:
+        return pa.Array.from_buffers(HEADERS_TYPE, count, [validity, offsets], count, children=[_NO_ENTRIES])
+    return pa.Array.from_buffers(pa.binary(), count, [validity, offsets, _EMPTY], count)
+
+
+_few_nulls: Final = lru_cache(maxsize=2 * FEW)(_made_nulls)

@@ -83,5 +83,6 @@ def know_shapes(schema: pa.Schema, layout: MessageLayout) -> dict[int, Template]
 
 LAYOUT: Final = layout_of(SCHEMA)
 COMPACTED_LAYOUT: Final = layout_of(COMPACTED_SCHEMA)
-know_shapes(SCHEMA, LAYOUT)
+TEMPLATES: Final = know_shapes(SCHEMA, LAYOUT)
+"""Of messages in SCHEMA, by codec."""
 know_shapes(COMPACTED_SCHEMA, COMPACTED_LAYOUT)

@@ -3,14 +3,25 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypedDict, Unpack
 
 import pyarrow as pa
 
 from tidemark.record.checks import timestamps_us
 from tidemark.record.envelope import Batch, Codec, parse_envelope
-from tidemark.record.payload import Headers, build_batch, from_columns, read_batch
+from tidemark.record.few_rows import FEW
+from tidemark.record.payload import Headers, build_batch, build_few, from_columns, read_batch
+
+
+class Sealing(TypedDict):
+    """Of the envelope of a batch: the producer's fields, and whether the batch is of a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    pending: bool
 
 
 class BatchFormat(Protocol):
@@ -33,12 +44,22 @@ class BatchFormat(Protocol):
         *,
         timestamp_us: int,
         codec: Codec,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        pending: bool = False,
+        **sealing: Unpack[Sealing],
     ) -> bytes:
-        """The sealed batch of the rows; `timestamp_us` is that of rows without one, `pending`: of a transaction."""
+        """The sealed batch of the rows; `timestamp_us` is that of rows without one."""
+        ...
+
+    def build_few(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[Any],
+        timestamps_us: list[int],
+        headers: Sequence[Headers | None] | None,
+        *,
+        codec: Codec,
+        **sealing: Unpack[Sealing],
+    ) -> bytes | None:
+        """As `build` of `rows`, but faster; None: for these records it is not."""
         ...
 
     def read(self, data: bytes) -> pa.RecordBatch:
@@ -71,20 +92,28 @@ class BytesFormat:
         *,
         timestamp_us: int,
         codec: Codec,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        pending: bool = False,
+        **sealing: Unpack[Sealing],
     ) -> bytes:
         """See BatchFormat."""
-        return build_batch(
-            rows,
-            codec=codec,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            pending=pending,
-        )
+        return build_batch(rows, codec=codec, **sealing)
+
+    def build_few(
+        self,
+        keys: Sequence[bytes | None],
+        values: Sequence[Any],
+        timestamps_us: list[int],
+        headers: Sequence[Headers | None] | None,
+        *,
+        codec: Codec,
+        **sealing: Unpack[Sealing],
+    ) -> bytes | None:
+        """See BatchFormat."""
+        if codec or headers is not None or len(values) > FEW:
+            return None
+        try:
+            return build_few(keys, values, timestamps_us, **sealing)
+        except (TypeError, struct.error):
+            return None  # `rows` raises the error for the application
 
     def read(self, data: bytes) -> pa.RecordBatch:
         """See BatchFormat."""

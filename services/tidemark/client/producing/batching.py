@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from tidemark.client.argument_types import seconds
 from tidemark.client.deprecations import timeout_of
-from tidemark.client.producing.batch_format import BYTES, BatchFormat
+from tidemark.client.producing.batch_format import BYTES, BatchFormat, Sealing
 from tidemark.client.records import BatchMetadata, RecordMetadata
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.envelope import Codec
 from tidemark.record.payload import Headers
 
 RECORD_OVERHEAD_BYTES: Final = 21
@@ -137,6 +138,19 @@ class PendingBatch:
             self.rows = self.format.rows(self.keys, self.values, self.timestamps_us, self.headers, self.deleted)
             self.keys, self.values, self.headers = [], [], None
         return self.rows
+
+    def build(self, codec: Codec, sealing: Sealing) -> None:
+        """Make `data` of the records, which are discarded; no record may be added afterwards."""
+        data = None
+        if self.rows is None:
+            data = self.format.build_few(
+                self.keys, self.values, self.timestamps_us, self.headers, codec=codec, **sealing
+            )
+        if data is None:
+            timestamp_us = self.timestamps_us[0] if self.timestamps_us else 0
+            data = self.format.build(self.take_rows(), timestamp_us=timestamp_us, codec=codec, **sealing)
+        self.data, self.rows = data, None
+        self.keys, self.values, self.headers = [], [], None
 
     @property
     def done(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Final, NamedTuple
 
+from tidemark.client.producing.batch_format import Sealing
 from tidemark.client.producing.batching import PendingBatch
 from tidemark.client.producing.splitting import names_records, split
 from tidemark.core.transactions.state import ProducerIdentity
@@ -252,16 +253,13 @@ class PartitionQueue:
                 batch.data, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence
             )
         else:
-            batch.data = batch.format.build(
-                batch.take_rows(),
-                timestamp_us=batch.timestamps_us[0] if batch.timestamps_us else 0,
-                codec=self._codec,
+            sealing = Sealing(
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 base_sequence=sequence,
                 pending=self._transactional,
             )
-            batch.rows = None
+            batch.build(self._codec, sealing)
         if self._idempotent:
             batch.base_sequence = sequence
             self._window[batch] = False

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
+from tidemark.client.producing.batch_format import Sealing
 from tidemark.client.producing.partitioner import hash_of
 from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps
 from tidemark.client.typed.mismatches import MisfitError
@@ -98,23 +99,14 @@ class TypedFormat:
         *,
         timestamp_us: int,
         codec: Codec,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        pending: bool = False,
+        **sealing: Unpack[Sealing],
     ) -> bytes:
         """See BatchFormat."""
-        return build_typed_batch(
-            rows,
-            self._layout,
-            flags=flags_of(rows.schema.names),
-            timestamp_us=timestamp_us,
-            codec=codec,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            pending=pending,
-        )
+        flags = flags_of(rows.schema.names)
+        return build_typed_batch(rows, self._layout, flags=flags, timestamp_us=timestamp_us, codec=codec, **sealing)
+
+    def build_few(self, *_: Any, **__: Any) -> None:
+        """See BatchFormat."""
 
     def read(self, data: bytes) -> pa.RecordBatch:
         """The rows of a sealed batch, with their system columns."""
