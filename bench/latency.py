@@ -3,6 +3,8 @@
 
 `e2e_p50_ms`, `e2e_p99_ms`, `e2e_p999_ms`: of all records of all rounds. The peer is confluent-kafka on Kafka, in the
 same loop: produce, flush, poll until the record arrives. The sides take turns by rounds.
+
+`grpc_p50_ms`, `sockets_p50_ms`: the same messages between processes that do nothing else (`bench.jobs.transports`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from tidemark.client import AdminClient
 from tidemark.client.aio import Consumer, Producer
 from tidemark.local.cluster import LocalCluster
 
+from bench.jobs.transports import TRANSPORTS
+from bench.jobs.transports import measure as transport_ms
 from bench.measuring.figures import Figure, report
 from bench.peers import confluent_is_there, kafka_peer
 
@@ -96,6 +100,8 @@ def main() -> int:
         name: Figure(percentile(ours, share), "ms", percentile(theirs, share) if theirs else None, lower_is_better=True)
         for name, share in (("e2e_p50_ms", 0.5), ("e2e_p99_ms", 0.99), ("e2e_p999_ms", 0.999))
     }
+    for name in TRANSPORTS:
+        figures[f"{name}_p50_ms"] = Figure(percentile(transport_ms(name, RECORDS), 0.5), "ms", lower_is_better=True)
     report("latency", figures)
     return 0
 
