@@ -2,16 +2,20 @@
 """Compiles the path of a sent record with mypyc: `python deploy/tools/compiled.py DIRECTORY`.
 
 DIRECTORY gets a copy of the package with C extensions beside the modules of `MODULES`. The sources stay pure Python.
-Other modules are not looked at, so the build needs no dependency of the package.
+Other modules are not looked at, so the build needs no dependency of the package, and the extensions of an earlier build
+stay while `MODULES`, mypy, Python and the settings of the build are the same.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +32,8 @@ MODULES: Final = (
 _SERVICES: Final = Path(__file__).resolve().parents[2] / "services"
 _OPTIONS: Final = ("--config-file=", "--explicit-package-bases", "--follow-imports=skip", "--ignore-missing-imports")
 _SUFFIX: Final = sysconfig.get_config_var("EXT_SUFFIX")
+_BUILT_FROM: Final = "built-from"
+"""File of a directory: a digest of the sources and tools of its extensions."""
 
 
 def can_compile() -> bool:
@@ -48,17 +54,40 @@ def build(target: Path) -> list[Path]:
     Raises:
         RuntimeError: mypyc or the C compiler failed; with the output.
     """
-    copy(target)
-    sources = [f"{module.replace('.', '/')}.py" for module in MODULES]
     environment = {**os.environ, "MYPYPATH": "."}
     environment.setdefault("MYPYC_OPT_LEVEL", "1")  # as fast as 3 here, and built in half the time
+    sources = [f"{module.replace('.', '/')}.py" for module in MODULES]
+    built_from = _digest(sources, environment)
+    stamp = target / _BUILT_FROM
+    kept: dict[Path, bytes] = {}
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == built_from:
+        kept = {path.relative_to(target): path.read_bytes() for path in target.rglob(f"*{_SUFFIX}")}
+    copy(target)
+    if not kept:
+        _compile(target, sources, environment)
+    for path, content in kept.items():
+        (target / path).write_bytes(content)
+    stamp.write_text(built_from, encoding="utf-8")
+    return sorted(target.rglob(f"*{_SUFFIX}"))
+
+
+def _digest(sources: list[str], environment: Mapping[str, str]) -> str:
+    """Of everything that determines the extensions."""
+    settings = {name: environment.get(name) for name in ("CC", "CFLAGS", "MYPYC_OPT_LEVEL", "MYPYC_DEBUG_LEVEL")}
+    tools = (sys.version, sysconfig.get_platform(), importlib.metadata.version("mypy"), _OPTIONS, settings)
+    digest = hashlib.sha256(repr(tools).encode())
+    for source in sources:
+        digest.update(source.encode() + hashlib.sha256((_SERVICES / source).read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _compile(target: Path, sources: list[str], environment: Mapping[str, str]) -> None:
     command = [sys.executable, "-m", "mypyc", *_OPTIONS, *sources]
     done = subprocess.run(command, cwd=target, env=environment, capture_output=True, text=True, check=False)
     shutil.rmtree(target / "build", ignore_errors=True)
     shutil.rmtree(target / ".mypy_cache", ignore_errors=True)
     if done.returncode:
         raise RuntimeError(f"mypyc failed:\n{done.stdout}{done.stderr}")
-    return sorted(target.rglob(f"*{_SUFFIX}"))
 
 
 def main() -> None:

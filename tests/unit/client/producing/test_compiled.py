@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import sysconfig
+from pathlib import Path
 
 import pytest
 
+from deploy.tools import compiled
 from deploy.tools.compiled import MODULES, can_compile
 
 
@@ -16,3 +19,29 @@ def test_a_module_is_an_extension_only_where_the_build_was_asked_for(name: str) 
     compiled = os.environ.get("TIDEMARK_COMPILE") == "1" and can_compile()
     path = importlib.import_module(name).__file__ or ""
     assert path.endswith((".so", ".pyd") if compiled else ".py")
+
+
+def test_extensions_of_a_build_stay_until_a_source_or_a_setting_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, target = tmp_path / "services", tmp_path / "compiled"
+    built: list[int] = []
+
+    def fake(target: Path, *_: object) -> None:
+        built.append(len(built))
+        (target / f"all{sysconfig.get_config_var('EXT_SUFFIX')}").write_text(f"build {len(built)}")
+
+    for module in MODULES:
+        (sources / module.replace(".", "/")).parent.mkdir(parents=True, exist_ok=True)
+        (sources / f"{module.replace('.', '/')}.py").touch()
+    monkeypatch.setattr(compiled, "_SERVICES", sources)
+    monkeypatch.setattr(compiled, "_compile", fake)
+    monkeypatch.setenv("MYPYC_OPT_LEVEL", "0")
+    assert [path.read_text() for path in compiled.build(target)] == ["build 1"]
+    (sources / "other.py").touch()
+    assert [path.read_text() for path in compiled.build(target)] == ["build 1"]
+    assert (target / "other.py").is_file()
+    (sources / f"{MODULES[-1].replace('.', '/')}.py").write_text("changed = True")
+    assert [path.read_text() for path in compiled.build(target)] == ["build 2"]
+    monkeypatch.setenv("MYPYC_OPT_LEVEL", "1")
+    assert [path.read_text() for path in compiled.build(target)] == ["build 3"]
