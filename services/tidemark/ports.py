@@ -451,8 +451,8 @@ class MetadataStore(Protocol):
     ) -> bool:
         """Create a version of the topic's schema, with `receipt`, in one multi that checks the topic and its settings.
 
-        False: the topic, its settings or its schema changed since `topic` was read, the controller has not initialised
-        the topic yet, or the request was answered; this call wrote nothing. Raises INVALID_SCHEMA.
+        Returns False if it wrote nothing: the topic, its settings or its schema changed since `topic` was read, the
+        controller has not initialised the topic yet, or the request was answered. Raises INVALID_SCHEMA.
         """
 
     async def request_topic_deletion(self, topic: str) -> None:

@@ -28,9 +28,11 @@ class ChangedAcls(NamedTuple):
 
 
 class AclAdministration:
-    """Args:
-    store: started.
-    super_users: principals that are allowed everything.
+    """Lists, checks and changes the access rules.
+
+    Args:
+        store: started.
+        super_users: principals that are allowed everything.
     """
 
     def __init__(self, store: MetadataStore, super_users: Collection[str]) -> None:

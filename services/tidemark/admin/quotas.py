@@ -21,8 +21,10 @@ class ChangedQuotas(NamedTuple):
 
 
 class QuotaAdministration:
-    """Args:
-    store: started.
+    """Describes and changes the quotas of clients.
+
+    Args:
+        store: started.
     """
 
     def __init__(self, store: MetadataStore) -> None:

@@ -134,8 +134,9 @@ class BrokerProcess:
         self._readiness.start()
 
     async def stop(self) -> None:
-        """Stop: not ready; controlled shutdown; NOT_SERVING; end all leaderships; answer the waiting requests; close
-        the session, so that other replicas are elected at once; flush, and write the clean shutdown files."""
+        """Stop: not ready; controlled shutdown; NOT_SERVING; end all leaderships; answer the waiting requests. Then
+        close the session, so that other replicas are elected at once. At last flush, and write the clean shutdown
+        files."""
         self._node.state.state = "stopping"
         await self._stack.aclose()
 

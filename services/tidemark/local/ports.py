@@ -15,8 +15,8 @@ HOST: Final = "127.0.0.1"
 class HeldPorts:
     """Named ports, bound but not listening.
 
-    On Linux a listener with SO_REUSEADDR (gRPC's and Prometheus' have it) can bind a port that such a socket has, and
-    the kernel does not assign the port to a process that binds port 0. On other systems ports are only chosen.
+    On Linux a listener with SO_REUSEADDR, as those of gRPC and Prometheus, can bind a port that such a socket has. The
+    kernel does not assign this port to a process that binds port 0. On other systems ports are only chosen.
     """
 
     def __init__(self) -> None:

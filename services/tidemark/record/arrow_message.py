@@ -147,8 +147,8 @@ class Shape(NamedTuple):
 def check_message(data: bytes, start: int, *, codec: int, layout: MessageLayout) -> MessageFacts:
     """Check that bytes [start, end of data) are exactly one RecordBatch message of this layout.
 
-    A message that passes is the only one; has the nodes and buffers of the schema, in order, aligned, in bounds and not
-    overlapping; each buffer is large enough for its node's length; declared uncompressed sizes are under the ceiling.
+    No other message follows. Nodes and buffers are those of the schema, in order, aligned, in bounds and not
+    overlapping. Each buffer is large enough for its node's length. Declared uncompressed sizes are under the ceiling.
     Values (offset buffers, UTF-8) are not checked: `validate(full=True)` is safe afterwards and checks them.
 
     Args:

@@ -80,7 +80,7 @@ _PLAIN_BESIDE_TLS: Final = METRICS.gauge(
 
 
 def _is_no_cut_stream(record: logging.LogRecord) -> bool:
-    """False for the traceback that gRPC logs where a connection ends while an answer is written."""
+    """A log filter: drops the traceback that gRPC logs if a connection ends while a response is written."""
     return record.exc_info is None or type(record.exc_info[1]).__name__ != "ExecuteBatchError"
 
 

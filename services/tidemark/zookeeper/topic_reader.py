@@ -52,8 +52,8 @@ class TopicReader:
     ) -> Mapping[str, TopicDescription]:
         """Every topic with its configs; `fire` watches the list and every topic.
 
-        A topic that does not parse, or whose znode was deleted by hand, is logged, left out and added to `unreadable`:
-        the other topics must stay manageable, and no replica of that topic may become a stray.
+        A topic that does not parse, or whose znode was deleted by hand, is logged, left out and added to `unreadable`.
+        So the other topics stay manageable, and no replica of that topic becomes a stray.
         """
         watch = None if fire is None else self._watch(fire)
         names = sorted(await self._session.children(paths.TOPICS, watch))
@@ -87,9 +87,9 @@ class TopicReader:
         return found
 
     async def _orphans(self, names: Sequence[str], watch: Watch | None) -> set[str]:
-        """Topics whose znode was deleted by hand. One multi creates the znode and its config, and one deletes them,
-        so a config without a topic znode belongs to a topic without a deletion request, whose records brokers still
-        have."""
+        """Topics whose znode was deleted by hand. One multi creates the znode and its config, and one deletes them.
+        So a config without a topic znode belongs to a topic without a deletion request: brokers still have its
+        records."""
         configured = await self._session.children(paths.TOPIC_CONFIGS)
         alone = sorted(set(configured) - set(names))
         orphans = set()

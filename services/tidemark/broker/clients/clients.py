@@ -30,12 +30,14 @@ from tidemark.runtime.metrics import METRICS
 
 
 class Clients:
-    """Attributes:
-    service: the servicer of the clients' RPCs.
-    purgatory: requests that wait for a high watermark or a leadership.
-    appends: appends of this broker itself to partitions that it leads.
-    producer_ids: producer ids that were never given before.
-    pending: the check of pending batches; needs its verifier before the first request.
+    """The parts of a broker that serve clients' reads and writes.
+
+    Attributes:
+        service: the servicer of the clients' RPCs.
+        purgatory: requests that wait for a high watermark or a leadership.
+        appends: appends of this broker itself to partitions that it leads.
+        producer_ids: producer ids that were never given before.
+        pending: the check of pending batches; needs its verifier before the first request.
     """
 
     def __init__(

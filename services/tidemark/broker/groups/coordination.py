@@ -26,8 +26,10 @@ _VERIFY_S: Final = 5.0
 
 
 class GroupCoordination:
-    """Attributes:
-    service: the servicer of the groups' RPCs.
+    """The parts of a broker that coordinate consumer groups.
+
+    Attributes:
+        service: the servicer of the groups' RPCs.
     """
 
     def __init__(self, node: BrokerNode, logs: StateLogs, clients: Clients) -> None:

@@ -22,7 +22,7 @@ _NO_END: Final = (1 << 63) - 1
 
 
 class GrpcReplicaPeers:
-    """One channel for each call: repairs are rare."""
+    """Reads replicas of other brokers, for repairs. Each call has a channel of its own, since repairs are rare."""
 
     def __init__(self, broker_id: BrokerId, metadata: MetadataCache) -> None:
         self._broker_id = broker_id

@@ -18,9 +18,11 @@ from tidemark.runtime.scheduler import AsyncioScheduler
 
 
 class Replication:
-    """Attributes:
-    control: the servicer of the controller's commands.
-    from_followers: the servicer of followers' streams.
+    """The parts of a broker that replicate: the controller's commands, and the streams of followers and leaders.
+
+    Attributes:
+        control: the servicer of the controller's commands.
+        from_followers: the servicer of followers' streams.
     """
 
     def __init__(self, node: BrokerNode, storage: Storage, on_ping: Callable[[bool], None]) -> None:

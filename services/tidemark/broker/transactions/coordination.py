@@ -25,9 +25,11 @@ from tidemark.runtime.metrics import METRICS
 
 
 class TransactionCoordination:
-    """Attributes:
-    service: the servicer of the clients' RPCs.
-    internal_service: the servicer of the brokers' RPCs.
+    """The parts of a broker that coordinate transactions.
+
+    Attributes:
+        service: the servicer of the clients' RPCs.
+        internal_service: the servicer of the brokers' RPCs.
     """
 
     def __init__(self, node: BrokerNode, logs: StateLogs, clients: Clients) -> None:

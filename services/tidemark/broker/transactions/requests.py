@@ -25,8 +25,10 @@ NextProducerId = Callable[[], Awaitable[int]]
 
 
 class Requests:
-    """Args:
-    next_producer_id: a producer id that was never given before.
+    """Carries out requests at the coordinators of this broker.
+
+    Args:
+        next_producer_id: a producer id that was never given before.
     """
 
     def __init__(self, coordinators: TransactionCoordinators, next_producer_id: NextProducerId) -> None:

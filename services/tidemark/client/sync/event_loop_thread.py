@@ -72,8 +72,8 @@ class BackgroundLoop:
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run a coroutine and return its result; raises REQUEST_TIMED_OUT after `timeout_s`.
 
-        A result counts also if it comes as the time ends, for example after a pause of the process: the coroutine has
-        had its effect then, and the records of a poll would be lost.
+        A result also counts if it comes as the time ends, for example after a pause of the process. Otherwise the
+        records of a poll would be lost.
         """
         call = _Call(work)
         try:

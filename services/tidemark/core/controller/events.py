@@ -66,8 +66,8 @@ class TopicsChanged:
 class DeletionsRequested:
     """Children of /admin/delete_topics, read after the topics of the last `TopicsChanged`.
 
-    Because of that order no request is applied to a later topic of the same name: one multi removes a request with its
-    topic, so a request that is read belongs to the topic that was read before, or to a newer one.
+    One multi removes a request with its topic. So a request that is read belongs to the topic that was read before, or
+    to a newer one. No request is applied to a later topic of the same name.
     """
 
     topics: frozenset[str]

@@ -58,9 +58,10 @@ def add_brokers(
 ) -> Plan:
     """Balance replicas, bytes and preferred leaders over the live brokers, new ones included, copying little.
 
-    Each live broker then has the floor or the ceiling of the mean number of replicas, bytes within a tenth of the mean
-    if the sizes allow it, and preferred leaders within one. No more replicas of a partition share a rack than before;
-    where racks forbid balance, brokers stay less balanced. A balanced cluster gives a plan without reassignments.
+    Each live broker then has the floor or the ceiling of the mean number of replicas, and preferred leaders within one.
+    Its bytes are within a tenth of the mean, if the sizes allow it. No more replicas of a partition share a rack than
+    before; where racks forbid balance, brokers stay less balanced. A balanced cluster gives a plan without
+    reassignments.
 
     Args:
         assignments: of every partition.

@@ -404,8 +404,10 @@ def fenced_leader_epoch(replica: Replica, leader_epoch: LeaderEpoch) -> Tidemark
 
 
 def later_leadership_known(replica: Replica, leader_epoch: LeaderEpoch) -> TidemarkError:
-    """The error for a command in a leader epoch before the one of an earlier command, or in that one with another
-    leader: it proves that the controller read an older node (rule Z4)."""
+    """The error for a command with an older leader epoch than an earlier command, or with another leader of that epoch.
+
+    Such a command shows that the controller read an older node (rule Z4).
+    """
     error = fenced_leader_epoch(replica, leader_epoch)
     known = {"known_leader": str(replica.leader), "known_leader_epoch": str(replica.leader_epoch)}
     return TidemarkError(error.code, error.message, {**error.metadata, **known})

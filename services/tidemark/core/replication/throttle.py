@@ -21,8 +21,8 @@ class ThrottledSender(Protocol):
 class Throttle:
     """One limit, shared by all partitions whose reassignments name it.
 
-    Invariants: over any t seconds at most (t + 1) * `bytes_per_s` are sent, plus the excess of batches that are
-    larger than the tokens left (the next read waits until that debt is paid). Waiting senders are served in order.
+    Invariants: over any t seconds at most (t + 1) * `bytes_per_s` are sent, plus the excess of batches that are larger
+    than the tokens left. The next read waits until that debt is paid. Waiting senders are served in order.
 
     Attributes:
         leader_count: leaderships that use the throttle; `Throttles` drops a throttle without any.

@@ -33,10 +33,12 @@ _NOT_READY: Final = "the access rules have not been read from ZooKeeper yet; try
 
 
 class Decision(NamedTuple):
-    """Attributes:
-    allowed: whether the operation is allowed.
-    rule: the rule that decided; None: no rule did.
-    reason: the cause, without other principals' rules: "no rule allows it", "a rule denies it", ...
+    """Whether an operation is allowed, and the rule that decided.
+
+    Attributes:
+        allowed: whether the operation is allowed.
+        rule: the rule that decided; None: no rule did.
+        reason: the cause, without other principals' rules: "no rule allows it", "a rule denies it", ...
     """
 
     allowed: bool

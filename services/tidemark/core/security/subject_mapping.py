@@ -22,10 +22,12 @@ _GROUP: Final = re.compile(r"\$(\d)")
 
 
 class _Rule(NamedTuple):
-    """Attributes:
-    pattern: matches the whole subject; None: DEFAULT, the name is the subject.
-    name: the new name, with $1 for the first group of the pattern.
-    case: L or U: in small letters, or in capitals.
+    """One rule that maps the subject of a certificate to a user name.
+
+    Attributes:
+        pattern: matches the whole subject; None: DEFAULT, the name is the subject.
+        name: the new name, with $1 for the first group of the pattern.
+        case: L or U: in small letters, or in capitals.
     """
 
     pattern: re.Pattern[str] | None

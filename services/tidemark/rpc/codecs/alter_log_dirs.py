@@ -31,7 +31,7 @@ Alteration = tuple[TopicPartition, TidemarkError | None]
 
 
 def alterations_to_proto(request: AlterLogDirs) -> pb.AlterReplicaLogDirsRequest:
-    """The request."""
+    """The request that moves replicas to these log directories."""
     return pb.AlterReplicaLogDirsRequest(
         replicas=[
             pb.ReplicaLogDir(partition=ref_to_proto(partition), log_dir=log_dir)
@@ -64,7 +64,7 @@ def results_to_proto(results: Sequence[Alteration]) -> pb.AlterReplicaLogDirsRes
 
 
 def results_from_proto(message: pb.AlterReplicaLogDirsResponse) -> tuple[Alteration, ...]:
-    """The answer."""
+    """The outcome for each replica."""
     return tuple(
         (ref_from_proto(one.partition), errors.from_proto(one.error) if one.HasField("error") else None)
         for one in message.replicas

@@ -27,10 +27,12 @@ class AuthorizationSettings(Protocol):
 
 
 class Authorization(NamedTuple):
-    """Attributes:
-    authorizer: decides; None: authorization is off.
-    accesses: the rights of callers; None: authorization is off.
-    gate: checks every call of a server; None: authorization is off.
+    """The parts of a service that authorize calls.
+
+    Attributes:
+        authorizer: decides; None: authorization is off.
+        accesses: the rights of callers; None: authorization is off.
+        gate: checks every call of a server; None: authorization is off.
     """
 
     authorizer: Authorizer | None = None

@@ -258,9 +258,9 @@ def uris_in(pem: bytes) -> tuple[str, ...]:
 def subject_in(pem: bytes) -> str:
     """The subject of a caller's certificate, as RFC 4514 writes it; "" for one that could be misread.
 
-    A value with a comma, for example, could pass for two values. So a subject with a value that has such a character,
-    with several values in one part, with very many parts, or without exactly one common name, names no user; neither
-    does a certificate whose other names cannot be read.
+    A value with a comma, for example, could pass for two values. So some subjects name no user: those with such a
+    character, with several values in one part, with very many parts, or without exactly one common name. Neither does a
+    certificate whose other names cannot be read.
     """
     try:
         certificate = x509.load_pem_x509_certificate(pem)

@@ -456,8 +456,8 @@ def _delete(path: Path) -> None:
 def _assumed_damage(path: Path) -> KnownDamage | None:
     """Damage of the successor of a replica with an unreadable identity, up to the end of that replica's records.
 
-    None for a replica that held nothing: partition.json is written before the first batch, so without the file and
-    without a byte in any segment the replica was killed while it was made.
+    None for a replica that held nothing. partition.json is written before the first batch. Without this file and
+    without a byte in any segment, the broker was killed while it created the replica.
     """
     logs = [Segment(path, base).log_path for base in segment_offsets(path)]
     if not (path / PARTITION_FILE).exists() and not any(log.exists() and log.stat().st_size for log in logs):

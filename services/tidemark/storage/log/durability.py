@@ -192,8 +192,8 @@ class Durability:
         """Bound of the high watermark that a checkpoint may write, `NOT_TRUNCATED` for none.
 
         High watermarks are taken before a checkpoint looks at the log: after a truncation one may be that of before.
-        The bound holds until a checkpoint was given a high watermark and the log had grown past the truncation by
-        then, since nothing is appended before the caller that reports high watermarks knows of the truncation.
+        The bound ends when a checkpoint gets a high watermark after the log has grown past the truncation. Appends
+        begin only after the caller that reports high watermarks knows of the truncation.
         """
         return self._high_watermark_max
 

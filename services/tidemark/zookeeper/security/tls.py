@@ -229,8 +229,8 @@ class TlsSocket(ssl.SSLSocket):
 class TlsHandler(PollHandler):
     """kazoo's handler, with connections and a `select` for TLS.
 
-    kazoo selects before it reads an answer. When one record of TLS held several answers, the first read decrypted all
-    of them, the socket had nothing left to select, and the others waited for the next ping, for seconds.
+    kazoo selects before it reads an answer. Without this, the first read of a TLS record with several answers decrypts
+    all of them. The socket then has nothing left to select, and the other answers wait for the next ping, for seconds.
     """
 
     def __init__(self, tls: ZooKeeperTls) -> None:

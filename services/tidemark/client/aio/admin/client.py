@@ -101,8 +101,8 @@ def _of(
 class AdminClient(Lifecycle):
     """Manages topics, schemas, settings, reassignments, log directories, brokers, elections, access rules and quotas.
 
-    Methods raise TidemarkError. `request_id` makes a retry of the same call safe: the admin service answers a request
-    id that it has completed from its records, and refuses one with different arguments with REQUEST_ID_REUSED.
+    Methods raise TidemarkError. `request_id` makes a retry of the same call safe: the admin service answers a completed
+    request id from its records. It refuses the same id with different arguments: REQUEST_ID_REUSED.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, which know the admin service, or a list of such texts. The
