@@ -10,23 +10,15 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from tidemark.local.cluster import LocalCluster
 
 from tests.integration.harness import warm_command
+from tests.integration.harness.warm_command import Ended
 
 TIMEOUT_S = 60
 ATTEMPTS = 10
-
-
-class Ended(NamedTuple):
-    """A command that has ended."""
-
-    status: int
-    out: str
-    error: str
 
 
 def tidemark(
@@ -36,13 +28,16 @@ def tidemark(
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
     if cluster is not None:
         inherited["TIDEMARK_BOOTSTRAP"] = cluster.bootstrap
+    inherited |= environment
+    if not fresh and sys.platform == "linux":
+        return warm_command.run(arguments, stdin=stdin, environment=inherited, timeout_s=TIMEOUT_S)
     done = subprocess.run(
-        [*((sys.executable, "-m", "tidemark.cli.app") if fresh else warm_command.command()), *arguments],
+        [sys.executable, "-m", "tidemark.cli.app", *arguments],
         input=stdin,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-        env=inherited | environment,
+        env=inherited,
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `tidemark` command without the time that its imports take: forked off a process that has imported it (warm.py).
 
-A test starts a small launcher as it would the command. The launcher hands its arguments, environment, directory and
-standard streams to this worker's server, passes signals on to the process that is forked, and ends as that did, which
-the attendant reports. tests/integration/cli/test_cli.py starts fresh commands too. Linux only; elsewhere all are fresh.
+`run` has this worker's server fork the command, and waits for its end. A test that signals the command starts a small
+launcher instead. The launcher hands its arguments, environment, directory and standard streams to the server, passes
+signals on to the process that is forked, and ends as that did. The attendant reports the end.
+tests/integration/cli/test_cli.py starts fresh commands too. Linux only; elsewhere all are fresh.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -16,8 +18,10 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.cli.common.process import keep_pandas_out
 
@@ -26,11 +30,50 @@ from tests.integration.harness import patience, warm
 LAUNCHER: Final = Path(__file__).with_name("warm_launcher.py")
 
 
+class Ended(NamedTuple):
+    """A command that has ended."""
+
+    status: int
+    out: str
+    error: str
+
+
 def command() -> list[str]:
     """The command that replaces `python -m tidemark.cli.app`; arguments follow."""
     if sys.platform != "linux":
         return [sys.executable, "-m", "tidemark.cli.app"]
     return [sys.executable, "-I", "-S", str(LAUNCHER), str(_server())]
+
+
+def run(arguments: Sequence[str], *, stdin: str, environment: Mapping[str, str], timeout_s: float) -> Ended:
+    """Run the command to its end, with a pipe for each standard stream.
+
+    Raises:
+        TimeoutError: the command has not ended in time; it is killed.
+    """
+    pipes = [os.pipe() for _ in range(3)]
+    theirs, ours = [pipes[0][0], pipes[1][1], pipes[2][1]], [pipes[0][1], pipes[1][0], pipes[2][0]]
+    with ThreadPoolExecutor(3) as pool, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        connection.connect(str(_server()))
+        warm.send_call(connection, list(arguments), environment, theirs)
+        for end in theirs:
+            os.close(end)
+        pool.submit(_write, ours[0], stdin)
+        out, error = (pool.submit(_read, end) for end in ours[1:])
+        with connection.makefile("rb") as answers:
+            _, status = answers.readline(), int(answers.readline())
+        return Ended(status, out.result(), error.result())
+
+
+def _write(end: int, text: str) -> None:
+    with contextlib.suppress(BrokenPipeError), open(end, "w", encoding="utf-8") as pipe:
+        pipe.write(text)
+
+
+def _read(end: int) -> str:
+    with open(end, encoding="utf-8") as pipe:
+        return pipe.read()
 
 
 @functools.cache
