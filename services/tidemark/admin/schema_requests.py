@@ -6,6 +6,7 @@ from __future__ import annotations
 from tidemark.admin.polling import poll
 from tidemark.admin.requests import AnsweredOnce
 from tidemark.admin.schemas import SchemaAdministration, SchemaPlan, SchemaRequest, draft_of
+from tidemark.core.schemas.refusals import naming
 from tidemark.model import ErrorCode, SchemaText, TidemarkError
 from tidemark.v1 import topic_schemas_pb2 as pb
 
@@ -20,7 +21,9 @@ async def alter_schema(
     Raises:
         TidemarkError: errors of `SchemaAdministration.plan`; REQUEST_ID_REUSED; REQUEST_TIMED_OUT.
     """
-    wanted = SchemaRequest(request.topic, draft_of(request.schema), request.expected_version)
+    with naming(request.topic):
+        draft = draft_of(request.schema)
+    wanted = SchemaRequest(request.topic, draft, request.expected_version)
     sent: SchemaPlan | None = None
 
     async def once() -> pb.AlterTopicSchemaResponse | None:

@@ -26,6 +26,7 @@ from tidemark.admin.schema_requests import alter_schema, schema_to_proto
 from tidemark.admin.schemas import SchemaAdministration, compatibility_of
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.quotas.quotas import QuotaKind
+from tidemark.core.schemas.refusals import naming
 from tidemark.core.security.acls import Operation, Resource, ResourceType, option
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc import errors
@@ -144,6 +145,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             return {"topic_id": new_topic_id()}
 
         async def work(seen: Facts) -> pb.CreateTopicResponse:
+            with naming(request.topic):
+                schema = self._schemas.first(request.schema, request.configs)
             view = await self._topics.create_topic(
                 TopicRequest(
                     topic=request.topic,
@@ -151,7 +154,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                     replication_factor=request.replication_factor,
                     configs=dict(request.configs),
                     topic_id=seen["topic_id"],
-                    schema=self._schemas.first(request.schema, request.configs),
+                    schema=schema,
                 ),
                 validate_only=request.validate_only,
                 timeout_s=self._timeout_s(context),

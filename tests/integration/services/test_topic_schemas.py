@@ -132,4 +132,7 @@ def test_unknown_topics_and_versions_are_refused(admin: AdminClient, brokers: li
     assert (refused.value.code, refused.value.metadata["version"]) == (ErrorCode.SCHEMA_CONFLICT, "1")
     with pytest.raises(SchemaError):
         admin.create_topic("bad", schema={"columns": [{"name": "a", "type": "uint8"}]})
+    with pytest.raises(SchemaError, match="topic bad: key and event_time name columns") as no_key:
+        admin.create_topic("bad", schema="a INT", key=["b"])
+    assert no_key.value.metadata["topic"] == "bad"
     assert "bad" not in admin.list_topics()

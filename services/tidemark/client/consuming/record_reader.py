@@ -12,7 +12,7 @@ from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.records import ConsumerRecord, PartitionBatch, records_of
 from tidemark.client.serializers import Deserializer, deserializer_of
 from tidemark.client.typed.records import typed_records
-from tidemark.client.typed.value_classes import maker_of
+from tidemark.client.typed.value_classes import MakeValue, maker_of
 from tidemark.model import ErrorCode, TidemarkError
 
 
@@ -32,16 +32,19 @@ class RecordReader:
         self._key_deserializer = deserializer_of("key_deserializer", key_deserializer)
         self._value_deserializer = deserializer_of("value_deserializer", value_deserializer)
         self._make_value = maker_of(value_class)
-        self.deserializes = key_deserializer is not None or value_deserializer is not None
+        self._reads_bytes = key_deserializer is not None or value_deserializer is not None
+        self.deserializes = self._reads_bytes or value_class is not None
 
     def records_in(self, batch: PartitionBatch) -> list[ConsumerRecord]:
         """The records of a polled batch, before `deserialized`."""
         if "_offset" in batch.rows.schema.names:
-            return typed_records(*batch, self._make_value)
+            return typed_records(*batch)
         return records_of(*batch)
 
     def deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
         """Read key and value of a record; raises INVALID_PAYLOAD with the record's place."""
+        if self._make_value is not None and isinstance(record.value, dict):
+            return record._replace(value=_made(self._make_value, record))
         key = _read("key", self._key_deserializer, record.key, record)
         return record._replace(key=key, value=_read("value", self._value_deserializer, record.value, record))
 
@@ -65,7 +68,7 @@ class RecordReader:
 
     def check_typed(self, topic: str) -> None:
         """Raise INVALID_REQUEST if the records of a topic with a schema would be deserialized."""
-        if self.deserializes:
+        if self._reads_bytes:
             sentence = f"topic {topic} has a schema: leave key_deserializer and value_deserializer out"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
 
@@ -88,9 +91,10 @@ class WaitingRecords:
 
     def begin(self, cursor: Cursor, rows: pa.RecordBatch) -> None:
         """Wait with these rows, at least one, in place of others."""
-        self._cursor, self._generation = cursor, cursor.generation
+        self.forget()  # first: an error leaves the rows in the cursor
         self._records = self._reader.records_in(PartitionBatch(*cursor.partition, rows))
         self._records.reverse()
+        self._cursor, self._generation = cursor, cursor.generation
 
     def forget(self) -> None:
         """Discard the records: the position excludes all that were taken."""
@@ -153,6 +157,18 @@ def _read(part: str, read: Deserializer | None, data: Any, record: ConsumerRecor
         raise TidemarkError(
             ErrorCode.INVALID_PAYLOAD,
             f"{record.topic}-{record.partition}: {part}_deserializer cannot read the {part} at offset {record.offset}: "
+            f"{type(error).__name__}: {error}; seek behind this offset to skip the record",
+            {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)},
+        ) from error
+
+
+def _made(make: MakeValue, record: ConsumerRecord) -> Any:
+    try:
+        return make(record.value)
+    except Exception as error:
+        raise TidemarkError(
+            ErrorCode.INVALID_PAYLOAD,
+            f"{record.topic}-{record.partition}: value_class cannot be made of the row at offset {record.offset}: "
             f"{type(error).__name__}: {error}; seek behind this offset to skip the record",
             {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)},
         ) from error

@@ -564,9 +564,18 @@ class Consumer(SyncClient[AsyncConsumer]):
             self._batch = None
             self._batch = self.poll(timeout_s)
             if self._batch is not None:
-                self._records = self._client.reader.records_in(self._batch)
+                self._records = self._records_of(self._batch)
                 self._records.reverse()
         return bool(self._records)
+
+    def _records_of(self, batch: PartitionBatch) -> list[ConsumerRecord]:
+        """The records of a polled batch; an error sets the position back to its first row."""
+        try:
+            return self._client.reader.records_in(batch)
+        except TidemarkError:
+            self._batch, first = None, offsets_of(batch.rows)[0].as_py()
+            self._do(lambda: self._client.give_back(TopicPartition(*batch[:2]), first))
+            raise
 
     def close(self) -> None:
         """Stop fetching and close the connections. A member of a group commits and leaves the group."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of a typed topic, whose values are dicts or instances of a class."""
+"""Records of a typed topic, whose values are dicts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ import pyarrow as pa
 from tidemark.client.records import ConsumerRecord
 from tidemark.client.typed.batch_rows import OF_RECORDS
 from tidemark.client.typed.record_values import EPOCH
-from tidemark.client.typed.value_classes import MakeValue
 from tidemark.model import ErrorCode, TidemarkError
 
 
-def typed_records(topic: str, partition: int, rows: pa.RecordBatch, make: MakeValue | None) -> list[ConsumerRecord]:
-    """Records of rows with all columns and the system columns of records; the value of a deleted row is None."""
+def typed_records(topic: str, partition: int, rows: pa.RecordBatch) -> list[ConsumerRecord]:
+    """Records of rows with all columns and the system columns of records; the value of a deleted row is None.
+
+    Raises:
+        TidemarkError: INVALID_PAYLOAD: a date or time that Python lacks.
+    """
     names = [name for name in rows.schema.names if name not in OF_RECORDS]
-    values = _values(rows.select(names))
+    try:
+        values = _values(rows.select(names))
+    except (OverflowError, ValueError) as error:
+        facts = {"topic": topic, "partition": str(partition), "offset": str(rows.column("_offset")[0].as_py())}
+        sentence = f"a row from offset {facts['offset']} on has a value that Python lacks: {error}; use batches()"
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"{topic}-{partition}: {sentence}", facts) from error
     times: Any = rows.column("_timestamp").cast(pa.int64())
     columns = (rows.column("_offset"), times, rows.column("_key"), rows.column("_headers"), rows.column("_deleted"))
     records = []
@@ -27,8 +35,6 @@ def typed_records(topic: str, partition: int, rows: pa.RecordBatch, make: MakeVa
         values, *(one.to_pylist() for one in columns), strict=True
     ):
         found: Any = None if deleted else value
-        if make is not None and found is not None:
-            found = _made(make, found, topic, partition, offset)
         records.append(ConsumerRecord(topic, partition, offset, stamp_us, key, found, tuple(headers or ())))
     return records
 
@@ -96,15 +102,3 @@ def _struct_converter(parts: dict[str, Callable[[Any], Any]]) -> Callable[[Any],
         return {name: parts[name](one) if name in parts else one for name, one in value.items()}
 
     return convert
-
-
-def _made(make: MakeValue, value: dict[str, Any], topic: str, partition: int, offset: int) -> Any:
-    try:
-        return make(value)
-    except Exception as error:
-        raise TidemarkError(
-            ErrorCode.INVALID_PAYLOAD,
-            f"{topic}-{partition}: value_class cannot be made of the row at offset {offset}: "
-            f"{type(error).__name__}: {error}; seek behind this offset to skip the record",
-            {"topic": topic, "partition": str(partition), "offset": str(offset)},
-        ) from error

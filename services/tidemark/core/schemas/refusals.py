@@ -70,4 +70,4 @@ def naming(topic: str) -> Iterator[None]:
         yield
     except TidemarkError as error:
         facts = {"topic": topic, **error.metadata}
-        raise TidemarkError(error.code, f"topic {topic}: {error.message}", facts) from None
+        raise TidemarkError(error.code, f"topic {shown(topic)}: {error.message}", facts) from None

@@ -66,6 +66,22 @@ def batch(*offsets: int) -> PartitionBatch:
     return PartitionBatch("a", 2, pa.RecordBatch.from_pydict(columns, schema=OFFSET_SCHEMA))
 
 
+@pytest.mark.parametrize("reads", [1, 2])
+def test_rows_that_make_no_records_are_read_again(noting: Noting, monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
+    def refuses(_: PartitionBatch) -> list[ConsumerRecord]:
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, "no record")
+
+    reader = RecordReader()
+    monkeypatch.setattr(reader, "records_in", refuses)
+    monkeypatch.setattr(noting, "reader", reader, raising=False)
+    noting.polled = [batch(107, 108), batch(107, 108)]
+    with Polling(noting) as consumer:
+        for _ in range(reads):
+            with pytest.raises(TidemarkError, match="no record"):
+                next(consumer)
+    assert noting.noted == [*[(2, 107)] * reads, "closed"]
+
+
 def read(noting: Noting, count: int) -> None:
     """So many records; then an interruption."""
     with Polling(noting) as consumer:

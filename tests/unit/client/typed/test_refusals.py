@@ -224,7 +224,7 @@ def test_a_deletion_has_the_key_of_the_rows_that_it_deletes(key: Any) -> None:
     reader = BatchRows("flights", {1: FLIGHTS})
     stored = sealed(typed, sent)
     assert typed.read(stored.data).equals(sent)
-    first, second = typed_records("flights", 0, reader.rows(stored, 0, 0), None)
+    first, second = typed_records("flights", 0, reader.rows(stored, 0, 0))
     assert (first.key, first.value, first.timestamp_us) == (b"UA", None, 7)
     assert second.value is not None
     assert BatchRows("flights", {1: FLIGHTS}, ["_offset"]).rows(stored, 0, 0).to_pylist() == [{"_offset": 101}]
@@ -247,7 +247,7 @@ def test_a_deletion_fits_any_schema() -> None:
             (record,) = rows(random, schema)[:1]
             key = {column.name: record[column.name] for column in schema.key_columns}
             sent = from_checked(typed, [typed.records.deletion(key, 7)[0]])
-            (found,) = typed_records("t", 0, BatchRows("t", {1: schema}).rows(sealed(typed, sent), 0, 0), None)
+            (found,) = typed_records("t", 0, BatchRows("t", {1: schema}).rows(sealed(typed, sent), 0, 0))
             assert (found.value, found.key) == (None, typed.records.key(typed.records.check(record)[0]))
 
 

@@ -40,12 +40,12 @@ def test_records_come_back(random: Random) -> None:
     typed = TypedFormat("t", "id", schema)
     reader = BatchRows("t", {1: schema}, dictionaries=False)
     sent = sealed(typed, from_records(typed, records), codec)
-    found = typed_records("t", 3, reader.rows(sent, 3, 0), None)
+    found = typed_records("t", 3, reader.rows(sent, 3, 0))
     assert [record.value for record in found] == [as_read(schema, record, dict) for record in records]
     assert [record.offset for record in found] == list(range(100, 100 + len(records)))
     assert [record.key for record in found] == [typed.records.key(typed.records.check(one)[0]) for one in records]
     again = from_records(typed, [record.value for record in found])  # records that a consumer read can be sent again
-    assert typed_records("t", 3, reader.rows(sealed(typed, again), 3, 0), None)[0].value == found[0].value
+    assert typed_records("t", 3, reader.rows(sealed(typed, again), 3, 0))[0].value == found[0].value
 
 
 @given(RANDOMS)

@@ -5,16 +5,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Annotated, Any, Optional
 
+import pyarrow as pa
 import pydantic
 import pytest
+from tidemark.client.consuming.partition_cursor import Cursor
+from tidemark.client.consuming.record_reader import RecordReader, WaitingRecords
 from tidemark.client.producing.typed_format import TypedFormat
+from tidemark.client.records import PartitionBatch
 from tidemark.client.typed.batch_rows import BatchRows
-from tidemark.client.typed.records import typed_records
 from tidemark.client.typed.value_classes import maker_of
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.core.schemas.ddl import draft_from_ddl
+from tidemark.core.schemas.evolution import first_version
+from tidemark.core.schemas.typed_layout import layout_of
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
+from tidemark.record.typed.column_table import HAS_TIMESTAMPS
 
 from tests.unit.client.typed.samples import FLIGHTS, from_records, sealed
 from tests.unit.client.typed.test_refusals import ROW
@@ -80,9 +87,52 @@ def test_models_and_other_classes_get_the_columns() -> None:
 def test_a_row_that_makes_no_instance_is_an_error_with_its_place() -> None:
     typed = TypedFormat("flights", "id", FLIGHTS)
     stored: Batch = sealed(typed, from_records(typed, [ROW]))
-    rows = BatchRows("flights", {1: FLIGHTS}).rows(stored, 3, 0)
+    reader = RecordReader(value_class=range)
+    (record,) = reader.records_in(PartitionBatch("flights", 3, BatchRows("flights", {1: FLIGHTS}).rows(stored, 3, 0)))
     with pytest.raises(
         TidemarkError, match="flights-3: value_class cannot be made of the row at offset 100"
     ) as refused:
-        typed_records("flights", 3, rows, maker_of(range))
+        reader.deserialized(record)
     assert refused.value.code is ErrorCode.INVALID_PAYLOAD
+    reader.check_typed("flights")
+
+
+class Even(pydantic.BaseModel):
+    n: Annotated[int, pydantic.Field(multiple_of=2)]
+
+
+def numbers(*found: int) -> Cursor:
+    """A cursor with one batch, at offset 0."""
+    typed = TypedFormat("t", "id", first_version(draft_from_ddl("n INT")))
+    batch = sealed(typed, from_records(typed, [{"n": number} for number in found]), base_offset=0)
+    cursor = Cursor(TopicPartition("t", 0), 0, topic_id="id", incarnation="i", typed=BatchRows("t", {1: typed.schema}))
+    cursor.take(batch.data)
+    return cursor
+
+
+def test_a_record_that_makes_no_instance_stays_the_next_one() -> None:
+    cursor = numbers(2, 4, 5, 6)
+    rows = cursor.next_rows()
+    assert rows is not None
+    waiting = WaitingRecords(RecordReader(value_class=Even))
+    waiting.begin(cursor, rows)
+    assert [record.value.n for record in waiting.take_some(10)] == [2, 4]
+    for _ in range(2):
+        with pytest.raises(TidemarkError, match="at offset 2: ValidationError"):
+            waiting.take()
+        assert (cursor.position, waiting.cursor) == (2, cursor)
+
+
+def test_rows_that_make_no_records_stay_in_the_cursor() -> None:
+    typed = TypedFormat("t", "id", first_version(draft_from_ddl("d DATE")))
+    schema = layout_of(typed.schema).arrangement(HAS_TIMESTAMPS).schema
+    columns = [pa.array([7], pa.timestamp("us", "UTC")), pa.array([2**30], pa.int32()).cast(pa.date32())]
+    cursor = Cursor(TopicPartition("t", 0), 0, topic_id="id", incarnation="i", typed=BatchRows("t", {1: typed.schema}))
+    cursor.take(sealed(typed, pa.RecordBatch.from_arrays(columns, schema=schema), base_offset=0).data)
+    waiting = WaitingRecords(RecordReader())
+    for _ in range(2):
+        rows = cursor.next_rows()
+        assert rows is not None
+        with pytest.raises(TidemarkError, match="t-0: a row from offset 0 on has a value that Python lacks"):
+            waiting.begin(cursor, rows)
+        assert (cursor.position, waiting.cursor) == (0, None)
