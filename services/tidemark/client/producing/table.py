@@ -36,7 +36,12 @@ def as_batches(table: Frame) -> list[pa.RecordBatch]:
         )
     if isinstance(table, pa.RecordBatch):
         return [table]
-    return (table if isinstance(table, pa.Table) else pa.table(table)).to_batches()
+    try:
+        return (table if isinstance(table, pa.Table) else pa.table(table)).to_batches()
+    except (pa.ArrowException, TypeError, ValueError) as error:  # of pandas, whose columns may have any objects
+        reason = "; ".join(map(str, error.args))
+        sentence = f"a {type(table).__name__} that Arrow cannot take: {reason}"
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence) from error
 
 
 def as_rows(

@@ -15,6 +15,7 @@ from tidemark.client.typed.mismatches import MisfitError
 from tidemark.client.typed.record_rows import RecordRows, Values
 from tidemark.client.typed.table_columns import check_arrays, fitted
 from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.schemas.refusals import naming
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch, Codec, parse_envelope
@@ -136,7 +137,9 @@ class TypedFormat:
                 ErrorCode.INVALID_REQUEST,
                 f"topic {self.topic} has the event time {self._layout.event_time}: leave timestamp out",
             )
-        batches = self._valid(as_batches(table))
+        with naming(self.topic):
+            batches = as_batches(table)
+        self._check_arrays(batches)
         flags = 0 if timestamp is None else HAS_TIMESTAMPS
         names = batches[0].schema.names if batches else []
         flags |= HAS_HEADERS if _HEADERS in names else 0
@@ -163,7 +166,7 @@ class TypedFormat:
         whole = pa.Table.from_batches(found, schema).combine_chunks().to_batches()
         return whole[0] if len(whole) == 1 else pa.RecordBatch.from_pylist([], schema=schema)
 
-    def _valid(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def _check_arrays(self, batches: list[pa.RecordBatch]) -> None:
         first_row = 0
         for rows in batches:
             try:
@@ -171,7 +174,6 @@ class TypedFormat:
             except MisfitError as misfit:
                 raise misfit.error(self.topic, self.schema.version, first_row) from None
             first_row += rows.num_rows
-        return batches
 
     def _deletions(self, rows: pa.RecordBatch) -> pa.Array[Any]:
         found: Any = rows.column(_DELETED)

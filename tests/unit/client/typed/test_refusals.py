@@ -412,6 +412,14 @@ def test_tables_of_many_libraries_are_taken() -> None:
     ]
 
 
+@pytest.mark.parametrize("value", [1, object(), [[1], "a"]])
+def test_a_frame_that_arrow_cannot_take_is_refused_by_topic_and_column(value: Any) -> None:
+    frame = pd.DataFrame({"carrier": ["UA", value], "scheduled_at": [NOON, NOON]})
+    with pytest.raises(TidemarkError, match=r"topic flights: a DataFrame that Arrow cannot take: .*carrier") as refused:
+        fit(frame)
+    assert (refused.value.code, refused.value.metadata) == (ErrorCode.INVALID_PAYLOAD, {"topic": "flights"})
+
+
 def test_null_structs_hide_the_nulls_below_them() -> None:
     schema = schema_of("leg STRUCT<origin: STRING NOT NULL, at: STRUCT<gate: INT NOT NULL> NOT NULL>")
     leg = pa.struct([("origin", pa.string()), ("at", pa.struct([("gate", pa.int32())]))])
