@@ -208,7 +208,7 @@ def _told(ends: Mapping[int, int], topic_id: str) -> dict[str, str]:
 
 
 def _files(archive: Archive) -> list[tuple[ArchiveFile, Footer]]:
-    """Files and their footers by version, and then in the order of offsets, which is the order of versions, too."""
+    """Files and their footers, by schema version, partition and offset."""
     files = [(file, file.footer()) for files in archive.files().values() for file in files]
     return sorted(files, key=lambda one: (one[1].schema.version, one[1].partition, one[1].start))
 

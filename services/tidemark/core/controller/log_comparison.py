@@ -257,7 +257,7 @@ def _awaited(
 
 
 def _follow(survey: _Survey, wanted: Iterable[BrokerId], brokers: BrokerFacts, now_ms: int) -> None:
-    """Survey these replicas where they are live now; a registration in another broker epoch voids the answer."""
+    """Add the live ones of these replicas to the survey; a new broker epoch makes the answer of a replica void."""
     here = {broker: brokers.live[broker] for broker in wanted if brokers.is_live(broker)}
     for broker in [broker for broker in survey.replicas if broker not in here]:
         del survey.replicas[broker]

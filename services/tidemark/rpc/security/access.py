@@ -100,7 +100,7 @@ class Access:
             await self.check(need, await resources_of(need, request))
 
     def refusal(self, operation: Operation, resource: Resource, *, any_name: bool = False) -> TidemarkError | None:
-        """The audited denial; None if the operation is allowed. A topic that may not be seen is unknown."""
+        """Return and audit the denial, None if the operation is allowed; UNKNOWN_TOPIC for a topic without DESCRIBE."""
         if any_name:
             decision = self._authorizer.decide_any(self.principal, self.host, operation, resource.type)
         else:
