@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+# By default it is where pytest is called: examples would be lost, and documentation folders would have files.
+set_hypothesis_home_dir(Path(__file__).parents[1] / ".hypothesis")
 
 LONGEST_FILES = (
     "spark/pipelines/test_driver_killed.py",
