@@ -98,7 +98,10 @@ def test_a_file_that_is_no_archive_or_does_not_compile_stays_as_it_was(tmp_path:
 def test_without_a_file_it_is_the_pyspark_that_is_installed(tmp_path: Path, plain: list[Path]) -> None:
     home = tmp_path / "spark"
     library = home / "python" / "lib"
-    shutil.copytree(plain[0].parent, library)
+    library.mkdir(parents=True)
+    for one in plain:
+        with zipfile.ZipFile(library / one.name, "w") as archive:
+            archive.writestr("module.py", "x = 1\n")
     package = tmp_path / "pyspark"
     package.mkdir()
     (package / "__init__.py").touch()
