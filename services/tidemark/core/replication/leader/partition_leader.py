@@ -85,7 +85,7 @@ class PartitionLeader:
         _appending: for each append in flight, in order, the request to answer (acks=1) or to note (acks=all) after the
             append, None without one.
             Invariant: as long as the appends in flight of `log`.
-        check_at_ms: as in `ChecksLag`: when an idle partition without attached followers removes an absent member.
+        check_at_ms: as in `ChecksLag`: when an idle partition, whose attached followers may not join, removes a member.
         _resigned_ms: time of the last `ResignLeadership`.
         _expand_at_ms: no expansion before that time, after one that ZooKeeper refused.
         _backlog: sizes of the appends; None before the first append.
@@ -112,8 +112,7 @@ class PartitionLeader:
         self._by_end: list[tuple[Offset, int]] = []
         self._appending: deque[int | None] = deque()
         self.check_at_ms = 0
-        self._resigned_ms = LONG_AGO_MS
-        self._expand_at_ms = LONG_AGO_MS
+        self._resigned_ms = self._expand_at_ms = LONG_AGO_MS
         self._backlog: AppendBacklog | None = None
         self._adding = AddingReplicas(ctx, command)
         for broker_id in command.state.isr_ids:
@@ -400,8 +399,7 @@ class PartitionLeader:
 
     def _answer_committed(self) -> None:
         """Answer acks=all up to the high watermark; fewer than `min_isr` in sync by now is an error (rule R4)."""
-        high_watermark = self.log.high_watermark
-        heap = self._by_end
+        heap, high_watermark = self._by_end, self.log.high_watermark
         if not heap or heap[0][0] > high_watermark:
             return
         in_sync = len(isr_rules.minimal_isr(self._isr))
@@ -432,7 +430,9 @@ class PartitionLeader:
         end = self.log.log_end_offset
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         in_doubt = not is_idle or any(progress.broker_id in self._outside for progress in self._attached)
-        pause_ms = lag_max_ms if is_idle and not self._attached and not self.log.group_commit else 0
+        kept_out = self._outside & self._ctx.suspected
+        can_pause = is_idle and not self.log.group_commit and all(one.broker_id in kept_out for one in self._attached)
+        pause_ms = lag_max_ms if can_pause else 0
         late, leaving = self._moved_away(), isr_rules.expected_to_leave(self.state, self._ctx.suspected)
         for progress in self._holding:
             if progress.broker_id in late:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tidemark.core.config import ReplicationConfig
+from tidemark.core.messages import FollowerMessage
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.leader.isr import expected_to_leave
@@ -89,6 +90,24 @@ def test_an_absent_member_costs_one_check_until_it_is_removed(checks: Checks) ->
     before = checks.count
     assert LAG_MAX_MS < removal_ms(stage) <= LAG_MAX_MS + A_CHECK_MS
     assert checks.count - before <= 2
+
+
+def test_a_suspected_follower_that_fetches_costs_few_checks_and_joins_afterwards(checks: Checks) -> None:
+    stage = leader((1,))
+    stage.command(node(1, 5, (1,)), assigned=(1, 2), suspected=(2,))
+    stage.fetches(2, 0)
+    before = checks.count
+    for _ in range(200):
+        stage.from_follower(2, FollowerMessage())
+        stage.feed(ev.Tick(), after_ms=100)
+        assert not stage.got(fx.WriteIsr)
+    assert checks.count - before <= 1 + 200 * 100 // LAG_MAX_MS
+    stage.command(node(1, 5, (1,)), assigned=(1, 2))
+    while not stage.got(fx.WriteIsr):
+        stage.from_follower(2, FollowerMessage())
+        stage.feed(ev.Tick(), after_ms=100)
+        assert checks.count < 10
+    assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2)
 
 
 def test_the_end_of_a_suspicion_ends_the_pause_of_the_checks() -> None:
