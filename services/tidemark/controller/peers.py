@@ -11,7 +11,8 @@ from typing import Any, Final, cast
 
 import grpc
 
-from tidemark.core.cluster_view import TopicView
+from tidemark.core.cluster_view import PartitionView, TopicView
+from tidemark.core.controller.command_builder import VIEWS_KEPT_MAX
 from tidemark.core.controller.effects import DescribeReplicas, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
 from tidemark.core.controller.events import ControlAnswered, ReplicasDescribed
 from tidemark.core.messages import HeldState, LeaderAndIsrCommand, ReplicaDescription
@@ -27,11 +28,11 @@ from tidemark.rpc.codecs.control import (
     refusals_from_proto,
     stop_replica_to_proto,
 )
-from tidemark.rpc.codecs.metadata import topic_to_proto, view_to_proto
+from tidemark.rpc.codecs.metadata import partition_to_proto, topic_to_proto, view_to_proto
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
-from tidemark.v1.metadata_pb2 import TopicMetadata
+from tidemark.v1.metadata_pb2 import PartitionMetadata, TopicMetadata
 
 _log = logging.getLogger(__name__)
 _DEADLINE_S: Final = 10.0
@@ -48,6 +49,8 @@ class BrokerPeers:
         self._controller_id = controller_id
         self._controller_epoch = controller_epoch
         self._brokers: dict[BrokerId, BrokerRegistration] = {}
+        self._partitions: dict[int, tuple[PartitionView, PartitionMetadata]] = {}
+        """By `id`, views with their messages: each broker gets them, at times of its own."""
         self._last_topics: tuple[Mapping[str, TopicView], list[TopicMetadata]] | None = None
         self._channels: dict[BrokerId, tuple[BrokerRegistration, grpc.aio.Channel]] = {}
 
@@ -88,7 +91,10 @@ class BrokerPeers:
         header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
         if self._last_topics is None or self._last_topics[0] is not effect.view.topics:
             # One encoding serves several brokers.
-            self._last_topics = (effect.view.topics, [topic_to_proto(one) for one in effect.view.topics.values()])
+            self._last_topics = (
+                effect.view.topics,
+                [topic_to_proto(one, self._encoded) for one in effect.view.topics.values()],
+            )
         metadata = view_to_proto(replace(effect.view, topics={}))
         metadata.topics.extend(self._last_topics[1])
         request = pb.UpdateMetadataRequest(header=header, metadata=metadata)
@@ -98,6 +104,14 @@ class BrokerPeers:
             return ()
 
         return await self._answered(effect.broker, effect.request_id, send)
+
+    def _encoded(self, view: PartitionView) -> PartitionMetadata:
+        known = self._partitions.get(id(view))
+        if known is None:
+            if len(self._partitions) >= VIEWS_KEPT_MAX:
+                self._partitions.clear()
+            known = self._partitions[id(view)] = (view, partition_to_proto(view))
+        return known[1]
 
     async def describe_replicas(self, effect: DescribeReplicas) -> ReplicasDescribed:
         """Ask one broker about many replicas."""

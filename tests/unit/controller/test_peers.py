@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DescribeReplicas to a broker that registers again during the call."""
+"""Calls to brokers: DescribeReplicas to a broker that registers again meanwhile, and metadata for several brokers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ import grpc
 import pytest
 from tidemark.controller import peers as peers_module
 from tidemark.controller.peers import BrokerPeers
-from tidemark.core.controller.effects import DescribeReplicas
-from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.core.controller.effects import DescribeReplicas, SendUpdateMetadata
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, LeaderEpoch
+from tidemark.rpc.codecs.metadata import partition_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import (
     BrokerControlServiceServicer,
     add_BrokerControlServiceServicer_to_server,
 )
+from tidemark.v1.metadata_pb2 import PartitionMetadata
 
 BROKER = BrokerId(1)
 
@@ -82,3 +85,20 @@ async def test_a_question_that_is_cancelled_is_not_answered(silent: tuple[Silent
     await asyncio.wait([asking])
     assert asking.cancelled()
     await peers.stop()
+
+
+async def test_metadata_of_a_partition_are_encoded_once_for_all_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[PartitionView] = []
+
+    def encode(view: PartitionView) -> PartitionMetadata:
+        encoded.append(view)
+        return partition_to_proto(view)
+
+    monkeypatch.setattr(peers_module, "partition_to_proto", encode)
+    peers = BrokerPeers(BrokerId(100), ControllerEpoch(1))
+    views = [PartitionView(index, BROKER, LeaderEpoch(0), (BROKER,), (BROKER,)) for index in range(3)]
+    for some in (views[:2], views, views[1:]):
+        topic = TopicView("t", "id", 1, 1, {one.partition: one for one in some})
+        view = ClusterView(topics={"t": topic})
+        await peers.send_update_metadata(SendUpdateMetadata(BROKER, 1, BrokerEpoch(1), view))
+    assert encoded == views

@@ -21,6 +21,7 @@ from tidemark.core.controller.pending_commands import KnownSchema, MetadataSnaps
 from tidemark.core.messages import LeaderAndIsrCommand, NewSchemas, PartitionCommand, StopReplicaCommand
 from tidemark.model import (
     BrokerId,
+    LeaderAndIsr,
     TopicDescription,
     TopicPartition,
 )
@@ -34,6 +35,8 @@ _REQUEST_ID_BITS: Final = 20
 was not written to ZooKeeper."""
 METADATA_PARTITIONS_MAX: Final = 1_000
 """Partitions in one UpdateMetadata: 10 ms to decode, under half of the message limit with the longest topic names."""
+VIEWS_KEPT_MAX: Final = 8_000
+"""Metadata of so many partitions is kept for the brokers that have yet to get them."""
 SCHEMA_CHARACTERS_MAX: Final = 2 << 20
 """Characters of schemas in one message: with 2,000 partitions below the message limit, even at four bytes each."""
 
@@ -51,6 +54,7 @@ class CommandBuilder:
         _ids: request ids, for all brokers.
         _snapshot: the last metadata snapshot, for further brokers that begin while its version is the present one.
         _partitions_built: named by commands of the present or last call of `build_all`.
+        _kept: by partition, its last metadata, and the state, version and replicas that it shows.
         _views: metadata of the partitions built in this call; shared by the brokers that get the same partitions.
     """
 
@@ -60,6 +64,7 @@ class CommandBuilder:
         self._ids = count(1)
         self._snapshot: MetadataSnapshot | None = None
         self._partitions_built = 0
+        self._kept: dict[TopicPartition, tuple[LeaderAndIsr, int, tuple[BrokerId, ...], PartitionView]] = {}
         self._views: dict[frozenset[TopicPartition], Topics] = {}
 
     def build_all(self, now_ms: int) -> list[ControllerEffect]:
@@ -276,7 +281,7 @@ class CommandBuilder:
         for partition in partitions:
             partition_state = self._ctx.partitions.get(partition)
             if partition_state is not None and partition_state.state is not None:
-                by_topic[partition.topic][partition.partition] = _view(partition_state)
+                by_topic[partition.topic][partition.partition] = self._view(partition_state, partition_state.state)
         return {
             name: TopicView(
                 topic=name,
@@ -291,6 +296,21 @@ class CommandBuilder:
             for name, views in by_topic.items()
             if (topic := self._ctx.topics.get(name)) is not None
         }
+
+    def _view(self, partition_state: PartitionState, state: LeaderAndIsr) -> PartitionView:
+        known = self._kept.get(partition_state.partition)
+        if (
+            known is not None
+            and known[0] is state
+            and known[1:3] == (partition_state.version, partition_state.assigned)
+            and known[3].incarnation == partition_state.identity.incarnation
+        ):
+            return known[3]
+        if len(self._kept) >= VIEWS_KEPT_MAX:
+            self._kept.clear()
+        view = _view_of(partition_state, state)
+        self._kept[partition_state.partition] = (state, partition_state.version, partition_state.assigned, view)
+        return view
 
 
 def _known_schema(topic: TopicDescription) -> KnownSchema:
@@ -316,16 +336,15 @@ def _sequence(now_ms: int, request_id: int) -> int:
     return (now_ms << _REQUEST_ID_BITS) + request_id
 
 
-def _view(partition_state: PartitionState) -> PartitionView:
-    assert partition_state.state is not None
+def _view_of(partition_state: PartitionState, state: LeaderAndIsr) -> PartitionView:
     return PartitionView(
         partition=partition_state.partition.partition,
-        leader=partition_state.state.leader,
-        leader_epoch=partition_state.state.leader_epoch,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
         assigned_replicas=partition_state.assigned,
-        in_sync_replicas=partition_state.state.isr_ids,
+        in_sync_replicas=state.isr_ids,
         incarnation=partition_state.identity.incarnation,
-        lineage=partition_state.state.lineage,
-        eligible_leader_replicas=tuple(entry.broker_id for entry in partition_state.state.elr),
+        lineage=state.lineage,
+        eligible_leader_replicas=tuple(entry.broker_id for entry in state.elr),
         partition_epoch=partition_state.version,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
@@ -148,14 +148,21 @@ def broker_from_proto(message: metadata_pb2.BrokerEndpoint) -> BrokerRegistratio
     return for_services_of(listener_of_services(), broker)
 
 
-def topic_to_proto(topic: TopicView) -> metadata_pb2.TopicMetadata:
-    """One topic with the partitions of the view."""
+def topic_to_proto(
+    topic: TopicView, encoded: Callable[[PartitionView], metadata_pb2.PartitionMetadata] | None = None
+) -> metadata_pb2.TopicMetadata:
+    """One topic with the partitions of the view.
+
+    Args:
+        encoded: gives the message of a partition, for instance a message made before; None: makes each.
+    """
+    encoded = encoded or partition_to_proto
     return metadata_pb2.TopicMetadata(
         topic=topic.topic,
         topic_id=topic.topic_id,
         created_zxid=topic.created_zxid,
         modified_zxid=topic.modified_zxid,
-        partitions=[_partition_to_proto(topic.partitions[index]) for index in sorted(topic.partitions)],
+        partitions=[encoded(topic.partitions[index]) for index in sorted(topic.partitions)],
         configs=dict(topic.configs),
         error=None if topic.error is None else errors.to_proto(topic.error),
         partition_count=topic.partition_count,
@@ -189,7 +196,8 @@ def _topic_of(serialized: bytes) -> TopicView:
     return topic_from_proto(metadata_pb2.TopicMetadata.FromString(serialized))
 
 
-def _partition_to_proto(partition: PartitionView) -> metadata_pb2.PartitionMetadata:
+def partition_to_proto(partition: PartitionView) -> metadata_pb2.PartitionMetadata:
+    """The message of one partition."""
     return metadata_pb2.PartitionMetadata(
         partition=partition.partition,
         leader=partition.leader,

@@ -283,3 +283,19 @@ def test_metadata_for_several_brokers_is_built_once() -> None:
             parts.append(effect.view.topics)
         world.answer(effect)
     assert len({id(one) for one in parts if one}) < len([one for one in parts if one])
+
+
+def test_a_broker_that_gets_a_change_later_gets_the_same_metadata() -> None:
+    world = two_topics()
+    world.settle()
+    partition = min(world.states)
+    world.leader_writes(partition, world.states[partition].state.leader)
+    world.happens(ev.IsrChangesReported((partition,)))
+    while not (sent := world.waiting(fx.SendUpdateMetadata)):
+        world.answer(world.pending.pop(0))
+    world.pending.remove(sent[0])
+    world.fail(sent[0])
+    while not (again := [one for one in world.waiting(fx.SendUpdateMetadata) if one.broker == sent[0].broker]):
+        world.passes(100)
+    first, later = (one.view.topics[partition.topic].partitions[partition.partition] for one in (sent[0], again[0]))
+    assert first is later
