@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.client.producing.batch_format import Sealing
 from tidemark.client.producing.partitioner import hash_of
 from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps
 from tidemark.client.typed.mismatches import MisfitError
@@ -100,11 +99,23 @@ class TypedFormat:
         *,
         timestamp_us: int,
         codec: Codec,
-        **sealing: Unpack[Sealing],
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        pending: bool = False,
     ) -> bytes:
-        """See BatchFormat."""
-        flags = flags_of(rows.schema.names)
-        return build_typed_batch(rows, self._layout, flags=flags, timestamp_us=timestamp_us, codec=codec, **sealing)
+        """See BatchFormat. Without Unpack: mypyc does not see the TypedDict of another module."""
+        return build_typed_batch(
+            rows,
+            self._layout,
+            flags=flags_of(rows.schema.names),
+            timestamp_us=timestamp_us,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            pending=pending,
+        )
 
     def build_few(self, *_: Any, **__: Any) -> None:
         """See BatchFormat."""
