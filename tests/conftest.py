@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
+
+from tests.collecting import collect_seldom
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,7 +42,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of test functions and modules stay until the end: the garbage collector need not look at them."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    """Thousands of test functions and modules are there now."""
+    collect_seldom()

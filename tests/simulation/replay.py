@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.collecting import collect_seldom
 from tests.simulation.lives import Life, live
 from tests.simulation.plan import draw
 from tests.simulation.recipes import RECIPES
@@ -62,6 +63,7 @@ class OtherProcess:
 
 
 def main(arguments: list[str]) -> int:
+    collect_seldom()
     if arguments == ["-"]:
         for line in sys.stdin:
             asked, recipe = line.split()

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import NamedTuple
 
+from tests.collecting import collect_seldom
 from tests.simulation.groups.lives import soak as of_groups
 from tests.simulation.lives import Failure, live
 from tests.simulation.plan import Plan, draw
@@ -83,7 +84,7 @@ def main(arguments: list[str]) -> int:
     seeds = range(options.first, options.first + options.seeds)
     tally = _Tally(len(seeds))
     failed: list[tuple[Plan, Failure]] = []
-    with multiprocessing.Pool(options.processes) as pool:
+    with multiprocessing.Pool(options.processes, collect_seldom) as pool:
         for outcome in pool.imap_unordered(_one, [(seed, options.recipe) for seed in seeds], chunksize=8):
             tally.add(outcome)
             if outcome.failure is not None:
