@@ -48,13 +48,15 @@ class Cluster:
         self.local = local
         self._directory = directory
         self._files: dict[str, TlsFiles] = {}
+        self._signing = threading.Lock()
         self.admin = AdminClient(local.bootstrap, tls=self.files("root"))
 
     def files(self, name: str) -> TlsFiles:
-        if name not in self._files:
-            certificates = self.local.directory / "certs"
-            self._files[name] = signed_by(certificates, self._directory / name, uris=[f"tidemark://local/user/{name}"])
-        return self._files[name]
+        with self._signing:  # clients of one user start on several threads
+            if name not in self._files:
+                uris = [f"tidemark://local/user/{name}"]
+                self._files[name] = signed_by(self.local.directory / "certs", self._directory / name, uris=uris)
+            return self._files[name]
 
     def limit(self, limits: Mapping[QuotaEntity, Mapping[QuotaKind, float]]) -> None:
         """Replace all quotas, and wait until every broker has them."""
