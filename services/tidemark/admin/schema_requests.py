@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidemark.admin.polling import poll
 from tidemark.admin.requests import AnsweredOnce
 from tidemark.admin.schemas import SchemaAdministration, SchemaPlan, SchemaRequest, draft_of
@@ -28,7 +30,7 @@ async def alter_schema(
 
     async def once() -> pb.AlterTopicSchemaResponse | None:
         """One attempt; None: the topic, its settings or its schema changed in between, or has no leader yet."""
-        nonlocal sent
+        nonlocal sent, wanted
         if sent is not None and await schemas.was_carried_out(sent):
             return _response(sent, sent.schema)  # its answer was lost
         if not request.validate_only:
@@ -38,6 +40,8 @@ async def alter_schema(
         plan = await schemas.plan(wanted)
         if request.validate_only:
             return _response(plan, plan.schema)
+        # A change that comes in between is not undone unseen, even if the caller expects no version.
+        wanted = replace(wanted, expected_version=plan.topic.schema_version)
         # The version's znode has the text; the kept answer does not repeat the text, which can fill a multi.
         receipt = requests.receipt(_METHOD, request, _response(plan, SchemaText("", plan.schema.created_at_ms)))
         sent = plan if plan.changed else None

@@ -32,7 +32,7 @@ class SchemaRequest:
     """A wanted version of a topic's schema.
 
     Attributes:
-        expected_version: the newest version that the caller knows; 0: any.
+        expected_version: the newest version that the caller knows; 0: the newest one when the request arrives.
     """
 
     topic: str

@@ -75,7 +75,7 @@ class SchemaCalls:
         Args:
             topic: name of the topic.
             schema: all columns of the new version; `renamed_from` keeps the id of a column with another name.
-            expected_version: the version that the new one follows; 0: any.
+            expected_version: the version that the new one follows; 0: the newest one when the request arrives.
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
 
