@@ -26,7 +26,7 @@ _COMPRESSION_BY_CODEC: Final = (-1, 0, 1)
 """BodyCompression.codec for each of the envelope's codecs; -1: there must be none."""
 _ALIGNMENT_BYTES: Final = 8
 _GAP_BYTES_MAX: Final = 64
-"""Arrow pads buffers to 8 or 64 bytes; a wider gap would hide bytes from every reader."""
+"""Arrow pads buffers to 8 or 64 bytes. A wider gap would hide bytes from every reader, or values of a wider type."""
 _ABSENT: Final = 0
 
 _U32 = struct.Struct("<I")
@@ -357,7 +357,7 @@ def _check_buffers(data: bytes, numbers: Numbers, layout: MessageLayout, *, comp
         # Arrow lets an array of no values leave out its offsets.
         length = nodes[2 * node]
         needed_bytes = ((length + extra) * width_bits + 7) >> 3 if length else 0
-        if size < needed_bytes:
+        if not needed_bytes <= size < needed_bytes + _GAP_BYTES_MAX:
             _refuse(f"buffer {index} is {size} bytes long, column {layout.nodes[node].name} needs {needed_bytes}")
     if body_bytes - end >= _GAP_BYTES_MAX:
         _refuse(f"{body_bytes - end} bytes of its body belong to no buffer")

@@ -282,3 +282,13 @@ def test_a_batch_of_another_version_is_refused() -> None:
     with pytest.raises(TidemarkError):
         check_typed(batch, other)
     assert parse_table(batch.data).event_time_node != NO_NODE
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_values_of_a_wider_type_than_the_columns_are_refused(codec: Codec) -> None:
+    wide, narrow = (TypedLayout(7, pa.schema([pa.field("n", kind)]), [1]) for kind in (pa.int64(), pa.int32()))
+    rows = pa.record_batch([pa.array(range(100), pa.int64())], schema=wide.schema)
+    batch = batch_of(rows, wide, codec)
+    check_typed(batch, wide)
+    with pytest.raises(TidemarkError, match="bytes long, column n needs 400"):
+        check_typed(batch, narrow)
