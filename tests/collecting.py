@@ -7,7 +7,7 @@ import gc
 
 
 def collect_seldom() -> None:
-    """What is there now, modules and test functions above all, stays until the end: no collection looks at it again."""
+    """Exempt all objects that exist now from later collections: modules and test functions stay until the end."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
 
@@ -92,7 +91,7 @@ def build_batch(
         column = records.column(index)
         if column.null_count == count:
             records = records.set_column(index, SCHEMA.field(index), _nulls(count, column.type))
-    envelope = _unstamped(count, _newest_us(timestamps), producer_id, producer_epoch)
+    envelope = _unstamped(count, pc.max(timestamps).value, producer_id, producer_epoch)
     attributes = Attributes.PENDING if pending else Attributes.NONE
     envelope = envelope._replace(codec=codec, attributes=attributes, base_sequence=base_sequence)
     return seal(envelope, encode_rows(records, codec))
@@ -118,15 +117,6 @@ def build_few(
     envelope = _unstamped(len(values), max(timestamps_us), producer_id, producer_epoch)
     attributes = Attributes.PENDING if pending else Attributes.NONE
     return seal(envelope._replace(attributes=attributes, base_sequence=base_sequence), message)
-
-
-def _newest_us(timestamps: pa.Array[Any]) -> int:
-    """The newest timestamp; for a few rows without a kernel of Arrow, whose code would not be in the caches."""
-    count = len(timestamps)
-    if count > FEW:
-        return int(pc.max(timestamps).value)
-    values: Any = timestamps.buffers()[1]
-    return max(memoryview(values).cast("q")[timestamps.offset : timestamps.offset + count])
 
 
 def build_own_batch(
@@ -300,16 +290,8 @@ def _binary(values: Sequence[bytes | None]) -> pa.Array[Any]:
 
 def _nulls(count: int, data_type: pa.DataType) -> pa.Array[Any]:
     """An array of nulls without data; `pa.nulls` has zeros as data, which would be sent and stored."""
-    is_headers = data_type == HEADERS_TYPE
-    return _few_nulls(count, is_headers) if count <= FEW else _made_nulls(count, is_headers)
-
-
-def _made_nulls(count: int, is_headers: bool) -> pa.Array[Any]:
     offsets = pa.py_buffer(bytes(4 * (count + 1)))
     validity = pa.py_buffer(bytes((count + 7) >> 3))
-    if is_headers:
-        return pa.Array.from_buffers(HEADERS_TYPE, count, [validity, offsets], count, children=[_NO_ENTRIES])
-    return pa.Array.from_buffers(pa.binary(), count, [validity, offsets, _EMPTY], count)
-
-
-_few_nulls: Final = lru_cache(maxsize=2 * FEW)(_made_nulls)
+    if data_type == HEADERS_TYPE:
+        return pa.Array.from_buffers(data_type, count, [validity, offsets], count, children=[_NO_ENTRIES])
+    return pa.Array.from_buffers(data_type, count, [validity, offsets, _EMPTY], count)

@@ -154,21 +154,20 @@ def _read(part: str, read: Deserializer | None, data: Any, record: ConsumerRecor
     try:
         return read(data)
     except Exception as error:
-        raise TidemarkError(
-            ErrorCode.INVALID_PAYLOAD,
-            f"{record.topic}-{record.partition}: {part}_deserializer cannot read the {part} at offset {record.offset}: "
-            f"{type(error).__name__}: {error}; seek behind this offset to skip the record",
-            {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)},
-        ) from error
+        raise _unreadable(f"{part}_deserializer cannot read the {part}", record, error) from error
 
 
 def _made(make: MakeValue, record: ConsumerRecord) -> Any:
     try:
         return make(record.value)
     except Exception as error:
-        raise TidemarkError(
-            ErrorCode.INVALID_PAYLOAD,
-            f"{record.topic}-{record.partition}: value_class cannot be made of the row at offset {record.offset}: "
-            f"{type(error).__name__}: {error}; seek behind this offset to skip the record",
-            {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)},
-        ) from error
+        raise _unreadable("value_class cannot be made of the row", record, error) from error
+
+
+def _unreadable(problem: str, record: ConsumerRecord, error: Exception) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.INVALID_PAYLOAD,
+        f"{record.topic}-{record.partition}: {problem} at offset {record.offset}: "
+        f"{type(error).__name__}: {error}; seek behind this offset to skip the record",
+        {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)},
+    )

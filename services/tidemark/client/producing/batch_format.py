@@ -16,7 +16,7 @@ from tidemark.record.payload import Headers, build_batch, build_few, from_column
 
 
 class Sealing(TypedDict):
-    """Of the envelope of a batch: the producer's fields, and whether the batch is of a transaction."""
+    """Fields of a batch's envelope: those of the producer, and whether the batch is of a transaction."""
 
     producer_id: int
     producer_epoch: int
