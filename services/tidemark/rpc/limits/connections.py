@@ -29,6 +29,8 @@ MESSAGE_OVERHEAD_BYTES: Final = 256
 
 _CALL_ARRIVING_BYTES_MAX: Final = MESSAGE_BYTES_MAX + dict(WINDOW)["grpc.http2.lookahead_bytes"]
 """Of one call: an unfinished message, and what its peer may send ahead."""
+_HEADERS_BYTES_MAX: Final = 64 << 10
+"""A connection that holds more may be one whose headers never end: no call bounds them."""
 REFUSALS_PER_S: Final = 1.0
 """Requests of one address that are refused for their size or items: gRPC has assembled each of them before."""
 ABANDONED_PER_S: Final = 100.0
@@ -183,6 +185,10 @@ class Connection:
 class Connections:
     """All connections of a server.
 
+    Attributes:
+        can_exceed: whether the bytes of a connection may exceed the limits before a look that comes late: many calls
+            run, a client ended one, or bytes came without a call.
+
     Args:
         limits: see there.
         end: ends a connection; False if it has ended.
@@ -207,6 +213,8 @@ class Connections:
         self._sending_bytes = 0
         self._arriving_bytes = 0
         self._looks = 0
+        self._calls = 0
+        self.can_exceed = False
         self._endings = Rate(ENDED_PER_S, ENDED_AT_ONCE)
         rate = limits.creation_rate
         self._creations = None if rate == UNLIMITED else Rate(rate, rate)
@@ -232,6 +240,20 @@ class Connections:
             found.look = self._looks + 1  # a look that has begun cannot find it, and must not forget its messages
         return found
 
+    def call_began(self, connection: Connection, header_bytes: int) -> None:
+        """A call runs, whose headers came."""
+        connection.calls += 1
+        self._calls += 1
+        connection.took(header_bytes)
+        self.sends(connection, CALL_BYTES)
+        self.can_exceed = self.can_exceed or self._calls_can_exceed(connection)
+
+    def call_is_over(self, connection: Connection) -> None:
+        """A call less runs."""
+        self._calls -= 1
+        connection.call_is_over()
+        self.sends(connection, -CALL_BYTES)
+
     def sends(self, connection: Connection, more_bytes: int) -> None:
         """So many bytes more, or fewer, are held to be sent; ends connections at the limits."""
         connection.sending_bytes += more_bytes
@@ -245,6 +267,7 @@ class Connections:
 
     def abandoned(self, connection: Connection) -> None:
         """The client ended a call that had no answer; ends the connection if its address does so too often."""
+        self.can_exceed = True  # only a look tells the bytes of its request from those of the calls that run
         if self._abandonments.early_s(connection.peer.host, time.monotonic()):
             self._end_for(ABANDONED, connection)
 
@@ -268,6 +291,7 @@ class Connections:
             pace: of the look.
         """
         self._looks += 1
+        self.can_exceed = False
         now_s = time.monotonic()
         self._refusals.forget(now_s)
         self._abandonments.forget(now_s)
@@ -285,8 +309,17 @@ class Connections:
                 await pace.give_way()
             if _above(connection.bytes, self._limits.connection_bytes):
                 self._end_for(CONNECTION, connection)
+            holds = connection.arriving_bytes > _HEADERS_BYTES_MAX
+            self.can_exceed = self.can_exceed or holds or self._calls_can_exceed(connection)
         if _above(self.bytes, self._limits.bytes):
             self._keep_to_all_bytes()
+
+    def _calls_can_exceed(self, connection: Connection) -> bool:
+        """Whether its calls, or all calls, can hold more than the limits before a look finds this."""
+        limits = self._limits
+        return _above(connection.calls * _CALL_ARRIVING_BYTES_MAX, limits.connection_bytes) or _above(
+            self._calls * _CALL_ARRIVING_BYTES_MAX, limits.bytes
+        )
 
     def _seen(self, found: Found) -> None:
         connection = self._all.get(found.peer)

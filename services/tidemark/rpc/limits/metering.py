@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from tidemark.core.security.service_rights import INTERNAL
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc.limits.connections import CALL_BYTES, Connection, Connections
+from tidemark.rpc.limits.connections import Connection, Connections
 from tidemark.rpc.limits.request_scan import COUNTED_FROM_BYTES, check_items, check_size
 from tidemark.rpc.limits.sockets import Peer, plain_host
 
@@ -77,9 +77,7 @@ class Call:
         if peer is None or task is None:
             return
         connection = self._connection = self._connections.of(peer)
-        connection.calls += 1
-        connection.took(self._header_bytes)
-        self._connections.sends(connection, CALL_BYTES)
+        self._connections.call_began(connection, self._header_bytes)
         task.add_done_callback(self._over)
 
     async def request(self, context: Any) -> Any:
@@ -156,8 +154,7 @@ class Call:
     def _over(self, task: asyncio.Task[Any]) -> None:
         self.sends(0)
         if self._connection is not None:
-            self._connection.call_is_over()
-            self._connections.sends(self._connection, -CALL_BYTES)
+            self._connections.call_is_over(self._connection)
 
 
 async def _refusal(data: bytes, descriptor: Any, *, unary: bool) -> TidemarkError | None:

@@ -74,6 +74,8 @@ class Sockets:
         self._ports = ports
         self._known: dict[int, tuple[int, Peer | None]] = {}
         self._lowest_free = 0
+        self._listening: dict[int, int] | None = None
+        """None: files were opened or closed since."""
 
     async def look(self, pace: Pace) -> AsyncIterator[Found]:
         """All connections, those known from the look before first. Other tasks run between slices."""
@@ -114,6 +116,8 @@ class Sockets:
             return None
         other = _peer(file, ports) if now else None
         self._known[file] = now, other
+        if other is None:
+            self._listening = None
         return None if other is None else _counted(file, now, other)
 
     async def _new_files(self, pace: Pace) -> list[int]:
@@ -128,13 +132,17 @@ class Sockets:
                 self._known[file] = seen
             elif inode is not None:
                 new.append(file)
+        if len(self._known) < len(before):
+            self._listening = None
         return new
 
     def listening(self) -> dict[int, int]:
         """The listening sockets that the last look found: their ports by descriptor."""
-        ports = self._ports()
-        others = [file for file, (inode, peer) in self._known.items() if inode and peer is None]
-        return {file: port for file in others if (port := _listens_on(file)) in ports}
+        if not self._listening:
+            ports = self._ports()
+            others = [file for file, (inode, peer) in self._known.items() if inode and peer is None]
+            self._listening = {file: port for file in others if (port := _listens_on(file)) in ports}
+        return self._listening
 
     def end(self, file: int, peer: Peer) -> bool:
         """End a connection in both directions; False if the descriptor is no longer that connection's."""

@@ -17,6 +17,8 @@ from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.slices import Pace
 
 _INTERVAL_S: Final = 0.25
+_QUIET_INTERVAL_S: Final = 1.0
+"""While nothing connects, and the calls that run cannot hold more than the limits: an idle service rests."""
 _SLICE_S: Final = 0.000_3
 _PAUSE_S: Final = 0.003
 """A look is not urgent: each call of that moment is delayed by one short slice, or by none."""
@@ -91,7 +93,16 @@ class ConnectionWatch:
         began_s = time.monotonic()
         await self._look(pace)
         now_s = time.monotonic()
-        await self._until_due(now_s + max(_INTERVAL_S, pace.worked_s * _SHARE - (now_s - began_s)))
+        until_s = now_s + max(_INTERVAL_S, pace.worked_s * _SHARE - (now_s - began_s))
+        await self._until_due(until_s)
+        while self._is_quiet() and until_s < now_s + _QUIET_INTERVAL_S:
+            until_s += _INTERVAL_S
+            await self._until_due(until_s)
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing has happened since the last look that only a look can judge."""
+        is_due = self._look_is_due or self.connections.can_exceed or self._dropped_until_s
+        return not is_due and self._sockets.opened() <= 0
 
     def _look_soon(self) -> None:
         self._look_is_due = True
