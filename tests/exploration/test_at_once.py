@@ -8,15 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.exploration.__main__ import main, summary
+from tests.exploration.known import Known
 from tests.exploration.model.cluster import Cluster
 from tests.exploration.model.state import ALL_BROKERS, NOW, PAIRS, Scope, State
 from tests.exploration.model.turn import Move
 from tests.exploration.mutants import MUTANTS, Mutant, change_in_flight_holds_nothing_back, never_truncates
 from tests.exploration.outline import SECONDS_MAX, walked
-from tests.exploration.walking import search
 from tests.exploration.walking.at_once import KINDS
-from tests.exploration.walking.search import Search
-from tests.exploration.walking.walk import Walk
 
 
 class Hearing(Cluster):
@@ -68,23 +66,20 @@ class Answered(Obeying):
     ids=["a crash", "a suspicion", "a lag and a broken stream", "a lag and a lost answer"],
 )
 def test_a_walk_at_once_finds_the_states_of_a_search_with_all_deliveries_first(
-    scope: Scope, cluster: type[Hearing], monkeypatch: pytest.MonkeyPatch
+    scope: Scope, cluster: type[Hearing], known: Known
 ) -> None:
-    monkeypatch.setattr(search, "Cluster", cluster)
-    expected, searched = walked(Search(scope))
-    report, seen = walked(Walk(scope, thrifty=False, at_once=cluster.at_once))
+    expected, searched = walked(known.search(scope, cluster))
+    report, seen = walked(known.walk(scope, thrifty=False, at_once=cluster.at_once))
     assert seen == searched
     for name in ("states", "transitions", "at_rest", "depth", "complete"):
         assert getattr(report, name) == getattr(expected, name), name
 
 
-def test_it_comes_to_no_constellation_that_the_walk_of_all_stories_does_not() -> None:
+def test_it_comes_to_no_constellation_that_the_walk_of_all_stories_does_not(known: Known) -> None:
     scope = Scope(batches=1, lags=1, lost_answers=1)
-    walk = Walk(scope)
-    _, every = walked(walk)
+    _, every = walked(known.walk(scope))
     for kind in KINDS:
-        walk = Walk(scope, at_once=kind, after=walk)
-        assert walked(walk)[1] < every, kind
+        assert walked(known.walk(scope, at_once=kind))[1] < every, kind
 
 
 NEEDS_DELAY = {
@@ -97,12 +92,12 @@ found out before its answer."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)
-def test_a_mutant_is_found_though_messages_have_no_delay(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_found_though_messages_have_no_delay(
+    mutant: Mutant, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutant.patch(monkeypatch)
-    walk = None
     for at_once in KINDS:
-        walk = Walk(mutant.scope, parents=True, at_once=at_once, after=walk)
-        report = walk.run(seconds=SECONDS_MAX)
+        report = known.walk(mutant.scope, parents=True, at_once=at_once).run(seconds=SECONDS_MAX)
         if mutant.patch in NEEDS_DELAY[at_once]:
             assert report.complete, (at_once, summary(report))
             continue

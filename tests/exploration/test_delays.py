@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.exploration.__main__ import main, summary
+from tests.exploration.known import Known
 from tests.exploration.model.state import Scope
 from tests.exploration.mutants import MUTANTS, Mutant
 from tests.exploration.outline import SECONDS_MAX, walked
@@ -22,11 +23,10 @@ ENOUGH = 40
     [Scope(batches=0, suspicions=1), Scope(batches=0, crashes=1, lost_answers=1), Scope(batches=1, lags=1)],
     ids=["a suspicion", "a crash and a lost answer", "a lag"],
 )
-def test_when_enough_deliveries_may_be_put_off_every_state_is_walked(scope: Scope) -> None:
-    walk = Walk(scope, thrifty=False)
-    all_of_them, all_seen = walked(walk)
+def test_when_enough_deliveries_may_be_put_off_every_state_is_walked(scope: Scope, known: Known) -> None:
+    all_of_them, all_seen = walked(known.walk(scope, thrifty=False))
     for surprises_count in (False, True):
-        walk = Walk(scope, delays=ENOUGH, thrifty=False, surprises_count=surprises_count, after=walk)
+        walk = known.walk(scope, delays=ENOUGH, thrifty=False, surprises_count=surprises_count)
         bounded, seen = walked(walk)
         assert seen == all_seen
         for name in ("states", "transitions", "at_rest"):
@@ -34,32 +34,29 @@ def test_when_enough_deliveries_may_be_put_off_every_state_is_walked(scope: Scop
 
 
 @pytest.mark.parametrize("surprises_count", [False, True])
-def test_states_with_few_delays_are_reached_with_more_delays(surprises_count: bool) -> None:
+def test_states_with_few_delays_are_reached_with_more_delays(surprises_count: bool, known: Known) -> None:
     scope = Scope(batches=0, crashes=1)
-    walk, found = None, []
-    for delays in range(4):
-        walk = Walk(scope, delays=delays, surprises_count=surprises_count, after=walk)
-        found.append(walked(walk))
+    found = [walked(known.walk(scope, delays=delays, surprises_count=surprises_count)) for delays in range(4)]
     for (few, few_seen), (more, more_seen) in pairwise(found):
         assert few.states < more.states
         assert few_seen <= more_seen
     assert found[0][0].at_rest > 0
 
 
-def test_events_only_while_no_message_travels_reach_fewer_states() -> None:
+def test_events_only_while_no_message_travels_reach_fewer_states(known: Known) -> None:
     scope = Scope(batches=1, lags=1)
     (few, few_seen), (more, more_seen) = (
-        walked(Walk(scope, delays=0, surprises_count=counts)) for counts in (True, False)
+        walked(known.walk(scope, delays=0, surprises_count=counts)) for counts in (True, False)
     )
     assert few.states < more.states
     assert few_seen < more_seen
 
 
-def test_a_walk_after_another_finds_the_same_as_alone() -> None:
+def test_a_walk_after_another_finds_the_same_as_alone(known: Known) -> None:
     scope = Scope(batches=1, lags=1, lost_answers=1)
     before = Walk(scope, delays=0)
     assert before.run().complete
-    after, alone = Walk(scope, delays=1, after=before).run(), Walk(scope, delays=1).run()
+    after, alone = Walk(scope, delays=1, after=before).run(), Walk(scope, delays=1, cluster=known.cluster(scope)).run()
     assert (after.states, after.transitions, after.at_rest) == (alone.states, alone.transitions, alone.at_rest)
 
 
@@ -75,10 +72,12 @@ def test_a_stopped_walk_reports_its_number_of_delayed_deliveries(capsys: pytest.
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)
-def test_a_mutant_is_found_with_few_deliveries_put_off(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_found_with_few_deliveries_put_off(
+    mutant: Mutant, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Faults come at any moment of the one order that is left."""
     mutant.patch(monkeypatch)
-    walk = Walk(mutant.scope, parents=True, delays=2)
+    walk = known.walk(mutant.scope, parents=True, delays=2)
     report = walk.run(seconds=SECONDS_MAX)
     assert report.violation is not None, summary(report)
     assert report.violation.startswith(mutant.guarantee)

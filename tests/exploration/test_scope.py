@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.exploration.__main__ import main, summary
+from tests.exploration.known import Known
 from tests.exploration.model.state import Scope
 from tests.exploration.mutants import MUTANTS, Mutant
 from tests.exploration.outline import SECONDS_MAX, Outline, outline, walked
@@ -15,9 +16,9 @@ from tests.exploration.walking.search import Search
 from tests.exploration.walking.walk import Walk
 
 
-def outlines_of_right_states(scope: Scope) -> set[Outline]:
+def outlines_of_right_states(known: Known, scope: Scope) -> set[Outline]:
     """Walk a scope to its end; no state breaks an invariant."""
-    walk = Walk(scope, parents=True)
+    walk = known.walk(scope, parents=True)
     seen: set[Outline] = set()
     report = walk.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(walk.cluster, state)))
     assert report.violation is None, "\n".join(tell(walk.cluster, report.story))
@@ -31,22 +32,24 @@ def outlines_of_right_states(scope: Scope) -> set[Outline]:
     [Scope(batches=1, lags=1, lost_answers=1), Scope(batches=1, lags=1, slow_disks=True)],
     ids=["a lost answer", "slow disks"],
 )
-def test_every_state_of_a_small_scope_is_right(scope: Scope) -> None:
-    assert outlines_of_right_states(scope)
+def test_every_state_of_a_small_scope_is_right(scope: Scope, known: Known) -> None:
+    assert outlines_of_right_states(known, scope)
 
 
-def test_every_state_with_a_crash_is_right_and_eager_steps_hide_none() -> None:
+def test_every_state_with_a_crash_is_right_and_eager_steps_hide_none(known: Known) -> None:
     """Logs, high watermarks, leaders and node are in as many constellations when eager steps may come at any time."""
     eager, patient = (
-        outlines_of_right_states(Scope(batches=1, crashes=1, reduced=reduced)) for reduced in (True, False)
+        outlines_of_right_states(known, Scope(batches=1, crashes=1, reduced=reduced)) for reduced in (True, False)
     )
     assert eager == patient
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)
-def test_a_mutant_is_caught_and_its_story_printed(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_is_caught_and_its_story_printed(
+    mutant: Mutant, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutant.patch(monkeypatch)
-    walk = Walk(mutant.scope, parents=True)
+    walk = known.walk(mutant.scope, parents=True)
     report = walk.run(seconds=SECONDS_MAX)
     assert report.violation is not None, summary(report)
     assert report.violation.startswith(mutant.guarantee)
@@ -75,26 +78,26 @@ def test_a_walk_without_parents_reconstructs_a_story(monkeypatch: pytest.MonkeyP
     ],
     ids=["a suspicion", "a crash and a lost answer", "an expired session", "a broken stream", "slow disks"],
 )
-def test_a_walk_in_rows_sees_the_states_of_a_search_state_by_state(scope: Scope) -> None:
+def test_a_walk_in_rows_sees_the_states_of_a_search_state_by_state(scope: Scope, known: Known) -> None:
     """As many states, moves and ends, at the same depths, and the same constellations."""
-    in_rows, by_walk = walked(Walk(scope, thrifty=False))
-    searched, by_search = walked(Search(scope))
+    in_rows, by_walk = walked(known.walk(scope, thrifty=False))
+    searched, by_search = walked(known.search(scope))
     for name in ("states", "transitions", "known", "at_rest", "depth", "complete", "violation"):
         assert getattr(in_rows, name) == getattr(searched, name), name
     assert by_walk == by_search
 
 
-def test_states_in_which_less_may_happen_than_in_one_that_was_met_show_nothing_new() -> None:
+def test_states_in_which_less_may_happen_than_in_one_that_was_met_show_nothing_new(known: Known) -> None:
     scope = Scope(batches=1, lags=1, lost_answers=1)
-    few, few_seen = walked(Walk(scope))
-    many, many_seen = walked(Walk(scope, thrifty=False))
+    few, few_seen = walked(known.walk(scope))
+    many, many_seen = walked(known.walk(scope, thrifty=False))
     assert few_seen == many_seen
     assert few.states < many.states
 
 
-def test_a_twin_has_the_same_future() -> None:
+def test_a_twin_has_the_same_future(known: Known) -> None:
     """Merging by names loses nothing: with and without it the same moves are possible, as often."""
-    search = Search(Scope(batches=1, lags=1))
+    search = known.search(Scope(batches=1, lags=1))
     cluster, names = search.cluster, search.names
     state = cluster.initial()
     for _ in range(12):

@@ -74,11 +74,11 @@ def compared(
 
 
 class Cluster:
-    """What can happen in a scope."""
+    """What can happen in a scope; `brokers`: with the steps of another cluster that need not be taken again."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, brokers: Brokers | None = None) -> None:
         self.scope = scope
-        self.brokers = Brokers()
+        self.brokers = Brokers() if brokers is None else brokers
         self.disks = Disks()
         self.setting = Setting(scope, self.brokers, self.disks)
         self._decisions: dict[Any, tuple[int, ...]] = {}

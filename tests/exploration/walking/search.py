@@ -51,10 +51,10 @@ class Report:
 
 
 class Search:
-    """Breadth first."""
+    """Breadth first, through a cluster of the scope."""
 
-    def __init__(self, scope: Scope) -> None:
-        self.cluster = Cluster(scope)
+    def __init__(self, scope: Scope, cluster: Cluster | None = None) -> None:
+        self.cluster = Cluster(scope) if cluster is None else cluster
         self.names = Names(self.cluster.brokers)
         self.report = Report(scope)
         self._from: dict[int, int] = {}

@@ -70,6 +70,7 @@ class Walk:
         surprises_count: a fault or a batch that comes while anything is on its way counts as one put off.
         at_once: only stories in which these messages have no delay, one of `at_once.KINDS`; without `delays`.
         after: a walk of the same scope whose moves need not be worked out again.
+        cluster: of the scope; without `after`.
     """
 
     def __init__(
@@ -82,9 +83,10 @@ class Walk:
         surprises_count: bool = False,
         at_once: str | None = None,
         after: Walk | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         assert delays is None or at_once is None
-        self.cluster: Cluster = Cluster(scope) if after is None else after.cluster
+        self.cluster: Cluster = after.cluster if after is not None else cluster or Cluster(scope)
         self.report = Report(scope, delays=delays, surprises_count=surprises_count, at_once=at_once)
         self.columns: Columns = Columns(self.cluster, Names(self.cluster.brokers)) if after is None else after.columns
         self._moves: Moves = Moves(self.cluster, self.columns) if after is None else after._moves
