@@ -171,7 +171,8 @@ class StallMeter:
         self._collecting_s = 0.0
         self._where: tuple[float, str] = (0.0, "")
         self._lines: deque[float] = deque(maxlen=_LINES_A_MINUTE)
-        self._stopped = threading.Event()
+        self._running = threading.Lock()
+        """Held from `start` to `stop`; a wait for a lock takes less than one for an event."""
         self._watch = threading.Thread(target=self._look, name="event loop watch", daemon=True)
 
     def collectors(self) -> Sequence[Collector]:
@@ -183,6 +184,7 @@ class StallMeter:
         gc.callbacks.append(self._on_collection)
         self._begin_period(self._loop.time())
         self._selector.meter = self
+        self._running.acquire()
         self._watch.start()
 
     def stop(self) -> None:
@@ -191,7 +193,7 @@ class StallMeter:
         self._selector.meter = None
         if self._timer is not None:
             self._timer.cancel()
-        self._stopped.set()
+        self._running.release()
         self._watch.join()
 
     def about_to_wait(self, timeout_s: float | None) -> float | None:
@@ -264,7 +266,7 @@ class StallMeter:
 
     def _look(self) -> None:
         """On a thread of its own: sample the loop's stack while the timer is overdue."""
-        while not self._stopped.wait(_LOOK_S):
+        while not self._running.acquire(timeout=_LOOK_S):
             self.note_where()
 
     def note_where(self) -> None:

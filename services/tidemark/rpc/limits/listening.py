@@ -47,10 +47,13 @@ class Attempts:
 
     def await_one(self, files: Iterable[int]) -> None:
         """Await an attempt at these sockets. They stay readable until gRPC accepts, so each one is reported once."""
-        self._forget()
         self.came = False
+        wanted = [] if self._ended else list(files)
+        if wanted == self._files:
+            return
+        self._forget()
         loop = asyncio.get_running_loop()
-        for file in () if self._ended else files:
+        for file in wanted:
             with contextlib.suppress(OSError, RuntimeError):  # gRPC has closed it, and asyncio may have the number now
                 loop.add_reader(file, self._come)
                 self._files.append(file)
