@@ -14,6 +14,9 @@ from typing import Any, Final
 import grpc
 
 from tidemark.broker.clients.clients import Clients
+from tidemark.broker.clients.fetch import Purgatory
+from tidemark.broker.clients.internal_appends import InternalAppends
+from tidemark.broker.clients.producer_ids import ProducerIds
 from tidemark.broker.coordination.state_log import StateLogs
 from tidemark.broker.groups.coordination import GroupCoordination
 from tidemark.broker.lifecycle.advertised_address import check_advertised
@@ -191,16 +194,14 @@ class BrokerProcess:
         self._replication = replication = Replication(node, storage, self._shutdown.on_ping)
         quotas = ClientQuotas(self._cluster)
         METRICS.show(QuotaMetrics(quotas.accounts))
-        self._clients = clients = Clients(
-            node, storage, self._configs, lambda: replication.from_followers.count, self._authorization.accesses, quotas
-        )
+        self._purgatory = Purgatory()
+        self._clients_and_coordinators(storage, quotas)
         self._quotas = QuotaFeed(quotas.use, node.store, node.clock, node.driver.fail)
         self._quotas.show(METRICS)
         self._rules = AclFeed(
             self._authorization.authorizer, node.store, node.clock, node.driver.fail, self._on_changed_rules
         )
         self._rules.show(METRICS)
-        self._coordinators(storage, clients)
         self._replica_metrics = ReplicaMetrics(
             node.broker_id, node.core.queries, storage.logs, node.clock.now_ms, node.metrics.topics.keep
         )
@@ -230,28 +231,41 @@ class BrokerProcess:
             {
                 **storage.handlers(),
                 **replication.handlers(),
-                **clients.handlers(),
+                **self._clients.handlers(),
                 ef.LeadershipChanged: self._on_leadership,
                 ef.Observed: self._observe,
             }
         )
         self._serve()
 
-    def _coordinators(self, storage: Storage, clients: Clients) -> None:
-        """Make the coordinators of groups and of transactions."""
-        node = self._node
+    def _clients_and_coordinators(self, storage: Storage, quotas: ClientQuotas) -> None:
+        """Make what serves clients: coordinators append for themselves, and check the pending batches of producers."""
+        node, from_followers = self._node, self._replication.from_followers
+        appends, producer_ids = InternalAppends(node.driver.submit), ProducerIds(node.store)
         state_logs = StateLogs(
             node.core.queries,
             storage.threads,
             node.readers,
-            clients.purgatory,
-            clients.appends,
+            self._purgatory,
+            appends,
             node.lease,
             node.clock,
             storage.repairs.suspect,
         )
-        self._groups = GroupCoordination(node, state_logs, clients)
-        self._transactions = TransactionCoordination(node, state_logs, clients)
+        self._transactions = TransactionCoordination(node, state_logs, producer_ids)
+        self._clients = Clients(
+            node,
+            storage,
+            self._configs,
+            self._transactions.pending,
+            producer_ids,
+            appends,
+            self._purgatory,
+            lambda: from_followers.count,
+            self._authorization.accesses,
+            quotas,
+        )
+        self._groups = GroupCoordination(node, state_logs, self._clients.fetch, self._transactions.pending)
 
     def _serve(self) -> None:
         """Bind the RPCs to the parts."""
@@ -271,14 +285,14 @@ class BrokerProcess:
         self._storage.refused_chunks.observe(effect)
 
     def _on_leadership(self, effect: ef.LeadershipChanged) -> None:
-        self._clients.purgatory.on_leadership(effect)
+        self._purgatory.on_leadership(effect)
         self._groups.on_leadership(effect)
         self._transactions.on_leadership(effect)
 
     def _on_changed_rules(self) -> None:
         """Open streams look at the rights of their clients again."""
         self._node.metadata.send_again()
-        self._clients.purgatory.wake_all()
+        self._purgatory.wake_all()
 
     def _on_epoch(self, broker_epoch: BrokerEpoch) -> None:
         """A registration was confirmed, or (UNREGISTERED) its session has ended."""

@@ -34,10 +34,19 @@ class Clients:
 
     Attributes:
         service: the servicer of the clients' RPCs.
+        fetch: reads, for the lag of groups, too.
+
+    Args:
+        node: of the broker.
+        storage: its logs.
+        configs: its settings.
+        pending: the check of pending batches.
+        producer_ids: that were never given before.
+        appends: of the broker itself, whose replies come here.
         purgatory: requests that wait for a high watermark or a leadership.
-        appends: appends of this broker itself to partitions that it leads.
-        producer_ids: producer ids that were never given before.
-        pending: the check of pending batches; needs its verifier before the first request.
+        stream_count: number of followers' streams.
+        accesses: rights of the clients; None: all.
+        quotas: of the clients.
     """
 
     def __init__(
@@ -45,23 +54,26 @@ class Clients:
         node: BrokerNode,
         storage: Storage,
         configs: DynamicConfig,
+        pending: PendingBatches,
+        producer_ids: ProducerIds,
+        appends: InternalAppends,
+        purgatory: Purgatory,
         stream_count: Callable[[], int],
         accesses: Accesses | None,
         quotas: ClientQuotas,
     ) -> None:
         driver = node.driver
         self._quotas = quotas
-        self.purgatory = Purgatory()
-        self.pending = PendingBatches(node.core.queries)
+        self._appends = appends
+        self._purgatory = purgatory
         self._produce = ProduceService(
-            driver, node.topics, node.metadata, node.lease, node.clock, node.metrics, self.pending
+            driver, node.topics, node.metadata, node.lease, node.clock, node.metrics, pending
         )
-        self.appends = InternalAppends(driver.submit, self._produce.reply)
         self._delete_records = DeleteRecords(node.core.queries, driver.submit, node.lease, node.clock.now_ms)
         self.fetch = FetchService(
             node.core.queries,
             storage.threads,
-            self.purgatory,
+            purgatory,
             node.metadata,
             node.lease,
             node.clock,
@@ -72,13 +84,12 @@ class Clients:
             node.topics.layouts,
         )
         self._fetch_streams = FetchStreams(self.fetch)
-        self.producer_ids = ProducerIds(node.store)
         self.service = BrokerService(
             node.metadata,
             self._produce,
             self.fetch,
             self._fetch_streams,
-            self.producer_ids,
+            producer_ids,
             LogDirs(node.core.queries, storage.logs, storage.threads, storage.dir_moves, node.isr_history),
             configs,
             self._delete_records,
@@ -94,15 +105,19 @@ class Clients:
     def handlers(self) -> dict[type[ef.Effect], EffectHandler]:
         """The effects that answer clients."""
         return {
-            ef.ReplyToProduce: self.appends.reply,
-            ef.NoteAppend: self.appends.note_append,
-            ef.HighWatermarkAdvanced: self.purgatory.on_high_watermark,
+            ef.ReplyToProduce: self._reply,
+            ef.NoteAppend: self._appends.note_append,
+            ef.HighWatermarkAdvanced: self._purgatory.on_high_watermark,
             ef.LowWatermarkMoved: self._delete_records.on_low_watermark,
         }
+
+    def _reply(self, effect: ef.ReplyToProduce) -> None:
+        if not self._appends.reply(effect):
+            self._produce.reply(effect)
 
     def stop(self) -> None:
         """Accept no more requests, and answer the waiting ones."""
         self._quotas.use(Quotas())  # no caller is held up
         self._produce.stop()
-        self.purgatory.close()
+        self._purgatory.close()
         self._fetch_streams.stop()

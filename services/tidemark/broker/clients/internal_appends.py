@@ -23,32 +23,31 @@ _FIRST_ID: Final = 1 << 62
 
 
 class InternalAppends:
-    """`reply` completes the requests of `append`, and passes on all other replies.
+    """The broker's own requests, with ids of their own.
 
     Attributes:
         on_marker: see MarkerListener.
     """
 
-    def __init__(self, submit: Callable[[Event], None], others: Callable[[ReplyToProduce], None]) -> None:
+    def __init__(self, submit: Callable[[Event], None]) -> None:
         self._submit = submit
-        self._others = others
         self._ids = count(_FIRST_ID)
         self.on_marker: MarkerListener = lambda partition, producer_id, marker_epoch, commit: None
         self._waiting: dict[int, asyncio.Future[Offset]] = {}
         self._appending: dict[int, Callable[[], None]] = {}
 
-    def reply(self, effect: ReplyToProduce) -> None:
-        """Pass the result of a produce request to the caller of `append`, or to `others`."""
+    def reply(self, effect: ReplyToProduce) -> bool:
+        """Pass the result of a request to the caller of `append`; False for a producer's request."""
         if effect.request_id < _FIRST_ID:
-            self._others(effect)
-            return
+            return False
         waiting = self._waiting.pop(effect.request_id)
         if waiting.done():
-            return
+            return True
         if effect.result.error is not None:
             waiting.set_exception(effect.result.error)
         else:
             waiting.set_result(effect.result.base_offset)
+        return True
 
     def note_append(self, effect: NoteAppend) -> None:
         """Call `on_appended` of a request."""

@@ -27,11 +27,11 @@ Verification = tuple[int, Awaitable[TidemarkError | None]]
 
 
 class PendingBatches:
-    """Finds the batches to verify; `verifier` is set once the coordinators exist."""
+    """Finds the batches to verify."""
 
-    def __init__(self, queries: BrokerQueries) -> None:
+    def __init__(self, queries: BrokerQueries, verifier: Verifier) -> None:
         self._queries = queries
-        self.verifier: Verifier | None = None
+        self._verifier = verifier
 
     def verifications(self, events: Iterable[ProduceArrived]) -> list[Verification]:
         """Verifications by request id; a request is appended after its verifications. This begins the calls."""
@@ -43,7 +43,6 @@ class PendingBatches:
         ]
 
     def _of(self, event: ProduceArrived) -> list[Awaitable[TidemarkError | None]]:
-        assert self.verifier is not None, "requests come after the start"
         envelopes = (batch.envelope for batch in event.batches)
         producers = {ProducerIdentity(one.producer_id, one.producer_epoch) for one in envelopes if one.is_pending}
         try:
@@ -56,7 +55,7 @@ class PendingBatches:
         if view is None or not new:
             return []
         partition = TransactionPartition(event.partition.topic, view.identity.topic_id, event.partition.partition)
-        return [self.verifier.verify(event.transactional_id, producer, partition) for producer in new]
+        return [self._verifier.verify(event.transactional_id, producer, partition) for producer in new]
 
     async def require(
         self, transactional_id: str, producer: ProducerIdentity, partition: TopicPartition, timeout_s: float
@@ -70,9 +69,8 @@ class PendingBatches:
             return
         view = self._queries.replica(partition)
         assert view is not None, "needs_verification has found the replica"
-        assert self.verifier is not None, "requests come after the start"
         wanted = TransactionPartition(partition.topic, view.identity.topic_id, partition.partition)
-        outcome = self.verifier.verify(transactional_id, producer, wanted)
+        outcome = self._verifier.verify(transactional_id, producer, wanted)
         refused = await refusals_of([(0, outcome)], timeout_s)
         if refused:
             raise refused[0]

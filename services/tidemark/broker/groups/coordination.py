@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.broker.clients.clients import Clients
+from tidemark.broker.clients.fetch import FetchService
+from tidemark.broker.clients.pending_batches import PendingBatches
 from tidemark.broker.coordination.internal_topic import InternalTopic
 from tidemark.broker.coordination.state_log import InTransaction, StateLogs
 from tidemark.broker.groups.coordinators import GroupCoordinators
@@ -32,9 +33,9 @@ class GroupCoordination:
         service: the servicer of the groups' RPCs.
     """
 
-    def __init__(self, node: BrokerNode, logs: StateLogs, clients: Clients) -> None:
+    def __init__(self, node: BrokerNode, logs: StateLogs, fetch: FetchService, pending: PendingBatches) -> None:
         settings = node.settings
-        self._ends = PartitionEnds(node.broker_id, node.metadata, clients.fetch.list_offsets)
+        self._ends = PartitionEnds(node.broker_id, node.metadata, fetch.list_offsets)
         self._coordinators = GroupCoordinators(
             node.broker_id,
             settings,
@@ -54,9 +55,9 @@ class GroupCoordination:
 
         async def verify(transaction: InTransaction, partition: TopicPartition) -> None:
             producer = ProducerIdentity(*transaction.writer)
-            await clients.pending.require(transaction.transactional_id, producer, partition, _VERIFY_S)
+            await pending.require(transaction.transactional_id, producer, partition, _VERIFY_S)
 
-        clients.appends.on_marker = self._coordinators.on_marker
+        logs.appends.on_marker = self._coordinators.on_marker
         self.service = GroupService(self._coordinators, offsets, verify)
         self._lags = GroupLagMetrics(self._coordinators.known, offsets.progress, self._ends.ask)
         METRICS.show(self._lags)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from tidemark.broker.clients.clients import Clients
+from tidemark.broker.clients.pending_batches import PendingBatches
+from tidemark.broker.clients.producer_ids import ProducerIds
 from tidemark.broker.coordination.internal_topic import InternalTopic
 from tidemark.broker.coordination.state_log import StateLogs
 from tidemark.broker.node.broker_node import BrokerNode
@@ -30,9 +31,10 @@ class TransactionCoordination:
     Attributes:
         service: the servicer of the clients' RPCs.
         internal_service: the servicer of the brokers' RPCs.
+        pending: the check of pending batches.
     """
 
-    def __init__(self, node: BrokerNode, logs: StateLogs, clients: Clients) -> None:
+    def __init__(self, node: BrokerNode, logs: StateLogs, producer_ids: ProducerIds) -> None:
         settings, metrics = node.settings, TransactionMetrics(METRICS)
         topic = InternalTopic(
             TRANSACTIONS_TOPIC,
@@ -41,7 +43,7 @@ class TransactionCoordination:
             replication_factor=settings.transaction_state_log_replication_factor,
             factor_setting="transaction.state.log.replication.factor",
         )
-        writer = MarkerWriter(clients.appends, node.metadata, node.lease, node.clock.wall_us)
+        writer = MarkerWriter(logs.appends, node.metadata, node.lease, node.clock.wall_us)
 
         async def existing(names: Collection[str]) -> Mapping[str, TopicDescription]:
             await node.store.states((), sync=True)  # the next read is not older than this call
@@ -51,13 +53,14 @@ class TransactionCoordination:
         self._coordinators = TransactionCoordinators(
             node.broker_id, settings, logs, node.metadata, topic, metrics, self._sender, node.driver.fail
         )
-        requests = Requests(self._coordinators, clients.producer_ids.next)
+        requests = Requests(self._coordinators, producer_ids.next)
         producers = PartitionProducers(node.core.queries, node.metadata, node.lease)
         self.service = TransactionService(self._coordinators, requests, producers)
         self.internal_service = TransactionCoordinationService(requests, writer)
-        self._verification = clients.pending.verifier = Verification(
+        self._verification = Verification(
             node.broker_id, node.metadata, self.internal_service.add_partitions, self._coordinators.located
         )
+        self.pending = PendingBatches(node.core.queries, self._verification)
 
     def on_leadership(self, effect: ef.LeadershipChanged) -> None:
         """The leader of a partition of __transaction_state changed: load or drop its coordinator."""

@@ -21,9 +21,8 @@ class Broker:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.others: list[ReplyToProduce] = []
         self.notes: list[str] = []
-        self.appends = InternalAppends(self.events.append, self.others.append)
+        self.appends = InternalAppends(self.events.append)
 
     async def append(self, name: str) -> tuple[ProduceArrived, asyncio.Task[Offset]]:
         """Begin an append; returns its event too."""
@@ -38,7 +37,8 @@ class Broker:
         return event, waiting
 
     def reply(self, event: ProduceArrived, error: TidemarkError | None = None) -> None:
-        self.appends.reply(ReplyToProduce(event.request_id, PARTITION, ProduceResult(Offset(7), Offset(0), error)))
+        reply = ReplyToProduce(event.request_id, PARTITION, ProduceResult(Offset(7), Offset(0), error))
+        assert self.appends.reply(reply)
 
 
 async def test_an_append_is_noted_and_then_answered() -> None:
@@ -54,7 +54,11 @@ async def test_an_append_is_noted_and_then_answered() -> None:
     with pytest.raises(TidemarkError, match="late"):
         await two
     assert broker.notes == ["first", "second"]
-    assert not broker.others
+
+
+def test_the_reply_to_a_producers_request_is_left_to_others() -> None:
+    appends = InternalAppends(lambda event: None)
+    assert not appends.reply(ReplyToProduce(1, PARTITION, ProduceResult(Offset(7), Offset(0))))
 
 
 async def test_an_append_without_a_caller_is_not_noted() -> None:

@@ -54,8 +54,7 @@ class Coordinator:
 class World:
     def __init__(self) -> None:
         self.queries, self.coordinator = Queries(), Coordinator()
-        self.harness = Harness(cast(BrokerQueries, self.queries))
-        self.harness.service._pending.verifier = self.coordinator
+        self.harness = Harness(cast(BrokerQueries, self.queries), self.coordinator)
         self.context = self.harness.context
 
 

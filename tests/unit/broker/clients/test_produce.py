@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 from tidemark.broker.clients import produce as produce_module
-from tidemark.broker.clients.pending_batches import PendingBatches
+from tidemark.broker.clients.pending_batches import PendingBatches, Verifier
 from tidemark.broker.clients.produce import ProduceService
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.core_driver import BrokerDriver
@@ -102,8 +102,15 @@ class FakeSession:
         return 5000
 
 
+class NoTransactions:
+    """The verifier of tests without pending batches."""
+
+    def verify(self, *_: object) -> NoReturn:
+        raise AssertionError("no batch is pending")
+
+
 class Harness:
-    def __init__(self, queries: BrokerQueries | None = None) -> None:
+    def __init__(self, queries: BrokerQueries | None = None, verifier: Verifier | None = None) -> None:
         self.clock = ManualClock(NOON_US // 1000)
         self.session = FakeSession(self.clock.now_ms() + 1000)
         self.held_since_ms: dict[TopicPartition, int] = {}
@@ -119,7 +126,7 @@ class Harness:
             Lease(self.clock, self.session, self.holds_epoch_since, lambda: True),
             self.clock,
             BrokerMetrics(metrics),
-            PendingBatches(self.core.queries if queries is None else queries),
+            PendingBatches(self.core.queries if queries is None else queries, verifier or NoTransactions()),
         )
         self.context = FakeContext()
         self.stream = asyncio.create_task(self.service.serve(self.context))
