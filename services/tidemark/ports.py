@@ -443,7 +443,7 @@ class MetadataStore(Protocol):
         """
 
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
-        """One multi guarded by absence: the topic node, /config/topics/<t> and the schemas below that; raises
+        """One multi guarded by absence: the topic node, /config/topics/<t> and the schemas below that. Raises
         TOPIC_ALREADY_EXISTS, or INVALID_SCHEMA for a schema that no node can hold."""
 
     async def add_schema(
@@ -451,8 +451,9 @@ class MetadataStore(Protocol):
     ) -> bool:
         """Create a version of the topic's schema, with `receipt`, in one multi that checks the topic and its settings.
 
-        Returns False if it wrote nothing: the topic, its settings or its schema changed since `topic` was read, the
-        controller has not initialised the topic yet, or the request was answered. Raises INVALID_SCHEMA.
+        Returns False if it wrote nothing. That is so if the topic, its settings or its schema changed since `topic` was
+        read, or the request was answered. It is also so if the controller has not initialised the topic yet. Raises
+        INVALID_SCHEMA.
         """
 
     async def request_topic_deletion(self, topic: str) -> None:

@@ -112,8 +112,8 @@ def _offset(value: Any) -> StreamOffset | None:
 class TidemarkListener(StreamingQueryListener):
     """Logs the progress of a session's queries, by topic, and keeps the last progress of each partition.
 
-    spark.streams.addListener(TidemarkListener()). Lines go to the logger tidemark.spark.progress: one for each topic
-    and micro-batch at INFO, with the partition of the largest lag; one for each partition at DEBUG.
+    spark.streams.addListener(TidemarkListener()). Lines go to the logger tidemark.spark.progress. At INFO there is one
+    for each topic and micro-batch, with the partition of the largest lag. At DEBUG there is one for each partition.
     """
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ class TidemarkDataSource(DataSource):
         table = self.table(schema)
         options = parse_options(self.options, typed=table is not None)
         # Only on request: PySpark (4.1 to 4.3) reuses the plan of a filtered query for a later query without a filter
-        # on the same DataFrame, so that rows would be missing silently.
+        # on the same DataFrame. Rows would then be missing silently.
         kind = TidemarkFilteringReader if options.push_down_filters and pushdown_is_on() else TidemarkReader
         return kind(options, schema, table)
 

@@ -2,7 +2,7 @@
 """Writers of format("tidemark"): one idempotent producer for each attempt of a task, with Arrow as input (rule P1).
 
 A task is done when all its rows are acknowledged. In a transaction (rule X16) its rows are pending until the driver
-commits the producers that the messages of the tasks name; rows of a failed attempt never count. Without a transaction
+commits the producers that the messages of the tasks name. Rows of a failed attempt never count. Without a transaction
 they stay in the topic: at least once.
 """
 

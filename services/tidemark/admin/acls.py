@@ -48,8 +48,8 @@ class AclAdministration:
         """Add and remove rules in one write; rules that are there, or not there, are passed over.
 
         Raises:
-            TidemarkError: INVALID_REQUEST for a rule in both lists, for a user that no caller can be, or too many;
-                REQUEST_TIMED_OUT if other requests kept changing the rules: nothing was changed.
+            TidemarkError: INVALID_REQUEST for a rule in both lists, for a user that no caller can be, or too many.
+                REQUEST_TIMED_OUT if other requests kept changing the rules; nothing was changed.
         """
         wanted, unwanted = set(add), set(remove)
         if len(add) + len(remove) > CHANGES_MAX:

@@ -168,9 +168,9 @@ class BrokerAdministration:
         """Drain brokers and deregister them; yields the plan, then updates; with `validate_only` only the plan.
 
         Raises:
-            TidemarkError: INVALID_REQUEST; UNKNOWN_BROKER for a broker that never registered;
-                INVALID_REPLICATION_FACTOR if too few brokers would be left; THROTTLE_TOO_LOW;
-                NO_REASSIGNMENT_IN_PROGRESS if another request adds one of the brokers again.
+            TidemarkError: INVALID_REQUEST; THROTTLE_TOO_LOW; UNKNOWN_BROKER for a broker that never registered.
+                INVALID_REPLICATION_FACTOR if too few brokers would be left. NO_REASSIGNMENT_IN_PROGRESS if another
+                request adds one of the brokers again.
         """
         _check_ids(brokers)
         snapshot = await self._read()

@@ -2,7 +2,7 @@
 """Claims of a restart: the admin service says yes to one broker at a time.
 
 Two brokers that ask at the same moment would both see that all replicas are in sync. A claim is written before the
-state of the partitions is read, so the second broker sees either the claim, or an ISR without the first broker.
+state of the partitions is read. So the second broker sees either the claim, or an ISR without the first broker.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def set_quotas(
 
     \b
     A quota holds at each broker by itself; of partition creations, at each admin service. Of several quotas of one kind
-    the first of these applies: user and client id; user and default client id; user; default user and client id;
-    default user and default client id; default user; client id; default client id.
+    the first in this order applies: user and client id; user and default client id; user. Then come: default user and
+    client id; default user and default client id; default user; client id; default client id.
 
     \b
     Examples:

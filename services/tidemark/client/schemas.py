@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SchemaGiven: TypeAlias = "str | Mapping[str, Any] | SchemaDraft | TopicSchema | pa.Schema | type"
 """A DDL such as "carrier STRING NOT NULL, delay INT, PRIMARY KEY (carrier)"; the mapping of a schema file
-(docs/schemas.md); a `pyarrow.Schema`; a dataclass or a pydantic model; a schema of another topic."""
+(docs/schemas.md); a `pyarrow.Schema`. Or a dataclass, a pydantic model, or a schema of another topic."""
 
 
 def draft_of(given: SchemaGiven) -> SchemaDraft:

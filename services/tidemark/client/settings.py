@@ -209,8 +209,8 @@ def consumer_settings(
         max_partition_bytes: soft limit of one partition in a fetch, and of its bytes read ahead.
         read_ahead_bytes: bytes read ahead above which the consumer sends no fetch; fetches in flight may exceed it.
         request_timeout_ms: timeout of a look-up with its retries; of a fetch, the time beyond its wait.
-        out_of_range: reaction when records were deleted before they were read: "fail" raises OFFSET_OUT_OF_RANGE,
-            "earliest" continues at the log start, "latest" at the end; both log the number of skipped offsets.
+        out_of_range: reaction when records were deleted before they were read. "fail" raises OFFSET_OUT_OF_RANGE,
+            "earliest" continues at the log start, "latest" at the end. The last two log the number of skipped offsets.
         rack: rack of this consumer, as in `broker.rack`: it reads from an in-sync replica there, if there is one; "":
             from the leader.
         client_id: a name of this client, for quotas and metrics of brokers, and shown when its group is described.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The identity of a request: a bearer token from the header or the login's cookie, or none where security is off.
 
-The token is handed on to the cluster, which decides on every call. The console stores no token: the cookie is in the
+The token is handed on to the cluster, which decides on every call. The console stores no token. The cookie is in the
 browser, and a client of the cluster keeps the token in memory while pages use it.
 """
 

@@ -79,8 +79,8 @@ class Credit(NamedTuple):
 class FollowerMessage:
     """One message of the stream from follower to leader; empty is a heartbeat.
 
-    `echo_ms` is `clock_ms` of the leader's last message before it, 0 for none: a time of the leader's clock after which
-    this message was sent (rule F2).
+    `echo_ms` is `clock_ms` of the leader's last message before it, 0 for none. This message was sent after that time of
+    the leader's clock (rule F2).
     """
 
     queries: tuple[EpochQuery, ...] = ()

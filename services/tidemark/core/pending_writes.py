@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keyed values that open transactions have written to a log, and that no marker has ended yet (rule X17). Pure.
 
-The state of a key is the last value in the order of the log among those that are not pending or aborted, as the cleaner
-keeps it. So a committed value counts only if no later value of its key was in force before its marker.
+The state of a key is the last of its values that are not pending or aborted, in the order of the log. The cleaner keeps
+the same value. So a committed value counts only if no later value of its key was in force before its marker.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 For each producer: its epoch, its last five batches, and its open transaction. The state follows the log: an append adds
 a batch (`observe`), truncation and failover rebuild the state from snapshot and log. A producer without a batch for the
-expiration time is removed when a new one is added, so memory is bounded by the producers of that time. A producer with
+expiration time is removed when a new one is added. So memory is bounded by the producers of that time. A producer with
 an open transaction stays.
 """
 
@@ -181,8 +181,8 @@ class ProducerStates:
     def observe(self, envelope: Envelope, now_ms: int = 0, marker: EndMarker | None = None) -> EndedTransaction | None:
         """Add a batch that the log holds, with its final base offset; batches without a producer are ignored.
 
-        A batch that is known already, or comes from an older epoch of its producer, changes nothing, so a log may
-        be replayed over a snapshot.
+        A batch that is known already, or comes from an older epoch of its producer, changes nothing. So a log may be
+        replayed over a snapshot.
 
         Args:
             envelope: of the batch.

@@ -174,7 +174,7 @@ class LocalCluster:
         """Start all processes and wait until every service is SERVING; after an error, none is left running.
 
         Raises:
-            TidemarkError: the directory or a port cannot be used; or a service ended or was not SERVING in time, with
+            TidemarkError: the directory or a port cannot be used. Or a service ended or was not SERVING in time, with
                 the end of its log.
         """
         assert self._zookeeper is None, "started already"

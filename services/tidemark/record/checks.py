@@ -132,8 +132,8 @@ def check_payload(batch: Batch) -> pa.RecordBatch | None:
     """`check_batch` without the envelope: the structure of the payload, and the values of an uncompressed one.
 
     Returns:
-        The fully validated rows of an uncompressed payload, zero copy; None for a compressed one, which only
-        consumers decompress, and for a typed one, which `record.typed.batch.check_typed` checks with its schema.
+        The fully validated rows of an uncompressed payload, zero copy. None for a compressed one, which only consumers
+        decompress. None also for a typed one, which `record.typed.batch.check_typed` checks with its schema.
     """
     envelope = batch.envelope
     if envelope.is_typed:

@@ -170,8 +170,8 @@ def parse_envelope(data: bytes | memoryview, offset: int = 0, *, left_bytes: int
         left_bytes: bytes from there on, if `data` has only the first of them; None: `data` has all.
 
     Raises:
-        TidemarkError: INVALID_BATCH when fewer than 64 bytes are left, or batch_length is below 64, not a multiple of
-            8, or more than the remaining bytes.
+        TidemarkError: INVALID_BATCH when fewer than 64 bytes are left. Also if batch_length is below 64, not a multiple
+            of 8, or more than the remaining bytes.
     """
     given_bytes = len(data) - offset
     if offset < 0 or given_bytes < ENVELOPE_BYTES:

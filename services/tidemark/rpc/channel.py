@@ -28,10 +28,10 @@ LIMITS: tuple[tuple[str, int], ...] = (
 )
 WINDOW: tuple[tuple[str, int], ...] = (("grpc.http2.lookahead_bytes", 4 << 20),)
 """Bytes that a receiver lets its peer send ahead. gRPC starts with 64 KiB and grows slowly: a batch would be sent in
-pieces, each waiting for the window (measured: four times the throughput of 1 MiB fetches)."""
+pieces, each waiting for the window. Measured: four times the throughput of 1 MiB fetches."""
 _CONNECT_MS: int = 2_500
 """Time limit of a connection attempt with HTTP/2's first frame, despite gRPC's name for it. A smaller value than a
-network round trip, or than a delay on a busy machine, would fail every call to a healthy server: on two cores with a
+network round trip, or than a delay on a busy machine, would fail every call to a healthy server. On two cores with a
 load of 60, the first frame of a local server takes up to 0.6 s."""
 _RESOLVE_AGAIN_MS: int = 1_000
 """A name may resolve to another address after a restart of its server, as for a pod. gRPC's default of 30 s between two

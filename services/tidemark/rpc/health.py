@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC health service. The servicer of grpc_health writes to a watcher while its lock is held, so that a watcher
-that reads nothing stops each change of the state, and with the state the shutdown."""
+"""The gRPC health service. The servicer of grpc_health writes to a watcher while its lock is held. So a watcher that
+reads nothing stops each change of the state, and with the state the shutdown."""
 
 from __future__ import annotations
 

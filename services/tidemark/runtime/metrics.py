@@ -191,8 +191,8 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _make_room(self, host: str) -> bool:
-        """End a connection of the address with the most: the one that has waited longest, or one that wants an answer
-        if this address has more than `host`."""
+        """End a connection of the address with the most. It is the one that has waited longest, or one that wants an
+        answer if this address has more than `host`."""
         all_of = Counts(one.host for one in self._scrapers.values())
         resting = [one for one in self._scrapers.values() if one.rests_since_s is not None]
         if resting:

@@ -146,8 +146,8 @@ class StallMeter:
 
     Attributes:
         lateness: delay of the timer.
-        busy: upper bound of this process's CPU time in that delay; the rest belongs to the machine, which ran
-            other processes or had stopped this one.
+        busy: upper bound of this process's CPU time in that delay. The machine ran other processes, or had stopped this
+            one, in the remaining time.
         collections: pauses for garbage collection.
         due_s: when the timer is due next, by the loop's clock.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Closes the znodes of a running cluster to all but its services, or opens them again.
 
-Order: the root's ACL first, since services create znodes as their root is; a pause until every session has looked at
-the root (`access.CHECK_S`); then passes over the tree until one changes nothing. Each step can be repeated: after an
+Order: the root's ACL first, since services create znodes as their root is. Then a pause until every session has looked
+at the root (`access.CHECK_S`); then passes over the tree until one changes nothing. Each step can be repeated: after an
 interruption, the same command completes the tree. Values and versions of znodes do not change.
 """
 

@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 async def make_up(
     session: Session, broker_id: BrokerId, found: NodeRead | None, old: BrokerRegistration | None
 ) -> bool:
-    """Create a missing znode before a registration, which then gets an epoch above every epoch that a partition or
-    `old` names; entries from before that registration are void.
+    """Create a missing znode before a registration. The registration then gets an epoch above every epoch that a
+    partition or `old` names; entries from before that registration are void.
 
     Returns:
         Whether a znode was missing, so that the caller must read again.

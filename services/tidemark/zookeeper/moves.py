@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/admin/reassign_partitions: requests of the admin service or by hand, and their removal by the controller (rule
-M1); and topic znodes, in which the controller keeps the progress of a reassignment."""
+"""/admin/reassign_partitions: requests of the admin service or by hand, and their removal by the controller (rule M1).
+Also topic znodes, in which the controller keeps the progress of a reassignment."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def _of_topics(topics: Sequence[str]) -> list[str]:
 
 
 def _with_deleted(topics: Sequence[str], nodes: Sequence[NodeRead | None]) -> set[str]:
-    """Topics with deleted partition znodes (by a partition removal or by hand), or with a znode restored by hand: a
+    """Topics with deleted partition znodes (by a partition removal or by hand), or with a znode restored by hand. A
     partition without znodes there need not be new.
 
     A znode's cversion counts created and deleted children; one multi creates a topic and its config.
@@ -189,7 +189,7 @@ def _claims_to_be_first(write: StateWrite) -> bool:
 
 async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
     """Conditional writes that also check the incarnation and the registrations of joining brokers (rules R8, R9), many
-    in a multi; one result for each, in order."""
+    in a multi. There is one result for each, in order."""
     assert all(write.expected_version >= 0 for write in writes), "a leader changes an ISR, it never creates one"
     items = [
         (

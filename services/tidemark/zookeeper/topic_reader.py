@@ -135,8 +135,8 @@ class TopicReader:
     async def _watch_changed(
         self, nodes: Mapping[str, Nodes], watch: Watch, versions: dict[str, Sequence[str]]
     ) -> dict[str, Nodes]:
-        """Read and watch the topics that have no watch yet, or a watch on older data; of typed ones also the names of
-        the versions, which go into `versions`."""
+        """Read and watch the topics that have no watch yet, or a watch on older data. Of typed ones also read the names
+        of the versions, which go into `versions`."""
         watched = self._watched
         changed = [name for name, both in nodes.items() if None in both or watched.get(name) != _version(both)]
         found: dict[str, Nodes] = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of transactional writes, and the transactional id of each write. Pure.
 
-The id of a streaming query is made of Spark's id of the query, which its checkpoint holds: a restarted query has the
-same id, and a query with a new checkpoint has another one. Each batch write has an id of its own, unless the job
-names an application and a version for it, by the option names that Delta Lake uses.
+The id of a streaming query is made of Spark's id of the query, which its checkpoint holds. A restarted query has the
+same id, and a query with a new checkpoint has another one. Each batch write has an id of its own, unless the job names
+an application and a version for it. The option names are those that Delta Lake uses.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeleteRecords: deletes the records at the front of a partition (rule L1).
 
-The leader moves its log start offset, never past the high watermark. It answers when every follower that fetches from
-it or is in sync has moved its own; the answer names the followers that have not in time. Log start offsets are
-checkpointed like high watermarks. If every in-sync replica that the answer does not name is killed before its
-checkpoint, or its disk fails, records may come back.
+The leader moves its log start offset, never past the high watermark. The leader answers when every follower that
+fetches from it or is in sync has moved its own log start. The answer names the followers that have not in time. Log
+start offsets are checkpointed like high watermarks. If every in-sync replica that the answer does not name is killed
+before its checkpoint, or its disk fails, records may come back.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class DeleteRecords:
         """Delete, and wait for the followers.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE beyond the high watermark, INVALID_REQUEST below -1, for a negative wait
-                and for an internal topic, NOT_LEADER, UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, OFFSET_NOT_AVAILABLE while
-                a new leader may not state its high watermark (rule E6).
+            TidemarkError: NOT_LEADER, UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH. OFFSET_OUT_OF_RANGE beyond the high
+                watermark. INVALID_REQUEST below -1, for a negative wait and for an internal topic. OFFSET_NOT_AVAILABLE
+                while a new leader may not state its high watermark (rule E6).
         """
         check_wait(request.timeout_ms, "timeout_ms")
         partition = TopicPartition(request.topic, request.partition)

@@ -47,11 +47,11 @@ from tidemark.v1 import record_pb2
 
 _WAIT_MS_MAX: Final = 30_000
 _FOLLOWER_CHECK_S: Final = 1.0
-"""Interval in which a fetch at a follower checks that the follower is in contact with its leader; no event wakes the
+"""Interval in which a fetch at a follower checks that the follower is in contact with its leader. No event wakes the
 fetch when contact is lost (rule K1)."""
 FETCH_QUOTAS: Final = (QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
 HOLD_S: Final = 1.0
-"""A single call of a caller over a quota is held up so long, a fetch also for its own wait: it may have a short
+"""A single call of a caller over a quota is held up so long, a fetch also for its own wait. The call may have a short
 deadline."""
 _RESPONSE_BYTES_MAX: Final = 7 << 20
 """A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""

@@ -49,7 +49,7 @@ class PendingBatches:
             new = [one for one in sorted(producers) if self._queries.needs_verification(event.partition, *one)]
         except TidemarkError as error:
             # Not left to the leader's check: behind another request of its stream this one can wait until this broker
-            # leads, and would then be appended without a verification.
+            # leads. It would then be appended without a verification.
             return [_refused(error)]
         view = self._queries.replica(event.partition)
         if view is None or not new:

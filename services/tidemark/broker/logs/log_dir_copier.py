@@ -161,7 +161,7 @@ class DirCopier:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def stop(self) -> None:
-        """Wait until the ended moves and the thread are done, for a limited time: an append thread that has ended by an
+        """Wait until the ended moves and the thread are done, for a limited time. An append thread that has ended by an
         error never reaches a pause."""
         tasks = [*self._ending, *([self._task] if self._task is not None else [])]
         if tasks:

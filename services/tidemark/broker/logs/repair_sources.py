@@ -2,7 +2,7 @@
 """The other replicas of a damaged log, as sources of its batches (rule T6).
 
 A batch is the same on every replica that has a batch of the same leader epoch at the same offset. So a batch of any
-replica may replace a damaged one, if its leader epoch is the one in the leader epoch cache of the damaged replica.
+replica may replace a damaged one. Its leader epoch must be the one in the leader epoch cache of the damaged replica.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Lease:
 
     Args:
         holds_epoch_since: whether every replica that can be elected cleanly in a partition was in this leader epoch
-            after that time; the leader then serves the partition while ZooKeeper is unavailable (rule F2).
+            after that time. The leader then serves the partition while ZooKeeper is unavailable (rule F2).
         leads_in_session: whether the current leaderships belong to the current session. The lease of a new session does
             not cover leaderships of the previous one; a busy event loop may end these a moment later.
     """

@@ -2,7 +2,7 @@
 """Worker processes of a benchmark, each with one producer or one consumer.
 
 A barrier starts all workers together, so every consumer reads before the first record is sent. The latency of a record
-counts from the time at which the record was due, so the delay of a busy process is part of the latency.
+counts from the time at which the record was due. So the delay of a busy process is part of the latency.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ def consume(options: ConsumeOptions) -> None:
     \b
     Exit status 1 if --timeout ends the command before --count. The extension of --file tells its format: .json, .jsonl,
     .ndjson, .csv or .parquet. CSV and Parquet have the columns partition, offset, timestamp, key and value; Parquet
-    also has headers. If records go to a file or a pipe, a line on the terminal shows their number and rate, and the
-    number of committed records left to read.
+    also has headers. If records go to a file or a pipe, a line on the terminal shows their number and rate. The line
+    also shows the number of committed records left to read.
 
     \b
     A row of a topic with a schema is a JSON object in text, and in the value of JSON. CSV and Parquet have the topic's

@@ -21,8 +21,8 @@ _RETRY_S: Final = 0.1
 class TopicReader:
     """Reads from `start` on, with each poll; a context manager. Raises UNKNOWN_TOPIC.
 
-    The reader waits for an offset that a partition has not reached yet, and for the next record if all records are
-    older than a timestamp. With `until_end` no record is read that is committed later than now.
+    The reader waits for an offset that a partition has not reached yet. If all records are older than a timestamp, it
+    waits for the next record. With `until_end` no record is read that is committed later than now.
     """
 
     def __init__(self, bootstrap: str, options: ConsumeOptions, start: Start) -> None:
@@ -66,8 +66,8 @@ class TopicReader:
         """The next committed records; waits up to `timeout_s` for the first.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE if records at a position were deleted, UNKNOWN_TOPIC_ID if the topic
-                was recreated, REQUEST_TIMED_OUT if a partition has no leader for a long time.
+            TidemarkError: OFFSET_OUT_OF_RANGE if records at a position were deleted. UNKNOWN_TOPIC_ID if the topic was
+                recreated. REQUEST_TIMED_OUT if a partition has no leader for a long time.
         """
         until_s = time.monotonic() + timeout_s
         while True:

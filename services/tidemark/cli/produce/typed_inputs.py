@@ -168,7 +168,7 @@ class TypedInput:
 
         Raises:
             TidemarkError: SCHEMA_MISMATCH for a row that does not fit, after the rows before it, and for a column that
-                the topic lacks; INVALID_REQUEST for text that is not CSV.
+                the topic lacks. INVALID_REQUEST for text that is not CSV.
         """
         csv.field_size_limit(LINE_BYTES_MAX)
         chunks = _csv_chunks(file, delimiter)
@@ -258,7 +258,7 @@ class TypedInput:
 
         Raises:
             TidemarkError: SCHEMA_MISMATCH for a row that does not fit, after the rows before it, and for a column of
-                another type; INVALID_REQUEST for a file that is not Parquet.
+                another type. INVALID_REQUEST for a file that is not Parquet.
         """
         number = 1
         for batch in parquet_batches(file):

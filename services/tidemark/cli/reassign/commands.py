@@ -247,8 +247,8 @@ def verify(file: FileArgument, cluster: Cluster) -> None:
     all are equal, else 1.
 
     \b
-    State of a replica with a named log directory: there, copying (with the progress), elsewhere (with the reason, if it
-    is known), or unknown, if its broker does not answer.
+    A replica with a named log directory is there, copying (with the progress), or elsewhere (with the reason, if it is
+    known). Its state is unknown if its broker does not answer.
 
     \b
     Examples:

@@ -204,9 +204,9 @@ def add_partitions(
     """Add partitions to a topic until it has TOTAL, and wait until each has a leader.
 
     \b
-    The new partitions are empty; their replicas are placed as for a new topic. A later record may go to another
-    partition than an earlier record with the same key, since the partition of a key depends on the number of
-    partitions. The command is idempotent.
+    The new partitions are empty; their replicas are placed as for a new topic. The partition of a key depends on the
+    number of partitions. So a later record may go to another partition than an earlier record with the same key. The
+    command is idempotent.
 
     \b
     Examples:

@@ -245,7 +245,7 @@ class Consumer(Lifecycle):
             topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
             on_assigned: awaited with assigned partitions, before their first record is returned.
             on_revoked: awaited with revoked partitions, after the application has processed the records returned of
-                them, and before their offsets are committed and another member reads on.
+                them. Their offsets are committed, and another member reads on, after that.
             on_lost: awaited with partitions that other members may read already, because the group evicted this member.
 
         Raises:

@@ -213,7 +213,7 @@ class Producer(Lifecycle):
                 mapping, a dataclass or a model, whose fields are the columns.
             key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
                 order. A row of a topic with a schema has its key in its columns. The value None deletes a row of such a
-                topic, if it is compacted: key is a mapping of the key columns then, or the value of the only one.
+                topic, if it is compacted. `key` is then a mapping of the key columns, or the value of the only one.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
                 time that of the row counts.
@@ -371,7 +371,7 @@ class Producer(Lifecycle):
 
         Raises:
             TidemarkError: INVALID_PAYLOAD if `table` is not a table, or a named column is missing or cannot be
-                converted; SCHEMA_MISMATCH with topic, version, column and row; UNKNOWN_TOPIC, UNKNOWN_PARTITION;
+                converted. SCHEMA_MISMATCH with topic, version, column and row. UNKNOWN_TOPIC, UNKNOWN_PARTITION.
                 REQUEST_TIMED_OUT if the buffer stayed full.
             TypeError: `partition` or a name has a wrong type.
 

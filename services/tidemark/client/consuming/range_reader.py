@@ -229,8 +229,8 @@ class RangeReader:
             passed: called with the offset behind rows that were yielded, once the caller asks for more.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted; UNKNOWN_TOPIC_ID if the topic or partition was
-                recreated; LOG_TRUNCATED after an unclean election; REQUEST_TIMED_OUT at the deadline; CORRUPT_BATCH if
+            TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted. UNKNOWN_TOPIC_ID if the topic or partition was
+                recreated. LOG_TRUNCATED after an unclean election. REQUEST_TIMED_OUT at the deadline. CORRUPT_BATCH if
                 no replica has a good copy of a batch.
         """
 
@@ -285,8 +285,9 @@ class RangeReader:
     ) -> list[Fetched | None]:
         """Return the first batches of each range, with one fetch to each leader and without retries.
 
-        None stands for a range that `read` must fetch itself: after a refusal, if the response has no room for it, and
-        for a reader with a rack. `fetch_bytes` is the soft limit of a response, `column_ids` those of `BatchRows`.
+        None stands for a range that `read` must fetch itself. This happens after a refusal, if the response has no room
+        for the range, and for a reader with a rack. `fetch_bytes` is the soft limit of a response, `column_ids` those
+        of `BatchRows`.
         """
         found: list[Fetched | None] = [None] * len(ranges)
         if self._nearest.rack:

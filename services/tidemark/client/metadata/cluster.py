@@ -2,7 +2,8 @@
 """One client's metadata of the cluster, and its channels to brokers (rule K2).
 
 Updates are merged by zxids and epochs, so their order does not matter. They arrive on a metadata stream from one
-broker, preferably not the one that this client uses most: if that broker fails, the stream still reports new leaders.
+broker, preferably not the one that this client uses most. If the client's main broker fails, the stream still reports
+new leaders.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ class Cluster:
         """Find a broker that answers.
 
         Raises:
-            TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address; at once INVALID_CONFIG if every address
-                answers, and none is a broker, or AUTHENTICATION_FAILED if each of them refuses the token.
+            TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address. At once: INVALID_CONFIG if every
+                address answers, and none is a broker; AUTHENTICATION_FAILED if each of them refuses the token.
         """
         deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
         backoff = Backoff()

@@ -73,7 +73,7 @@ class Resolved(NamedTuple):
 class PartitionQueue:
     """Decides which batch is sent next; used on the client's event loop only.
 
-    Invariant: `_in_flight` followed by `_ready` is the order in which the records were added; sequences rise along it
+    Invariant: `_in_flight` followed by `_ready` is the order in which the records were added. Sequences rise along it
     without a gap from the oldest batch that has one.
 
     Attributes:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares batches of two replicas (LOG-MATCH, rule L1). Pure.
 
-Above the clean offsets of both replicas their batches must be equal in every byte: equal bytes, or equal envelopes
-with CRCs that the brokers have checked. Below, and for batches that a cleaner wrote, a record that both replicas retain
-must be equal, and a batch that both retain must have the same last offset, leader epoch and producer. Of typed batches
-whose schema version is not known here, only offsets and timestamps of the records are compared.
+Above the clean offsets of both replicas their batches must be equal in every byte. Either the bytes are equal, or the
+envelopes are, with CRCs that the brokers have checked. Below, and for batches that a cleaner wrote, a record that both
+replicas retain must be equal. A batch that both retain must have the same last offset, leader epoch and producer. Of
+typed batches whose schema version is not known here, only offsets and timestamps of the records are compared.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class Producer(SyncClient[AsyncProducer]):
                 mapping, a dataclass or a model, whose fields are the columns.
             key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
                 order. A row of a topic with a schema has its key in its columns. The value None deletes a row of such a
-                topic, if it is compacted: key is a mapping of the key columns then, or the value of the only one.
+                topic, if it is compacted. `key` is then a mapping of the key columns, or the value of the only one.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
                 time that of the row counts.
@@ -353,7 +353,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
             on_assigned: called with assigned partitions, before their first record is returned.
             on_revoked: called with revoked partitions, after the application has processed the records returned of
-                them, and before their offsets are committed and another member reads on.
+                them. Their offsets are committed, and another member reads on, after that.
             on_lost: called with partitions that other members may read already, because the group evicted this member.
 
         Raises:

@@ -110,8 +110,8 @@ def archive_topic(
         The number of rows that were archived.
 
     Raises:
-        TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE; INVALID_REQUEST: no schema, the archive is of another topic,
-            or another run writes it; OFFSET_OUT_OF_RANGE: retention deleted rows before they were archived.
+        TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE. INVALID_REQUEST: no schema, the archive is of another topic,
+            or another run writes it. OFFSET_OUT_OF_RANGE: retention deleted rows before they were archived.
     """
     archive = Archive(root)
     with archive.lease():

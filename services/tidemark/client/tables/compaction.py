@@ -85,8 +85,9 @@ def compact_archive(
 
     Raises:
         ImportError: there is an Iceberg table, and pyiceberg is not installed.
-        TidemarkError: INVALID_REQUEST: there is no archive, another compaction runs, a file is damaged, the catalog
-            lacks the Iceberg table, or other runs keep changing the table; and those of the catalog.
+        TidemarkError: INVALID_REQUEST: there is no archive, another compaction runs, a file is damaged, or the catalog
+            lacks the Iceberg table. Also INVALID_REQUEST: other runs keep changing the table. Errors of the catalog are
+            raised, too.
     """
     archive = Archive(root)
     if not archive.files():

@@ -54,8 +54,8 @@ def publish(archive: Archive, table: str, catalog: Mapping[str, str] | None = No
     Raises:
         ImportError: pyiceberg is not installed.
         TidemarkError: INVALID_REQUEST: the table is of another topic, other runs keep changing it, its snapshots are
-            gone, or a compaction runs while the table is new; INCOMPATIBLE_SCHEMA: Iceberg has no such change of a
-            column; and those of `opened_catalog`.
+            gone, or a compaction runs while the table is new. INCOMPATIBLE_SCHEMA: Iceberg has no such change of a
+            column. Errors of `opened_catalog` are raised, too.
     """
     with opened_catalog(archive.root, catalog) as opened:
         files = _files(archive)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds of partition, offset and time that a Polars predicate states, so that a scan fetches less.
 
-Polars' JSON of an expression has no fixed format. A part that is not understood gives no bound, and Polars applies the
+Polars' JSON of an expression has no fixed format. A part that is not understood gives no bound. Polars applies the
 whole predicate to the rows anyway: so the bounds may be too wide, never too narrow.
 """
 

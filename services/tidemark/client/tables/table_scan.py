@@ -70,8 +70,8 @@ class TableScan:
         columns_only: look up the columns, and no row: `batches` yields none.
 
     Raises:
-        TidemarkError: UNKNOWN_TOPIC; UNKNOWN_PARTITION; INVALID_REQUEST: the topic has no schema, a place is none, or
-            the archive is of another topic; OFFSET_OUT_OF_RANGE: rows between archive and log are missing.
+        TidemarkError: UNKNOWN_TOPIC; UNKNOWN_PARTITION. INVALID_REQUEST: the topic has no schema, a place is none, or
+            the archive is of another topic. OFFSET_OUT_OF_RANGE: rows between archive and log are missing.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ def read_table(
         history: directory of an archive of the topic, from `archive_topic`: archived rows come from there, the others
             from brokers, each once. "earliest" is then the first archived row.
         version: of the schema: rows of every other version become rows of this one; None: the newest.
-        options: deadline_s (seconds for one request with its retries, 30), tls, token_file; isolation_level:
+        options: deadline_s (seconds for one request with its retries, 30), tls, token_file. isolation_level:
             "read_committed" (up to the last stable offset, without rows of aborted transactions) or "read_uncommitted".
 
     Raises:

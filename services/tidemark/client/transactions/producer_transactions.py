@@ -98,9 +98,9 @@ class ProducerTransactions:
         """Wait for the outcomes of all records, and commit; a failed record aborts the transaction.
 
         Raises:
-            TidemarkError: TRANSACTION_ABORTABLE if the transaction was aborted, and another one may succeed;
-                REQUEST_TIMED_OUT, with {"in_doubt": "True"}, if the outcome is not known: a repeated call tells;
-                PRODUCER_FENCED; INVALID_TXN_STATE without an open transaction. Otherwise the error of the first failed
+            TidemarkError: PRODUCER_FENCED. TRANSACTION_ABORTABLE if the transaction was aborted, and another one may
+                succeed. REQUEST_TIMED_OUT, with {"in_doubt": "True"}, if the outcome is not known: a repeated call
+                returns it. INVALID_TXN_STATE without an open transaction. Otherwise the error of the first failed
                 record: the transaction was aborted, and another one would fail, too.
         """
         if self.phase is Phase.OPEN:

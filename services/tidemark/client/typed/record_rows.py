@@ -2,8 +2,8 @@
 """Records of a typed topic, one by one: checked when they are sent, built into columns a batch at a time.
 
 A record costs a look-up of its values and one call of a function that is generated for their types. All integers of a
-record are checked by one call, and all its texts: `struct` refuses an integer out of range, UTF-8 refuses half a
-surrogate pair. Only a record that these refuse is checked column by column, for its error.
+record are checked by one call, and all its texts by another. `struct` refuses an integer out of range, UTF-8 refuses
+half a surrogate pair. Only a record that these refuse is checked column by column, for its error.
 """
 
 from __future__ import annotations

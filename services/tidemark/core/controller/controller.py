@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The active controller as a state machine (rules C1-C7, Z2, E5): one queue, one writer.
 
-Level-triggered: an event updates the state and marks the partitions that it concerns as dirty; `decide` then compares
+Level-triggered: an event updates the state and marks the partitions that it concerns as dirty. `decide` then compares
 each dirty partition with what its node should be. At most one write of a partition is in flight; later changes are
 decided when that write is answered. Commands gather by broker and carry only what has been written.
 """

@@ -6,7 +6,7 @@ no trusted replica is left, and the topic or an operator allows an unclean elect
 
 Level-triggered: `decide` is called whenever a partition may have changed. It comes after the write that left the
 partition without a leader, so in that leader epoch no log grows. The longest log has the highest (leader epoch of the
-last record, log end offset): it holds every record that another log can show to be committed in this lineage.
+last record, log end offset). It holds every record that another log can show to be committed in this lineage.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ class InFlightCommand:
     """One kind of command to one broker.
 
     Attributes:
-        request_id: of the command in flight; None: there is none. Invariant: at most one command of a kind is in
-            flight to a broker, so commands of a kind are acknowledged in the order in which they were sent.
+        request_id: of the command in flight; None: there is none. Invariant: at most one command of a kind is in flight
+            to a broker. So commands of a kind are acknowledged in the order in which they were sent.
         retry_at_ms: the next command is not sent before this time; 0: at any time.
         failures: in a row; 0 after a success.
     """

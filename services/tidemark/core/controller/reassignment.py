@@ -229,8 +229,8 @@ class Reassignment:
     def is_in_sync(self, state: LeaderAndIsr) -> bool:
         """Step 4 is over: all of RAR are in sync.
 
-        To revert, step 7 must drop no replica that the partition needs: min_isr of OAR are in sync, or no other replica
-        is in the ISR or the ELR.
+        To revert, step 7 must drop no replica that the partition needs. That holds if min_isr of OAR are in sync, or no
+        other replica is in the ISR or the ELR.
         """
         if state.leader == NO_LEADER:
             return False

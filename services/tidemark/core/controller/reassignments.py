@@ -368,7 +368,7 @@ def name_log_dirs(
     """Commands name the log directories of this entry from now on; None: they name none, and none need be sent.
 
     Every LeaderAndIsr to a broker names the log directory of its replica. The broker creates a new replica there, and
-    moves an existing one there (rules M1, M3). The entry leaves its node once each of these brokers has acknowledged; a
+    moves an existing one there (rules M1, M3). The entry leaves its node once each of these brokers has acknowledged. A
     copy from one log directory to another continues on its broker without the controller.
     """
     named = {} if entry is None or entry.cancel else named_log_dirs(entry)

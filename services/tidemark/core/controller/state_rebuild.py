@@ -108,7 +108,7 @@ def _without_leader(
     states: Sequence[LeaderAndIsr],
 ) -> LeaderAndIsr | str:
     """In a leader epoch without a leader only the controller changes the node, and it sends each change to the
-    replicas: the last one sent is the content."""
+    replicas. The last one sent is the content."""
     newest = states[0].leader_epoch
     if len(set(states)) > 1:
         return f"the replicas know different states of leader epoch {newest}"

@@ -55,9 +55,9 @@ class _Step(NamedTuple):
 class Loads:
     """An assignment in progress. Members are named by their index.
 
-    Balanced: no chain of moves, each to a member that subscribes to the topic, takes a partition from a member to one
-    with at least two fewer. Then no assignment has a smaller sum of squared loads (Harvey et al., Semi-Matchings for
-    Bipartite Graphs); with equal subscriptions loads differ by at most one.
+    Balanced: no chain of moves takes a partition from a member to one with at least two fewer. Each move of a chain is
+    to a member that subscribes to the topic. Then no assignment has a smaller sum of squared loads (Harvey et al.,
+    Semi-Matchings for Bipartite Graphs). With equal subscriptions loads differ by at most one.
 
     Args:
         subscribers: by topic, the indexes of its subscribers.

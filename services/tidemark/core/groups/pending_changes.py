@@ -20,7 +20,7 @@ class PendingChanges:
     """The changes of one request. A request that is refused changes nothing.
 
     A coordinator may find only the first of the records after a failure, and then goes on from there. So an epoch comes
-    before the values that depend on it, a revocation before the assignment, and of a member its current assignment is
+    before the values that depend on it, and a revocation before the assignment. Of a member its current assignment is
     deleted first.
 
     Attributes:

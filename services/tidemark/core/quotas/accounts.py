@@ -2,7 +2,7 @@
 """The use of quotas: one account for each quota and for each group of callers that shares it.
 
 Bounded: callers choose their client ids, so there may be any number of them. Callers beyond the limit share one account
-for each kind of quota. Those whose quota is of a user share one account for each user: a user cannot choose another
+for each kind of quota. Those whose quota is of a user share one account for each user. A user cannot choose another
 name, and must not pay for the client ids of others.
 """
 

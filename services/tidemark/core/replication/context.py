@@ -74,8 +74,8 @@ class BrokerContext:
         isr_answers_due: partitions with a `WriteIsr` or `ReadIsr` that is not answered. Invariant: one request at a
             time per partition, even across leaderships, so that no answer is taken for another request's (rule R9).
         watched: leaderships to check for lag: some follower is not provably in sync, or records were appended since.
-            Invariant: every leadership with a member that may lag, or with an attached follower that may join, is here
-            unless it only awaits an answer about its ISR; the others cost nothing (rule R6). Changes in `watch`.
+            Invariant: every leadership with a member that may lag, or with an attached follower that may join, is here.
+            One that only awaits an answer about its ISR is not; the others cost nothing (rule R6). Changes in `watch`.
         paused: followers that retry after a pause.
         throttles: the limits named by reassignments of partitions led here (rule M2).
         leader_contacts: by leader, its contact on the present stream.

@@ -49,8 +49,8 @@ class CloseLog:
 class AppendToLog:
     """Append; answered by `LogAppended` or `LogFailed`.
 
-    With `stamp` (a leader's append) the first batch gets `base_offset`, the next ones follow, all get
-    `leader_epoch`; without it (a follower's) the batches carry their offsets and epochs already.
+    With `stamp` (a leader's append) the first batch gets `base_offset`, the next ones follow, all get `leader_epoch`.
+    Without it (a follower's) the batches carry their offsets and epochs already.
     """
 
     partition: TopicPartition
@@ -215,8 +215,8 @@ class ReadForFollower:
 
 @dataclass(frozen=True, slots=True)
 class WriteIsr:
-    """One conditional multi (rule R9): set the node at `expected_version`, check the incarnation's node and
-    `/brokers/epochs/<id>` of every broker in `joining`; answered by `IsrWritten` or `IsrWriteFailed`."""
+    """One conditional multi (rule R9), answered by `IsrWritten` or `IsrWriteFailed`. It sets the node at
+    `expected_version`, and checks the incarnation's node and `/brokers/epochs/<id>` of every broker in `joining`."""
 
     partition: TopicPartition
     identity: ReplicaIdentity

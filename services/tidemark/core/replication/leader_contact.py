@@ -18,7 +18,7 @@ class LeaderContact:
 
     Attributes:
         sent_ms: send time of the latest message by this broker's clock, too late by at most the delay of the fastest
-            message; None before the first message.
+            message. None before the first message.
         _clock_difference_ms: this broker's clock less the leader's, too large by at most the delay of the fastest
             message. Invariant: falls with a faster message, else grows by `_DRIFT` only.
         _heard_ms: arrival time of the latest message.

@@ -84,8 +84,8 @@ class BrokerQueries:
 
         Raises:
             TidemarkError: NOT_LEADER (metadata leader, leader_epoch), UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH,
-                UNKNOWN_LEADER_EPOCH, OFFSET_OUT_OF_RANGE below the log start, LOG_TRUNCATED above the log end or
-                if the caller's log diverges from the leader's.
+                UNKNOWN_LEADER_EPOCH. OFFSET_OUT_OF_RANGE below the log start. LOG_TRUNCATED above the log end or if the
+                caller's log diverges from the leader's.
         """
         replica = self._replica(partition)
         leader = replica.led_in(topic_id, incarnation, current_leader_epoch)
@@ -145,8 +145,8 @@ class BrokerQueries:
             committed_only: as in `readable`; a follower that does not know its last stable offset refuses.
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH; NOT_LEADER if this broker does
-                not follow, or serves no reads as a follower; OFFSET_NOT_AVAILABLE if the consumer must ask the leader;
+            TidemarkError: UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH. NOT_LEADER if this broker does
+                not follow, or serves no reads as a follower. OFFSET_NOT_AVAILABLE if the consumer must ask the leader.
                 LOG_TRUNCATED if the consumer's log diverges from this one.
         """
         ctx, replica = self._ctx, self._replica(partition)
@@ -310,7 +310,7 @@ class BrokerQueries:
 
         Raises:
             TidemarkError: OFFSET_NOT_AVAILABLE (retry) until the replica has an open, quiet log in that leader epoch,
-                and as a leader has committed all of it; FENCED_LEADER_EPOCH after that epoch; UNKNOWN_TOPIC_ID;
+                and as a leader has committed all of it. FENCED_LEADER_EPOCH after that epoch. UNKNOWN_TOPIC_ID;
                 STORAGE_ERROR.
         """
         replica = self._replicas.get(question.partition)

@@ -82,7 +82,7 @@ def next_version(current: TopicSchema, draft: SchemaDraft, compatibility: Compat
         compatibility: of the topic.
 
     Raises:
-        TidemarkError: INVALID_SCHEMA for a draft that no topic can have, or a rename without its column;
+        TidemarkError: INVALID_SCHEMA for a draft that no topic can have, or a rename without its column.
             INCOMPATIBLE_SCHEMA, with both versions, the column and the rule, for a change that the policy forbids.
     """
     check_draft(draft)

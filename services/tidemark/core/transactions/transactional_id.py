@@ -2,7 +2,7 @@
 """One transactional id in memory. Every change goes through its methods, which return the records to write.
 
 A coordinator may find only the first of these records after a failure. So a transaction's begin comes before its pages,
-its completion before the tombstones of its pages, and the tombstones of an id's pages before that of the id.
+and its completion before the tombstones of its pages. The tombstones of an id's pages come before that of the id.
 """
 
 from __future__ import annotations

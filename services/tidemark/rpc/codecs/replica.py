@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 RELEASED_MAX: Final = 32_768
 """Released handles that are still known. Messages in flight may name them, even when a leader of tens of thousands of
-partitions is replaced; and a follower of an earlier version reuses its handles."""
+partitions is replaced. A follower of an earlier version reuses its handles."""
 HANDLES_MAX: Final = 200_000
 """Limit for one stream, far above the number of partitions of a broker."""
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Enforces quotas on the callers of one process: counts their use, states their waits, and holds them up.
 
-Services of the cluster have no quotas. The answer to a caller over its quota states how long to
-wait; the next call of a caller that does not wait is delayed as long.
+Services of the cluster have no quotas. The answer to a caller over its quota states how long to wait. If the caller
+does not wait, its next call is delayed as long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Channels that follow changed TLS files.
 
-A channel of gRPC keeps its first credentials. `RotatingChannel` therefore makes another channel after a change: new
+A channel of gRPC keeps its first credentials. `RotatingChannel` therefore makes another channel after a change. New
 calls use the new channel, and the old one is closed after the last of its calls. Streams are not interrupted.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificate, key and CA of a process: read from files, checked, and read again when the files change.
 
-A set of files that does not fit together never replaces one that does: half-written files, or a certificate whose key
+A set of files that does not fit together never replaces one that does. Half-written files, or a certificate whose key
 was not renamed yet, keep the previous set in use until the files fit.
 """
 
@@ -259,8 +259,8 @@ def subject_in(pem: bytes) -> str:
     """The subject of a caller's certificate, as RFC 4514 writes it; "" for one that could be misread.
 
     A value with a comma, for example, could pass for two values. So some subjects name no user: those with such a
-    character, with several values in one part, with very many parts, or without exactly one common name. Neither does a
-    certificate whose other names cannot be read.
+    character, with several values in one part, or with very many parts. Nor do those without exactly one common name.
+    Neither does a certificate whose other names cannot be read.
     """
     try:
         certificate = x509.load_pem_x509_certificate(pem)

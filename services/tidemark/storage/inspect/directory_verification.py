@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verifies a log directory, or one replica's directory, without opening it: the findings of `tidemark log verify`.
 
-Small files are read before segments: a running broker writes a checkpoint after the log, so the log holds at least the
+Small files are read before segments. A running broker writes a checkpoint after the log, so the log holds at least the
 records of the checkpoint.
 """
 

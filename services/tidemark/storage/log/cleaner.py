@@ -4,11 +4,11 @@
 A pass reads keys of the dirty segments into a map until the map is full. Then the pass rewrites every segment up to
 that offset, from the first of the log, and swaps it in (`recovery/segment_swap.py`). Segments are rewritten in rising
 order: a tombstone's horizon is set only after the records that it deletes are gone. Some batches stay even without
-records: the last batches of each producer, the first of each leader epoch, and the last of each segment, so that
-segments still join without a gap.
+records: the last batches of each producer, and the first of each leader epoch. The last batch of each segment stays
+too, so that segments still join without a gap.
 
-A pass ends at the last stable offset. Records of aborted transactions neither replace others nor stay; a marker stays
-as long as a batch of its transaction does, or as long as it is the last batch of a known producer (rule X6).
+A pass ends at the last stable offset. Records of aborted transactions neither replace others nor stay. A marker stays
+as long as a batch of its transaction, or while it is the last batch of a known producer (rule X6).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Unwritten(NamedTuple):
 class ReplayedState:
     """The leader epochs, producer states and aborted transactions that a replay of the log's batches gives.
 
-    The append thread folds batches in, in the section of `memory_lock` that publishes them: under the lock, the state
+    The append thread folds batches in, in the section of `memory_lock` that publishes them. Under the lock, the state
     is that of every batch below the log end. Files are written under `files_lock`.
     """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damage of sealed segments below the high watermark: finding it, and replacing the bad bytes (rule T6).
 
-A repaired segment is written beside the damaged one, checked from its first byte to its last, and swapped in as a
+A repaired segment is written beside the damaged one, and checked from its first byte to its last. It is swapped in as a
 cleaned segment is (`recovery/segment_swap.py`). Every other segment stays as it is. Damaged bytes for which no replica
 has a good copy are copied, so that each range is repaired by itself.
 """
@@ -115,7 +115,8 @@ def _extent(opened: Descriptor, segment: Segment, damage: Damage, position: int,
     """The damage from `position` on, where the batch at or after `offset` starts, to the next good batch.
 
     A damaged header hides the length of its batch, and a record may look like a batch. So the search continues at the
-    next entry of the index, whose blocks have CRCs of their own; without one the damage ends with the segment.
+    next entry of the index, whose blocks have CRCs of their own. Without the index file, the damage ends with the
+    segment.
     """
     size = segment.size_bytes
     index = segment.index or load_index(segment.stem)

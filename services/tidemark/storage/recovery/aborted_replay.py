@@ -2,7 +2,7 @@
 """The aborted transactions of a log at its start: rows of the files, and rows of a replay (rule X5).
 
 A checkpoint covers the rows of every marker below the recovery point, so the rows above come from the batches. Rows of
-a segment come from its batches, too, if its file is damaged, or if the segment has no end mark: a replacement of
+a segment come from its batches, too, if its file is damaged, or if the segment has no end mark. A replacement of
 segments writes the file before the end mark.
 """
 
@@ -33,8 +33,8 @@ class StoredAborted:
     """The rows of the files, and then those of the replay.
 
     Attributes:
-        replayed_from: the replay must know the transactions that were open at this offset; at most the offset of the
-            first row that the files may lack.
+        replayed_from: the replay must know the transactions that were open at this offset. It is at most the offset of
+            the first row that the files may lack.
         unwritten_from: files of the segments that end above it (exclusive) differ from the rows.
         _trusted: for each segment, rows of markers at or above this offset come from the replay.
     """

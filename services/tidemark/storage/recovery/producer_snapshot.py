@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Producer snapshots: `<offset>.snapshot` is the state of all producers after every batch below that offset (P3, X7).
 
-Version 2 adds the open transaction and the last coordinator epoch to the items of producers that have them, so a reader
+Version 2 adds the open transaction and the last coordinator epoch to the items of producers that have them. So a reader
 of version 1 still reads a snapshot without transactional producers.
 """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sparse indexes of a segment: `.index` (offset to position) and `.timeindex` (time to offset).
 
-Both files grow in blocks with a CRC-32C each, so a damaged or missing file is detected and rebuilt from the log. An
-end mark, the last block of `.timeindex`, records the content of the segment when it was closed or rolled: a segment
-whose file still has that size needs no scan (rule T5).
+Both files grow in blocks with a CRC-32C each, so a damaged or missing file is detected and rebuilt from the log. An end
+mark, the last block of `.timeindex`, records the content of the segment when it was closed or rolled. A segment whose
+file still has that size needs no scan (rule T5).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS to ZooKeeper: the files of a session, the connections of kazoo, and reasons for those that fail.
 
-kazoo's own TLS does not suffice: it trusts the authorities of the operating system, checks no host name, and selects
+kazoo's own TLS does not suffice. It trusts the authorities of the operating system, and checks no host name. It selects
 on the socket although TLS has already decrypted the next answer.
 """
 

@@ -370,7 +370,7 @@ class AdminClient(Lifecycle):
         """Hold leader elections and wait for their outcomes.
 
         Args:
-            kind: PREFERRED loses no records; LAST_KNOWN, for partitions without a leader, may lose records, and so may
+            kind: PREFERRED loses no records. LAST_KNOWN, for partitions without a leader, may lose records. So may
                 REBUILD_STATE, for partitions whose ZooKeeper node is unreadable.
             partitions: partitions to elect leaders of.
             topics: topics, with all their partitions; PREFERRED without topics and partitions means all topics.

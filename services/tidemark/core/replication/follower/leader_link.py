@@ -101,7 +101,7 @@ class LeaderLink:
     def credit_directory(self, log: ReplicaLog) -> int:
         """The log directory whose credit the chunks of `log` use.
 
-        Throughout a stream this is the directory of the first fetch, even after the log moved: the leader sent the
+        Throughout a stream this is the directory of the first fetch, even after the log moved. The leader sent the
         chunks in flight against that credit. The next stream uses the new directory.
         """
         fetched = self._fetched.get(log.partition)

@@ -63,7 +63,8 @@ class PartitionLeader:
     """One leadership, from the beginning to the end of its leader epoch.
 
     Invariant: the high watermark passes an offset only after every member of the ISR, and of an ISR change in flight,
-    acknowledged the leader epoch and wrote the records below. With flush.policy=group-commit, it also flushed them.
+    wrote the records below. Each of them has acknowledged the leader epoch, too. With flush.policy=group-commit, it
+    also flushed them.
 
     Attributes:
         epoch_start_offset: first offset of this leader epoch. Invariant: every record at or above it, and none below,
