@@ -20,7 +20,7 @@ class ErrorCode(StrEnum):
     INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
     NULL_KEY = "NULL_KEY"
     SCHEMA_MISMATCH = "SCHEMA_MISMATCH"  # records do not fit the topic's schema; metadata names row and column
-    UNKNOWN_SCHEMA_VERSION = "UNKNOWN_SCHEMA_VERSION"  # the broker has not heard of the version, or none exists
+    UNKNOWN_SCHEMA_VERSION = "UNKNOWN_SCHEMA_VERSION"  # the broker does not know the version, or none exists
     INVALID_SCHEMA = "INVALID_SCHEMA"  # the schema cannot be stored
     INCOMPATIBLE_SCHEMA = "INCOMPATIBLE_SCHEMA"  # schema.compatibility forbids the change
     SCHEMA_CONFLICT = "SCHEMA_CONFLICT"  # another change of the schema was first

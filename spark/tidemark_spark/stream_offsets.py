@@ -274,7 +274,7 @@ def _loss(where: str, known: Position, now: Position | None, available: Availabl
     if now.offset < known.offset:
         return (
             f"{where}: the query has read up to offset {known.offset} (leader epoch {known.leader_epoch}), and it now "
-            f"ends at {now.offset} (leader epoch {now.leader_epoch}): an unclean election truncated its log"
+            f"ends at {now.offset} (leader epoch {now.leader_epoch}). An unclean election truncated its log"
         )
     first = available.log_starts.get((topic, index), 0)
     return deleted(topic, index, known.offset, first) if first > known.offset else ""

@@ -214,6 +214,6 @@ def _check_json(kind: pa.DataType, path: str) -> None:
         _check_json(kind.value_type, path)
     elif isinstance(kind, pa.MapType) or pa.types.is_duration(kind):
         raise ValueError(
-            f"option 'valueSchema': {path} is {kind}, which valueFormat=json does not read; give the fields of an "
+            f"option 'valueSchema': {path} is {kind}, which valueFormat=json does not read. Give the fields of an "
             "object, or read it as a string and parse it with from_json"
         )

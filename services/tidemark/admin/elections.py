@@ -382,8 +382,8 @@ def _refused(kind: ElectionKind, partition: TopicPartition, facts: PartitionFact
     if kind is ElectionKind.PREFERRED:
         return TidemarkError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"the preferred replica of {partition}, broker {facts.assigned[0]}, was not elected: it left the ISR, or "
-            "does not answer the controller; the controller's log has the reason",
+            f"the preferred replica of {partition}, broker {facts.assigned[0]}, was not elected. The replica left "
+            "the ISR, or does not answer the controller; the controller's log has the reason",
             where,
         )
     return TidemarkError(

@@ -248,7 +248,7 @@ def _obstacle(place: ReplicaLogDir, topics: Mapping[str, TopicDescription]) -> T
         listed = ", ".join(str(one) for one in replicas)
         return TidemarkError(
             ErrorCode.NOT_A_REPLICA,
-            f"broker {broker} holds no replica of {partition}, whose replicas are on {listed}: name one of these, or "
+            f"broker {broker} holds no replica of {partition}, whose replicas are on {listed}. Name one of these, or "
             "reassign the partition to this broker with tidemark reassign, which takes log_dirs",
             {**where, "broker": str(broker)},
         )

@@ -223,7 +223,7 @@ def check_count_may_change(topic: str) -> None:
         topic,
         ErrorCode.INVALID_PARTITIONS,
         "keeps the number of partitions that it was created with: groups and transactional ids are mapped to "
-        "partitions by that number; offsets.topic.num.partitions and transaction.state.log.num.partitions set the "
+        "partitions by that number. offsets.topic.num.partitions and transaction.state.log.num.partitions set the "
         "number for a new cluster",
     )
 

@@ -386,7 +386,7 @@ def _refuse_throttle(
             refused[move.partition] = TidemarkError(
                 ErrorCode.THROTTLE_TOO_LOW,
                 f"a throttle of {throttle} bytes/s is no more than the {rate:.0f} bytes/s that broker {leader} must "
-                f"send to keep up with its producers: the reassignment of {move.partition} would never end; raise the "
+                f"send to keep up with its producers. The reassignment of {move.partition} would never end: raise the "
                 "throttle, or reassign fewer partitions at once",
                 {**_where(move.partition), "inbound_bytes_per_s": f"{rate:.0f}", "broker": str(leader)},
             )

@@ -51,8 +51,8 @@ async def alter_schema(
     if response is None:
         raise TidemarkError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"no version of the schema of {request.topic} was made within {timeout_s:.1f} s: the topic has no leader "
-            "yet, ZooKeeper does not answer, or other requests kept changing the topic; retry with the same request id",
+            f"no version of the schema of {request.topic} was made within {timeout_s:.1f} s. The topic has no leader "
+            "yet, ZooKeeper does not answer, or other requests kept changing the topic. Retry with the same request id",
             {"topic": request.topic},
         )
     return response

@@ -185,7 +185,7 @@ def _check_room(plan: SchemaPlan) -> None:
         raise TidemarkError(
             ErrorCode.INVALID_SCHEMA,
             f"the {plan.version} versions of the schema of {plan.topic.topic} would have {size_bytes} bytes, and a "
-            f"topic has at most {TEXTS_BYTES_MAX}: create another topic for the new schema",
+            f"topic has at most {TEXTS_BYTES_MAX}. Create another topic for the new schema",
             {"topic": plan.topic.topic, "size_bytes": str(size_bytes)},
         )
 

@@ -39,7 +39,7 @@ def restart_warnings(topic: TopicView, configs: Mapping[str, str]) -> tuple[str,
     if wanted.min_insync_replicas < replicas:
         return ()
     return (
-        f"{topic.topic} has no replica to spare: with {replicas} replicas and {MIN_ISR}="
-        f"{wanted.min_insync_replicas} each restart of a broker stops acks=all for a moment; use one replica more, "
+        f"{topic.topic} has no replica to spare. With {replicas} replicas and {MIN_ISR}="
+        f"{wanted.min_insync_replicas} each restart of a broker stops acks=all for a moment. Use one replica more, "
         f"or {MIN_ISR}={replicas - 1}",
     )

@@ -94,7 +94,7 @@ def check_not_lost_by_fork() -> None:
     if _lost_by_fork:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            "this process was forked from one that had used a client, and gRPC does not survive a fork: start it with "
+            "this process was forked from one that had used a client, and gRPC does not survive a fork. Start it with "
             "multiprocessing's spawn or forkserver, or make no client before the fork",
         )
 

@@ -82,8 +82,8 @@ _COMMON: Final = (
         _ALL,
         "127.0.0.1:9192",
         "Address that the service listens on; with port 0 the system chooses a port. With TLS, several by name: "
-        "internal (certificates; the services' own calls), clients.mtls (certificates), clients.token (bearer tokens), "
-        "and plain (everything, in plain text) while a cluster moves; services use the first of internal and plain",
+        "internal (certificates; the services' own calls), clients.mtls (certificates), clients.token (bearer tokens). "
+        "While a cluster moves, also plain (everything, in plain text). Services use the first of internal and plain",
         defaults=(("controller", "127.0.0.1:9193"), ("admin", "127.0.0.1:9194")),
     ),
     ConfigKey(
@@ -117,7 +117,7 @@ _COMMON: Final = (
         Kind.STRING,
         _ALL,
         "",
-        "PEM file with the certificates of the authorities to trust; with it, every port and every connection of this "
+        "PEM file with the certificates of the authorities to trust. With it, every port and every connection of this "
         "service uses TLS, and callers need a certificate",
     ),
     ConfigKey(
@@ -195,7 +195,7 @@ _COMMON: Final = (
         _ALL,
         12 * 3600 * 1000,
         "ms",
-        "Age at which a connection with TLS is closed, after up to 30 s for its calls; its client opens another one, "
+        "Age at which a connection with TLS is closed, after up to 30 s for its calls. Its client opens another one, "
         "with its present certificate",
         minimum=1000,
         maximum=I32_MAX,
@@ -235,7 +235,7 @@ _BROKER: Final = (
         ("broker",),
         30_000,
         "ms",
-        "Time limit for the broker to reach itself at its advertised address; if it cannot, it does not start; 0 skips "
+        "Time limit for the broker to reach itself at its advertised address. If it cannot, it does not start. 0 skips "
         "this check, for an address that only works from other hosts",
         maximum=_DAY_MS,
     ),
@@ -446,8 +446,8 @@ _CONTROLLER: Final = (
         ("controller",),
         5_000,
         "ms",
-        "After a crash of all eligible replicas of a partition, the time that the first one waits for the others, so "
-        "that the one with the furthest log is elected; 0: the first one is elected",
+        "After a crash of all eligible replicas of a partition, the time that the first one waits for the others. The "
+        "one with the furthest log is then elected. 0: the first one is elected",
         maximum=600_000,
     ),
     whole_number(
@@ -571,7 +571,7 @@ _TOPIC: Final = (
         "schema.compatibility",
         ("backward", "forward", "full", "none"),
         "Allowed changes of a typed topic's schema: with backward, the newest version reads what every earlier one "
-        "wrote; with forward, every earlier one reads what the newest wrote",
+        "wrote. With forward, every earlier one reads what the newest wrote",
     ),
     _topic_choice(
         "message.timestamp.type",

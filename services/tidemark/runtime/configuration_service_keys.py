@@ -111,8 +111,8 @@ CONSOLE: Final = (
         Kind.BOOL,
         _CONSOLE,
         "false",
-        "Whether the pages of a cluster without security reset offsets and cancel reassignments, for everyone who can "
-        "open them; with cluster.tls.ca.file the rights of each user decide",
+        "Whether the pages of a cluster without security reset offsets and cancel reassignments, for every browser "
+        "that can open them. With cluster.tls.ca.file the rights of each user decide",
     ),
     whole_number(
         "console.refresh.ms",

@@ -109,7 +109,7 @@ def _orphaned(topic: str) -> TidemarkError:
     path, config = paths.topic(topic), paths.topic_config(topic)
     return TidemarkError(
         ErrorCode.TOPIC_ALREADY_EXISTS,
-        f"there is a topic {topic} whose node {path} was deleted by hand: put it back as it was, or delete {config} to "
+        f"there is a topic {topic} whose node {path} was deleted by hand. Put it back as it was, or delete {config} to "
         f"give its records up",
         {"topic": topic, "path": path},
     )

@@ -82,9 +82,9 @@ def parser() -> argparse.ArgumentParser:
     """Flags of the job."""
     made = job_parser(
         NAME,
-        "Feeds the 336,776 flights that left New York in 2013 to a topic, day by day and as fast as possible, while "
-        "rollup.py sums up delays per carrier and hour and leaders are killed by kill -9. Compares the result with "
-        "pandas. Exit status 0 if all numbers are equal, 1 if not.",
+        "Feeds the 336,776 flights that left New York in 2013 to a topic, day by day and as fast as possible. "
+        "Meanwhile rollup.py sums up delays per carrier and hour, and leaders are killed by kill -9. "
+        "Compares the result with pandas. Exit status 0 if all numbers are equal, 1 if not.",
         _EXAMPLE,
     )
     add_bootstrap(made, required=False)

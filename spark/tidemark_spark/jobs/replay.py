@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         metavar="PATH",
         help="an archive of archive.py, or Parquet files with a column value, and optionally key, headers, timestamp, "
-        "partition, offset; a path on this machine for the archive of a topic with a schema",
+        "partition, offset. A path on this machine for the archive of a topic with a schema",
     )
     made.add_argument("--to-topic", required=True, metavar="TOPIC", help="target; an existing topic")
     made.add_argument("--topic", help="source topic, for an archive of several topics")

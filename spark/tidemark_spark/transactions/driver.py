@@ -84,8 +84,8 @@ def end_micro_batch(options: WriteOptions, memberships: Iterable[Membership | No
     last = decision.transaction.last_sequence
     if batch_id < last:
         raise StaleCheckpointError(
-            f"micro-batch {batch_id} is not written: micro-batch {last} of the query was committed before, so this "
-            "checkpoint is an old copy; continue with the newest checkpoint, or start over with a new one"
+            f"micro-batch {batch_id} is not written. Micro-batch {last} of the query was committed before, so this "
+            "checkpoint is an old copy. Continue with the newest checkpoint, or start over with a new one"
         )
     return _commit(options, decision, batch_id)
 

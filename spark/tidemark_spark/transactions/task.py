@@ -107,6 +107,6 @@ def check_query(transaction: WriteTransaction) -> None:
     found = context.getLocalProperty(QUERY_ID) if context is not None else None
     if transaction.query_id and found and found != transaction.query_id:
         raise OtherQueryError(
-            f"the checkpoint that the driver read is of query {transaction.query_id}, and this is query {found}: give "
+            f"the checkpoint that the driver read is of query {transaction.query_id}, and this is query {found}. Give "
             "the option checkpointLocation with its file system, as in hdfs://..., or set txnAppId"
         )

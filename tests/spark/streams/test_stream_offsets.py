@@ -140,7 +140,7 @@ def recreated_partition() -> StreamOffset:
         (Available(offset_of({"flights": {0: 90}}, topic_id="new")), "was deleted and created again", 90, 0),
         (Available(offset_of({"flights": {1: 90}})), "flights-0 was removed, or is not read any more", None, 0),
         (Available(recreated_partition()), "flights-0 was removed and added again", 90, 0),
-        (Available(offset_of({"flights": {0: 30}}, epoch=5)), "an unclean election truncated its log", 30, 20),
+        (Available(offset_of({"flights": {0: 30}}, epoch=5)), "An unclean election truncated its log", 30, 20),
         (Available(offset_of({"flights": {0: 90}}), {("flights", 0): 60}), "offsets 50 to 60 were deleted", 90, 10),
     ],
 )

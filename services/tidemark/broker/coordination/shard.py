@@ -349,7 +349,7 @@ class Shard(Generic[_S, _C, _N]):
                 changes = await self.log.read()
                 state = await asyncio.to_thread(self._replay, changes, self._situation())
             except Exception as error:  # noqa: BLE001 - logged and retried, since no other part can
-                # NOT_COORDINATOR may come from an expired lease only; at the end of the leadership `close` is called.
+                # NOT_COORDINATOR may come from an expired lease only. At the end of the leadership `close` is called.
                 if not (isinstance(error, TidemarkError) and error.code is ErrorCode.NOT_COORDINATOR):
                     facts = {"partition": str(self.log.partition)}
                     _log.warning("cannot load %s", self.noun, extra=facts, exc_info=error)

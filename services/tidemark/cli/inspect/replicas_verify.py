@@ -20,8 +20,8 @@ from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 _NEXT = (
-    "find the wrong broker (`tidemark log verify` on its log directory, or the one that differs from all others); "
-    "stop that broker, move the replica's directory away, and start the broker: it fetches the whole replica again"
+    "find the wrong broker (`tidemark log verify` on its log directory, or the one that differs from all others). "
+    "Stop that broker, move the replica's directory away, and start the broker: it fetches the whole replica again"
 )
 _NEXT_DAMAGED = (
     "`tidemark replicas verify --repair` has brokers fetch damaged batches from other replicas. "

@@ -380,6 +380,6 @@ def _position(cursor: Cursor, offset: int, epoch: int) -> GroupPosition:
 def _left_before_commit(where: TopicPartition) -> TidemarkError:
     return TidemarkError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        f"{where} was revoked or lost after its records were returned, and before their offsets were committed: the "
-        "member that has it reads them again, so the transaction can only be aborted; then call seek_to_committed()",
+        f"{where} was revoked or lost after its records were returned, and before their offsets were committed. The "
+        "member that has it reads them again, so the transaction can only be aborted. Then call seek_to_committed()",
     )

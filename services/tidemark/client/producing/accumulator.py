@@ -204,7 +204,7 @@ class Accumulator:
         if typed is not None:
             raise TidemarkError(
                 ErrorCode.SCHEMA_MISMATCH,
-                f"topic {topic} has a schema (version {typed.schema.version}), and the value is bytes or None: send a "
+                f"topic {topic} has a schema (version {typed.schema.version}), and the value is bytes or None. Send a "
                 f"mapping, a dataclass or a model, from a producer without serializers. To delete a row, send None "
                 f"with a mapping of its key columns as key",
                 {"topic": topic, "version": str(typed.schema.version)},

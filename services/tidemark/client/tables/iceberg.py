@@ -92,8 +92,8 @@ def _found(archive: Archive, catalog: Catalog, name: str, table_id: str) -> Publ
         found = ""
     if found != table_id:
         raise _invalid(
-            f"the archive {archive.root} is not compacted: the Iceberg table {name} with the id {table_id} has its "
-            f"files, and the catalog has no such table; name its catalog, or delete the line of the table from "
+            f"the archive {archive.root} is not compacted. The Iceberg table {name} with the id {table_id} has its "
+            f"files, and the catalog has no such table. Name its catalog, or delete the line of the table from "
             f"{archive.tables_path} if the table is gone"
         )
     return PublishedTable(archive, catalog, name)

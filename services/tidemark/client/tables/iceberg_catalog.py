@@ -41,8 +41,8 @@ def catalog_properties(pairs: Sequence[str]) -> dict[str, str]:
             raise ValueError("--catalog wants KEY=VALUE, such as type=rest and uri=https://catalog")
         if _is_secret(key, value):
             raise ValueError(
-                f"--catalog {key} has a secret, which other users of the machine can read in the list of processes: "
-                "name a file with token-file=PATH or credential-file=PATH, or set PYICEBERG_CATALOG__TIDEMARK__TOKEN"
+                f"--catalog {key} has a secret, which other users of the machine can read in the list of processes. "
+                "Name a file with token-file=PATH or credential-file=PATH, or set PYICEBERG_CATALOG__TIDEMARK__TOKEN"
             )
         found[key] = value
     return found
@@ -121,8 +121,8 @@ def _load(properties: dict[str, Any]) -> Catalog:
     except ValueError:  # its text has all properties, and with them the secrets
         names = ", ".join(sorted(properties)) or "none"
         raise _invalid(
-            "the properties of the Iceberg catalog do not fit: want type=rest and uri=https://..., or those of another "
-            f"catalog of pyiceberg; the names that are set: {names}"
+            "the properties of the Iceberg catalog do not fit. Want type=rest and uri=https://..., or those of another "
+            f"catalog of pyiceberg. The names that are set: {names}"
         ) from None
 
 

@@ -409,7 +409,7 @@ def log_dir_refusal(broker: BrokerId, error: TidemarkError) -> TidemarkError:
     """The refusal to keep: the reassignment continues, only the log directory differs."""
     return TidemarkError(
         error.code,
-        f"broker {broker} rejected the log directory named for its replica: {error.message}; the reassignment "
-        "continues with a log directory that the broker chose; change it with: tidemark log-dirs move",
+        f"broker {broker} rejected the log directory named for its replica: {error.message}. The reassignment "
+        "continues with a log directory that the broker chose. Change it with: tidemark log-dirs move",
         {**error.metadata, "broker": str(broker)},
     )

@@ -55,8 +55,8 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
         if group.members:
             raise TidemarkError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"the group {group.group_id!r} has members that share its partitions: a consumer that assigned its "
-                "own cannot commit to the group; choose another group id, or stop the members first",
+                f"the group {group.group_id!r} has members that share its partitions. A consumer that assigned its "
+                "own cannot commit to the group. Choose another group id, or stop the members first",
                 {"protocol": metadata_of(group).protocol},
             )
         return
@@ -67,7 +67,7 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
     if member_epoch < current.epoch and not of_before:
         raise TidemarkError(
             ErrorCode.STALE_MEMBER_EPOCH,
-            f"the member {member_id!r} is in epoch {current.epoch} and asked in {member_epoch}: apply the answer to "
+            f"the member {member_id!r} is in epoch {current.epoch} and asked in {member_epoch}. Apply the answer to "
             "the next heartbeat, then retry for the partitions that are still assigned",
             {"member_epoch": str(current.epoch)},
         )
@@ -202,7 +202,7 @@ def _refusal(
         # refused without an owner too: another member may have held the partition, and committed more, meanwhile
         return TidemarkError(
             ErrorCode.PARTITION_NOT_ASSIGNED,
-            f"{partition} is not assigned to the member {member_id!r} of the group {group.group_id!r} now: the member "
+            f"{partition} is not assigned to the member {member_id!r} of the group {group.group_id!r} now. The member "
             "that gets the partition reads again from the last committed offset",
             {"member_id": owner or ""},
         )

@@ -131,8 +131,8 @@ def _sentence(kind: Obstacle, broker: BrokerId, away: Iterable[BrokerId], concer
         "replica is in sync; wait until one is, or add replicas",
         Obstacle.BELOW_MIN_ISR: f"{partitions} would have fewer than min.insync.replicas in sync, and refuse acks=all; "
         "wait until more replicas are in sync, or give them more",
-        Obstacle.NO_REPLICA_TO_SPARE: f"{partitions} have no replica to spare, though all are in sync: their topics' "
-        f"min.insync.replicas are as many as their replicas, so each restart stops acks=all for a moment, and waiting "
+        Obstacle.NO_REPLICA_TO_SPARE: f"{partitions} have no replica to spare, though all are in sync. Their topics' "
+        f"min.insync.replicas are as many as their replicas, so each restart stops acks=all for a moment. Waiting "
         f"does not help; give them more replicas, or a smaller min.insync.replicas: {named}",
         Obstacle.OTHER_BROKER_AWAY: f"not live, and assigned replicas: broker {others}; start it first",
         Obstacle.MOVE_UNDER_WAY: f"{partitions} on broker {broker} are being reassigned; wait until "

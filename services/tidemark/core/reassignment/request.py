@@ -260,8 +260,8 @@ def _log_dirs_mismatch(move: PartitionReassignment) -> TidemarkError:
     return _refusal(
         ErrorCode.LOG_DIRS_MISMATCH,
         move.partition,
-        f"the entry of {move.partition} has {len(move.log_dirs)} log_dirs for {len(move.replicas)} replicas; "
-        f'give one for each replica, "{ANY_LOG_DIR}" where the broker is to choose, or leave log_dirs out',
+        f"the entry of {move.partition} has {len(move.log_dirs)} log_dirs for {len(move.replicas)} replicas. "
+        f'Give one for each replica, "{ANY_LOG_DIR}" where the broker is to choose, or leave log_dirs out',
     )
 
 
@@ -279,7 +279,7 @@ def _check_target(move: PartitionReassignment) -> None:
     unnamed = [broker for broker, directory in zip(replicas, move.log_dirs, strict=False) if not directory.strip()]
     if unnamed:
         message = (
-            f"the entry of {partition} names no log directory for broker {_ids(unnamed)}; give the path or the uuid of "
+            f"the entry of {partition} names no log directory for broker {_ids(unnamed)}. Give the path or the uuid of "
             f'one that tidemark log-dirs describe shows, or "{ANY_LOG_DIR}"'
         )
         raise _refusal(ErrorCode.LOG_DIR_NOT_FOUND, partition, message, brokers=_ids(unnamed))

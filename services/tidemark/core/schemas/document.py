@@ -127,7 +127,7 @@ def _type(found: object, path: Path, budget: ColumnBudget) -> ColumnType:
         case {"dictionary": str() as value, **others} if not others:
             return TypeParser(f"dictionary<{value}>", budget).whole_type(path)
     raise invalid(
-        'it has no type; give a text such as int32, "decimal(10,2)" or "list<string>", or a mapping: {list: TYPE}, '
+        'it has no type. Give a text such as int32, "decimal(10,2)" or "list<string>", or a mapping: {list: TYPE}, '
         "{map: [TYPE, TYPE]}, {struct: [{name: NAME, type: TYPE}]} or {dictionary: TYPE}",
         path,
     )

@@ -283,7 +283,7 @@ class TransactionCoordinator:
         if missing:
             raise refusals.abortable(
                 asked.transactional_id,
-                f"{len(missing)} producer ids are not members of its open transaction, {missing[0]} is the first: an "
+                f"{len(missing)} producer ids are not members of its open transaction, {missing[0]} is the first. An "
                 "earlier transaction had them, and was aborted by its timeout or by an operator",
             )
         decided = replace(

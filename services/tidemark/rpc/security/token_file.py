@@ -112,7 +112,7 @@ def _keep_access(path: Path, descriptor: int) -> None:
     except PermissionError as error:
         raise _invalid(
             f"{path} is unchanged, because the new file cannot have the group {old.st_gid} of the old one "
-            f"({error.strerror}): run the command as the owner of the file, or as root"
+            f"({error.strerror}). Run the command as the owner of the file, or as root"
         ) from None
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 

@@ -30,7 +30,7 @@ from tidemark.storage.segments.index import (
 from tidemark.storage.segments.segment import LOG_SUFFIX
 
 _REFETCH: Final = (
-    "compare the replicas with `tidemark replicas verify`; where another one is valid, stop this broker, move the "
+    "compare the replicas with `tidemark replicas verify`. Where another one is valid, stop this broker, move the "
     "replica's directory away, and start the broker: it fetches the whole replica again"
 )
 _REPAIR: Final = (
@@ -38,7 +38,7 @@ _REPAIR: Final = (
     "broker replace the batches by those of another replica"
 )
 _REINDEX: Final = (
-    "the scrubber of a running broker rewrites a damaged file; else stop the broker, delete the segment's .index and "
+    "the scrubber of a running broker rewrites a damaged file. Else stop the broker, delete the segment's .index and "
     ".timeindex, start the broker: it rebuilds them"
 )
 _PROGRESS_BYTES: Final = 1 << 20

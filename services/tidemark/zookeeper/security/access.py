@@ -153,7 +153,7 @@ class NodeAccess:
             return True
         found = ", ".join(f"{one.id.scheme}:{one.id.id} ({'+'.join(one.acl_list)})" for one in acl)
         raise AccessError(
-            f"the ACL of {root} is {found}, but a closed root has x509:{self.subject} (ALL) alone: find out which "
+            f"the ACL of {root} is {found}, but a closed root has x509:{self.subject} (ALL) alone. Find out which "
             f"session wrote the ACL, then delete {root} if no cluster is there, or run `tidemark zookeeper close`"
         )
 

@@ -171,7 +171,7 @@ def test_an_archive_that_cannot_be_compacted_is_refused(logs: Logs, tmp_path: Pa
         assert compact_archive(str(tmp_path), min_files=2).sources == 3
     archive(logs, tmp_path, 1)
     Archive(tmp_path).note_table("4711", "lake.flights")
-    refused("is not compacted: the Iceberg table lake.flights with the id 4711 has its files, and the catalog has no")
+    refused("is not compacted. The Iceberg table lake.flights with the id 4711 has its files, and the catalog has no")
     (tmp_path / "tables").unlink()
     (*_, last) = Archive(tmp_path).files()[0]
     last.path.write_bytes(last.path.read_bytes()[:-5])

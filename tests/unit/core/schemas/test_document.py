@@ -233,7 +233,7 @@ def test_a_ddl_of_no_schema_is_refused(text: str, words: str) -> None:
         ("{columns: [a]}", "a column is a mapping with name, type"),
         ("{columns: [{name: on, type: int32}]}", "put quotes around one such as 'on'"),
         ("{columns: [{name: a}]}", "column a: it has no type"),
-        ("{columns: [{name: a, type: {set: int32}}]}", "column a: it has no type; give a text"),
+        ("{columns: [{name: a, type: {set: int32}}]}", "column a: it has no type. Give a text"),
         ("{columns: [{name: a, type: {list: int32, map: [int32, int32]}}]}", "column a: it has no type"),
         ("{columns: [{name: a, type: {map: [int32]}}]}", "column a: it has no type"),
         ("{columns: [{name: a, type: {list: {nullable: true}}}]}", "column a.element: it has no type"),

@@ -62,9 +62,8 @@ class _Waiting(NamedTuple):
 class PartitionLeader:
     """One leadership, from the beginning to the end of its leader epoch.
 
-    Invariant: the high watermark passes an offset only after every member of the ISR, and of an ISR change in flight,
-    wrote the records below. Each of them has acknowledged the leader epoch, too. With flush.policy=group-commit, it
-    also flushed them.
+    Invariant: the high watermark passes an offset only after each member acknowledged the leader epoch and wrote (with
+    group-commit: flushed) the records below. Members are those of the ISR and of an ISR change in flight.
 
     Attributes:
         epoch_start_offset: first offset of this leader epoch. Invariant: every record at or above it, and none below,
