@@ -29,10 +29,12 @@ __all__ = [
     "UNLIMITED",
     "AdminSettings",
     "BrokerSettings",
+    "ClientFacingSettings",
     "ConfigKey",
     "ConsoleSettings",
     "ControllerSettings",
     "HostPort",
+    "ServiceSettings",
     "TopicSettings",
     "load_settings",
     "read_settings",
@@ -45,7 +47,9 @@ METRICS_PORT_STEP: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _ServiceSettings:
+class ServiceSettings:
+    """Settings of brokers, controllers and admin services."""
+
     owner: ClassVar[str]
 
     zookeeper_connect: str
@@ -76,13 +80,22 @@ class _ServiceSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _AuthorizingSettings(_ServiceSettings):
+class ClientFacingSettings(ServiceSettings):
+    """Settings of brokers and admin services, whose callers may be clients."""
+
+    clients_tls_ca_file: str
+    clients_tls_certificate_file: str
+    clients_tls_key_file: str
+    tls_principal_mapping_rules: str
+    tokens_file: str
+    tokens_issuers_file: str
+    tokens_clock_skew_ms: int
     authorization_enabled: bool
     super_users: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings(_AuthorizingSettings):
+class BrokerSettings(ClientFacingSettings):
     """Settings of `python -m tidemark.broker`; the attributes are the table's keys with underscores."""
 
     owner = "broker"
@@ -94,13 +107,6 @@ class BrokerSettings(_AuthorizingSettings):
     log_dirs: tuple[Path, ...]
     log_dirs_trust_boot_id: bool
     admin_address: Listeners | None
-    clients_tls_ca_file: str
-    clients_tls_certificate_file: str
-    clients_tls_key_file: str
-    tls_principal_mapping_rules: str
-    tokens_file: str
-    tokens_issuers_file: str
-    tokens_clock_skew_ms: int
     replica_lag_time_max_ms: int
     replica_lag_max_bytes: int
     replica_fetch_max_bytes: int
@@ -142,7 +148,7 @@ class BrokerSettings(_AuthorizingSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerSettings(_ServiceSettings):
+class ControllerSettings(ServiceSettings):
     """Settings of `python -m tidemark.controller`; the attributes are the table's keys with underscores."""
 
     owner = "controller"
@@ -157,18 +163,11 @@ class ControllerSettings(_ServiceSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSettings(_AuthorizingSettings):
+class AdminSettings(ClientFacingSettings):
     """Settings of `python -m tidemark.admin`; the attributes are the table's keys with underscores."""
 
     owner = "admin"
 
-    clients_tls_ca_file: str
-    clients_tls_certificate_file: str
-    clients_tls_key_file: str
-    tls_principal_mapping_rules: str
-    tokens_file: str
-    tokens_issuers_file: str
-    tokens_clock_skew_ms: int
     admin_request_timeout_ms: int
     default_replication_factor: int
     default_min_insync_replicas: int

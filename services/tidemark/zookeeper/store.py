@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
 from tidemark.core.quotas.quotas import Limits, QuotaEntity, Quotas
@@ -62,13 +62,16 @@ from tidemark.zookeeper import partition_requests as partition_nodes
 from tidemark.zookeeper import requests as request_nodes
 from tidemark.zookeeper.access_rules import node as acl_node
 from tidemark.zookeeper.mirror.cluster_mirror import ClusterMirror
-from tidemark.zookeeper.security.tls import ZooKeeperTls, ZooKeeperTlsSettings, tls_of
+from tidemark.zookeeper.security.tls import ZooKeeperTls, tls_of
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.sessions.session import ZooKeeperSession
 from tidemark.zookeeper.sessions.session_metrics import SessionMetrics, SessionTally
 from tidemark.zookeeper.topic_reader import TopicReader
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 from tidemark.zookeeper.whole_nodes import quotas as quota_node
+
+if TYPE_CHECKING:
+    from tidemark.runtime.configuration import ServiceSettings
 
 _WATCHED: Final = (
     StoreEvent.BROKERS,
@@ -471,25 +474,7 @@ class ZooKeeperMetadataStore(SessionMetadataStore):
         self.metrics = SessionMetrics(tally, self.lease_valid_until_ms, clock.now_ms, not_after_s)
 
 
-class StoreSettings(ZooKeeperTlsSettings, Protocol):
-    """The settings of every service that concern ZooKeeper."""
-
-    owner: ClassVar[str]
-
-    @property
-    def zookeeper_connect(self) -> str:
-        """host:port[,host:port...][/chroot]."""
-
-    @property
-    def zookeeper_session_timeout_ms(self) -> int:
-        """Timeout of each session."""
-
-    @property
-    def termination_message_path(self) -> str:
-        """Path of the file for the reason of a failed start."""
-
-
-def store_of(settings: StoreSettings, clock: Clock) -> ZooKeeperMetadataStore:
+def store_of(settings: ServiceSettings, clock: Clock) -> ZooKeeperMetadataStore:
     """The store of a service.
 
     Wrong TLS files end the process with status 2 and one line on stderr, as wrong settings do.

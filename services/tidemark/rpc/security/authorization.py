@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidemark.core.security.authorizer import Authorizer
 from tidemark.core.security.principals import principal_of
@@ -13,17 +13,8 @@ from tidemark.rpc.security.audit import DENIALS
 from tidemark.rpc.security.gate import Gate
 from tidemark.rpc.security.listeners import ListenerPort, identity_in
 
-
-class AuthorizationSettings(Protocol):
-    """The settings of a service that concern authorization."""
-
-    @property
-    def authorization_enabled(self) -> bool:
-        """Whether every call is checked."""
-
-    @property
-    def super_users(self) -> tuple[str, ...]:
-        """Principals that are allowed everything."""
+if TYPE_CHECKING:
+    from tidemark.runtime.configuration import ClientFacingSettings
 
 
 class Authorization(NamedTuple):
@@ -46,7 +37,7 @@ def cluster_in(ports: Sequence[ListenerPort]) -> str:
     return "" if identity is None else principal_of(identity.current().uris).cluster
 
 
-def make_authorization(settings: AuthorizationSettings, ports: Sequence[ListenerPort]) -> Authorization:
+def make_authorization(settings: ClientFacingSettings, ports: Sequence[ListenerPort]) -> Authorization:
     """The parts; without rules until a feed gives them.
 
     Args:

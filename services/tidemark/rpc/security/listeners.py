@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import grpc
 
@@ -18,6 +18,9 @@ from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.tokens import StaticTokens, Tokens
 from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.host_port import HostPort, Listeners
+
+if TYPE_CHECKING:
+    from tidemark.runtime.configuration import ClientFacingSettings
 
 _GRACE_MS: Final = 30_000
 """Time for the calls of a connection that has reached its age: new ones go to a new connection."""
@@ -74,47 +77,14 @@ def identity_in(ports: Sequence[ListenerPort]) -> TlsIdentity | None:
     return next((one.identity for one in ports if one.identity is not None), None)
 
 
-@runtime_checkable
-class ClientSettings(Protocol):
-    """The settings of the listeners for clients."""
-
-    @property
-    def clients_tls_ca_file(self) -> str:
-        """Path; "": that of the service."""
-
-    @property
-    def clients_tls_certificate_file(self) -> str:
-        """Path; "": that of the service."""
-
-    @property
-    def clients_tls_key_file(self) -> str:
-        """Path; "": that of the service."""
-
-    @property
-    def tls_principal_mapping_rules(self) -> str:
-        """Rules for subjects; "": they name no user."""
-
-    @property
-    def tokens_file(self) -> str:
-        """Path; "": no static tokens."""
-
-    @property
-    def tokens_issuers_file(self) -> str:
-        """Path; "": no JSON web tokens."""
-
-    @property
-    def tokens_clock_skew_ms(self) -> int:
-        """Difference to the clocks of token issuers that is accepted."""
-
-
-def client_files(settings: ClientSettings, own: TlsFiles) -> TlsFiles:
+def client_files(settings: ClientFacingSettings, own: TlsFiles) -> TlsFiles:
     """The TLS files of the listeners for clients: the service's own ones where no others are set."""
     given = TlsFiles(settings.clients_tls_ca_file, settings.clients_tls_certificate_file, settings.clients_tls_key_file)
     pair = given if given.certificate or given.key else own
     return TlsFiles(given.ca or own.ca, pair.certificate, pair.key)
 
 
-def _tokens(settings: ClientSettings) -> TokenVerifier:
+def _tokens(settings: ClientFacingSettings) -> TokenVerifier:
     issuers = None
     if settings.tokens_issuers_file:
         from tidemark.rpc.security.jwts import IssuersFile  # PyJWT, for those that use it
@@ -123,7 +93,7 @@ def _tokens(settings: ClientSettings) -> TokenVerifier:
     return Tokens(StaticTokens(settings.tokens_file) if settings.tokens_file else None, issuers)
 
 
-def _subjects(clients: ClientSettings | None) -> SubjectMapping | None:
+def _subjects(clients: ClientFacingSettings | None) -> SubjectMapping | None:
     if clients is None or not clients.tls_principal_mapping_rules:
         return None
     name = "tls.principal.mapping.rules"
@@ -136,7 +106,7 @@ def _subjects(clients: ClientSettings | None) -> SubjectMapping | None:
 def listener_ports(
     listeners: Listeners,
     identity: TlsIdentity | None,
-    clients: ClientSettings | None = None,
+    clients: ClientFacingSettings | None = None,
     on_refused: Callable[[str], None] = lambda _: None,
     max_age_ms: int = UNLIMITED,
 ) -> list[ListenerPort]:

@@ -7,30 +7,20 @@ import os
 import socket
 import ssl
 import tempfile
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.files import Material, TlsIdentity
-from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.metrics import MetricsServer, start_metrics_server
+
+if TYPE_CHECKING:
+    from tidemark.runtime.configuration import ServiceSettings
 
 PLAIN, SERVER, MUTUAL = "none", "server", "mutual"
 _NAME: Final = "metrics.tls"
 
 
-class MetricsSettings(Protocol):
-    """The settings of a service that concern /metrics."""
-
-    @property
-    def metrics_listeners(self) -> HostPort:
-        """Addresses of /metrics."""
-
-    @property
-    def metrics_tls(self) -> str:
-        """TLS of /metrics: `PLAIN`, `SERVER` or `MUTUAL`."""
-
-
-def serve_metrics(settings: MetricsSettings, identity: TlsIdentity | None) -> MetricsServer:
+def serve_metrics(settings: ServiceSettings, identity: TlsIdentity | None) -> MetricsServer:
     """Serve /metrics as the settings say.
 
     Raises:

@@ -4,48 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, Protocol
+from typing import Final
 
 from tidemark.core.security.principals import SCHEME, Role, principal_of
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import use_identity
 from tidemark.rpc.security.files import TlsIdentity
-from tidemark.rpc.security.listeners import ClientSettings, ListenerPort, listener_ports
+from tidemark.rpc.security.listeners import ListenerPort, listener_ports
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.tokens import REASONS
-from tidemark.runtime.host_port import Listeners
+from tidemark.runtime.configuration import ClientFacingSettings, ServiceSettings
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.termination import refuse_settings
 
 _NAME: Final = "tls.certificate.file"
-
-
-class ServiceSettings(Protocol):
-    """The settings of every service that concern its ports."""
-
-    @property
-    def listeners(self) -> Listeners:
-        """Addresses to listen on."""
-
-    @property
-    def connections_max_age_ms(self) -> int:
-        """Age at which connections are closed; -1: no limit."""
-
-    @property
-    def tls_ca_file(self) -> str:
-        """Path; "": plain text."""
-
-    @property
-    def tls_certificate_file(self) -> str:
-        """Path."""
-
-    @property
-    def tls_key_file(self) -> str:
-        """Path."""
-
-    @property
-    def termination_message_path(self) -> str:
-        """Path of the file for the reason of a failed start."""
 
 
 def load_ports(settings: ServiceSettings, role: Role, service_id: int | None = None) -> list[ListenerPort]:
@@ -54,7 +26,7 @@ def load_ports(settings: ServiceSettings, role: Role, service_id: int | None = N
     Wrong files end the process with status 2 and one line on stderr, as wrong settings do.
     """
     files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
-    clients = settings if isinstance(settings, ClientSettings) else None
+    clients = settings if isinstance(settings, ClientFacingSettings) else None
     try:
         identity = service_identity(files, role, service_id)
         ports = listener_ports(settings.listeners, identity, clients, _count_refusals, settings.connections_max_age_ms)

@@ -11,12 +11,15 @@ import logging
 import socket
 import ssl
 import time
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
 from tidemark.zookeeper.kazoo_handler import PollHandler, poll_select
+
+if TYPE_CHECKING:
+    from tidemark.runtime.configuration import ServiceSettings
 
 _log = logging.getLogger(__name__)
 
@@ -30,31 +33,7 @@ _OTHER_NAME: Final = (62, 64)
 """OpenSSL's verify codes for a certificate of another host name or address."""
 
 
-class ZooKeeperTlsSettings(Protocol):
-    """The settings of every service that concern TLS to ZooKeeper."""
-
-    @property
-    def zookeeper_tls_ca_file(self) -> str:
-        """Path; "": plain text."""
-
-    @property
-    def zookeeper_tls_certificate_file(self) -> str:
-        """Path; "": `tls_certificate_file`."""
-
-    @property
-    def zookeeper_tls_key_file(self) -> str:
-        """Path; "": `tls_key_file`."""
-
-    @property
-    def tls_certificate_file(self) -> str:
-        """Path."""
-
-    @property
-    def tls_key_file(self) -> str:
-        """Path."""
-
-
-def tls_of(settings: ZooKeeperTlsSettings) -> ZooKeeperTls | None:
+def tls_of(settings: ServiceSettings) -> ZooKeeperTls | None:
     """TLS of a service's sessions; None: plain text.
 
     Raises:
