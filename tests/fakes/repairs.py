@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Repairs` for tests of the parts that read logs."""
+"""`LogRepairs` for tests of the parts that read logs."""
 
 from __future__ import annotations
 

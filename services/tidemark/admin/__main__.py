@@ -18,7 +18,7 @@ from tidemark.admin.log_dirs import DisksOfBrokers, LogDirAdministration
 from tidemark.admin.partitions import PartitionAdministration
 from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import ReassignmentAdministration
-from tidemark.admin.replica_sizes import FromBrokers
+from tidemark.admin.replica_sizes import ReplicaSizes
 from tidemark.admin.requests import AnsweredOnce
 from tidemark.admin.schemas import SchemaAdministration
 from tidemark.admin.servicer import SERVICE_NAME, AdminServicer
@@ -73,7 +73,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         writing=placing,
     )
     elections = ElectionAdministration(store, Survey(ThroughController(store)))
-    sizes = FromBrokers(clock)
+    sizes = ReplicaSizes(clock)
     log_dirs = LogDirAdministration(store, DisksOfBrokers(clock))
     reassignments = ReassignmentAdministration(store, sizes, log_dirs=log_dirs)
     servicer = AdminServicer(

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
@@ -48,18 +48,10 @@ _log = logging.getLogger(__name__)
 Brokers = Mapping[BrokerId, BrokerRegistration]
 
 
-class Disks(Protocol):
-    """Calls one broker; raises TidemarkError if the broker does not answer."""
-
-    async def describe(self, broker: BrokerRegistration, wanted: Wanted) -> tuple[LogDirectoryContent, ...]:
-        """Describe its directories with the wanted replicas."""
-
-    async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
-        """Move replicas into directories; returns a result for each."""
-
-
 class DisksOfBrokers:
-    """Calls brokers over gRPC. Callers of the same description share a call that begins after their own.
+    """Calls brokers over gRPC; each method raises TidemarkError if the broker does not answer.
+
+    Callers of the same description share a call that begins after their own.
 
     Args:
         clock: of the shared calls.
@@ -101,7 +93,7 @@ class LogDirAdministration:
         disks: calls brokers.
     """
 
-    def __init__(self, store: MetadataStore, disks: Disks) -> None:
+    def __init__(self, store: MetadataStore, disks: DisksOfBrokers) -> None:
         self._store = store
         self._disks = disks
 

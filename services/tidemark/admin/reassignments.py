@@ -12,8 +12,9 @@ import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from tidemark.admin.log_dirs import LogDirAdministration
 from tidemark.admin.move_tracker import LOOKS_APART_S, MoveTracker
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
 from tidemark.core.reassignment.progress import (
@@ -102,18 +103,6 @@ class _Snapshot(NamedTuple):
         return self.states[partition].state.leader if partition in self.states else NO_LEADER
 
 
-class LogDirs(Protocol):
-    """Checks and cancels moves into log directories."""
-
-    async def check_reassignments(
-        self, moves: Sequence[PartitionReassignment], live: Mapping[BrokerId, BrokerRegistration]
-    ) -> Mapping[TopicPartition, TidemarkError]:
-        """Return the refusals of brokers to hold replicas in the directories that these moves name."""
-
-    async def stay(self, moves: Sequence[PartitionReassignment], live: Mapping[BrokerId, BrokerRegistration]) -> None:
-        """Cancel the copies into the directories that these moves name."""
-
-
 def interval_of(interval_ms: int) -> float:
     """Return the seconds between updates for a request's `interval_ms`; 0 is the default."""
     return max(_INTERVAL_S_MIN, interval_ms / 1000) if interval_ms else _INTERVAL_S
@@ -136,7 +125,7 @@ class ReassignmentAdministration:
         sizes: ReplicaSizes,
         tracker: MoveTracker | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        log_dirs: LogDirs | None = None,
+        log_dirs: LogDirAdministration | None = None,
     ) -> None:
         self._store = store
         self._sizes = sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from tidemark.model import BrokerId, BrokerRegistration, TidemarkError, TopicPartition
 from tidemark.ports import Clock
@@ -23,16 +23,7 @@ OfBroker = Mapping[TopicPartition, ReplicaOnDisk]
 OnBrokers = Mapping[BrokerId, OfBroker]
 
 
-class ReplicaSizes(Protocol):
-    """Reports the replicas of brokers, without brokers that do not answer in time."""
-
-    async def of(
-        self, partitions: Collection[TopicPartition], brokers: Mapping[BrokerId, BrokerRegistration]
-    ) -> OnBrokers:
-        """Return the replicas of these partitions on these brokers."""
-
-
-class FromBrokers:
+class ReplicaSizes:
     """Sends DescribeLogDirs to the brokers. Concurrent callers share a call, whose answer serves for AGE_MAX_MS.
 
     Args:
@@ -47,7 +38,7 @@ class FromBrokers:
     async def of(
         self, partitions: Collection[TopicPartition], brokers: Mapping[BrokerId, BrokerRegistration]
     ) -> OnBrokers:
-        """Return the replicas of these partitions on these brokers, without offline replicas."""
+        """Return the replicas of these partitions on these brokers, without offline replicas and late brokers."""
         if not partitions:
             return {}
         wanted = frozenset(partitions)

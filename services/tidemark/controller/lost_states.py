@@ -13,8 +13,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from tidemark.core.controller.controller import ControllerCore
 from tidemark.core.controller.effects import DescribeReplicas
 from tidemark.core.controller.events import ReplicasDescribed
 from tidemark.core.controller.partition_state import TopicPolicy
@@ -43,16 +44,6 @@ _log = logging.getLogger(__name__)
 
 _FIRST_EPOCH: Final = LeaderEpoch(0)
 _NEVER: Final = BrokerEpoch(-1)
-
-
-class KnowsStates(Protocol):
-    """The part of `ControllerCore` that knows the states of partitions."""
-
-    def memory(self, partition: TopicPartition, identity: ReplicaIdentity) -> Memory:
-        """The last known state of a partition."""
-
-    def rebuilds(self, partition: TopicPartition) -> bool:
-        """Whether an operator requested to rebuild the state with possible loss."""
 
 
 @dataclass(slots=True)
@@ -101,7 +92,7 @@ class LostStates:
         store: MetadataStore,
         ask: Callable[[DescribeReplicas], Awaitable[ReplicasDescribed]],
         policy_of: Callable[[Mapping[str, str]], TopicPolicy],
-        core: KnowsStates,
+        core: ControllerCore,
     ) -> None:
         self._term = term
         self._store = store

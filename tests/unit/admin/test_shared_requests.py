@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from tidemark.admin import log_dirs, replica_sizes
 from tidemark.admin.log_dirs import DisksOfBrokers
-from tidemark.admin.replica_sizes import AGE_MAX_MS, FromBrokers
+from tidemark.admin.replica_sizes import AGE_MAX_MS, ReplicaSizes
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent, Wanted
 
@@ -48,7 +48,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
 
 async def test_callers_share_a_request_for_sizes_to_each_broker_until_the_answer_is_too_old(requests: Requests) -> None:
     clock = ManualClock()
-    sizes = FromBrokers(clock)
+    sizes = ReplicaSizes(clock)
     answers = await asyncio.gather(*(sizes.of([PARTITION], BROKERS) for _ in range(50)))
     assert answers == [{BrokerId(1): {}, BrokerId(2): {}}] * 50
     assert requests.addresses == ["localhost:9193", "localhost:9194"]

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from tidemark.broker.clients.read_replica import Repairs, checked_envelopes, damaged_offset
+from tidemark.broker.clients.read_replica import checked_envelopes, damaged_offset
 from tidemark.broker.clients.typed_batches import READ_AHEAD, prune_batches, read_pruned
 from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.logs.log_repairs import LogRepairs
 from tidemark.broker.metrics.broker import BrokerMetrics
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.session_lease import Lease
@@ -124,7 +125,7 @@ class FetchService:
         clock: Clock,
         metrics: BrokerMetrics,
         pool: ThreadPoolExecutor,
-        repairs: Repairs,
+        repairs: LogRepairs,
         submit: Callable[[PreferredReplicaNamed], None] = lambda event: None,
         layouts: TypedLayouts = NO_LAYOUTS,
     ) -> None:

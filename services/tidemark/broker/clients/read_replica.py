@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final
 
 from tidemark.broker.logs.append_threads import LogThreads
+from tidemark.broker.logs.log_repairs import LogRepairs
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
@@ -22,20 +23,6 @@ from tidemark.record.envelope import ENVELOPE_BYTES
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.v1 import replica_reads_pb2 as pb
 
-
-class Repairs(Protocol):
-    """`LogRepairs`, for reads that meet a damaged batch."""
-
-    def suspect(self, partition: TopicPartition, offset: int) -> None:
-        """Check the segment that holds `offset` soon, and repair it."""
-
-    async def repair(self, partition: TopicPartition, offset: int) -> bool:
-        """Check the segment that holds `offset`, and repair it; whether every batch of it is good now."""
-
-    def is_running(self, partition: TopicPartition) -> bool:
-        """Whether a repair of the partition goes on."""
-
-
 _READ_BYTES_MAX: Final = 4 << 20
 """A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""
 
@@ -43,7 +30,9 @@ _READ_BYTES_MAX: Final = 4 << 20
 class ReplicaReads:
     """Reads on the pool of readers, never past the replica's log end."""
 
-    def __init__(self, queries: BrokerQueries, threads: LogThreads, pool: ThreadPoolExecutor, repairs: Repairs) -> None:
+    def __init__(
+        self, queries: BrokerQueries, threads: LogThreads, pool: ThreadPoolExecutor, repairs: LogRepairs
+    ) -> None:
         self._queries = queries
         self._threads = threads
         self._pool = pool

@@ -12,26 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from tidemark.model import TopicPartition
 from tidemark.runtime.metrics import Metrics
+from tidemark.storage.directories.log_manager import LogManager
 
 _LINE_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
-
-
-class LogsToOpen(Protocol):
-    """The part of the log manager that this needs."""
-
-    on_scanned: Callable[[TopicPartition, int], None]
-
-    def directory_of(self, partition: TopicPartition) -> int | None:
-        """Index of the directory that holds a replica; None without one."""
-
-    def bytes_to_scan(self, partition: TopicPartition) -> int:
-        """Estimate of the bytes that opening the replica will scan."""
 
 
 @dataclass(slots=True)
@@ -54,7 +43,7 @@ class RecoveryProgress:
 
     def __init__(
         self,
-        logs: LogsToOpen,
+        logs: LogManager,
         directories: Sequence[str],
         metrics: Metrics,
         now_s: Callable[[], float] = time.monotonic,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
+from tidemark.broker.logs.replica_peers import GrpcReplicaPeers
 from tidemark.core.replication.effects import Observed
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 from tidemark.ports import Scheduler
@@ -14,21 +14,10 @@ from tidemark.ports import Scheduler
 _log = logging.getLogger(__name__)
 
 
-class CheckingPeers(Protocol):
-    """The other brokers, as this follower asks them."""
-
-    async def have_checked(self, broker: BrokerId, partition: TopicPartition, offset: int) -> None:
-        """Have a broker check its batch at `offset`, and repair its log if the batch is damaged.
-
-        Raises:
-            TidemarkError: the broker does not answer, or the batch stays damaged.
-        """
-
-
 class RefusedChunks:
     """At most one request for a partition is in flight; the next refusal of the same chunk asks again."""
 
-    def __init__(self, peers: CheckingPeers, scheduler: Scheduler, fail: Callable[[BaseException], None]) -> None:
+    def __init__(self, peers: GrpcReplicaPeers, scheduler: Scheduler, fail: Callable[[BaseException], None]) -> None:
         self._peers = peers
         self._scheduler = scheduler
         self._fail = fail

@@ -4,48 +4,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tidemark.model import TopicPartition
 from tidemark.runtime.metrics_text import family, labels
-from tidemark.storage.directories.log_manager import DirectoryState
-
-
-class SizedLog(Protocol):
-    """The part of a log that metrics need."""
-
-    def size_bytes(self) -> int:
-        """Bytes of all segments."""
-
-    def segment_count(self) -> int:
-        """Number of segments."""
-
-    def bytes_from(self, offset: int) -> int:
-        """Estimate of the bytes from this offset to the log end."""
-
-
-class Directories(Protocol):
-    """The part of the log manager that metrics need."""
-
-    def directories(self) -> tuple[DirectoryState, ...]:
-        """All directories, by index."""
-
-    def logs_in(self, directory: int) -> Iterable[tuple[TopicPartition, SizedLog]]:
-        """The open logs of a directory."""
+from tidemark.storage.directories.log_manager import DirectoryState, LogManager
+from tidemark.storage.log.partition_log import PartitionLog
 
 
 class DiskFigures(NamedTuple):
     """The open logs, their sizes in bytes, and the text of the directories' metric families."""
 
-    logs: dict[TopicPartition, SizedLog]
+    logs: dict[TopicPartition, PartitionLog]
     sizes: dict[TopicPartition, int]
     text: str
 
 
-def read_disks(logs: Directories) -> DiskFigures:
+def read_disks(logs: LogManager) -> DiskFigures:
     """The current figures. A failed directory has no free space."""
-    found: dict[TopicPartition, SizedLog] = {}
+    found: dict[TopicPartition, PartitionLog] = {}
     sizes: dict[TopicPartition, int] = {}
     offline, used, free, total = {}, {}, {}, {}
     for index, state in enumerate(logs.directories()):

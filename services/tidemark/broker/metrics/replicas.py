@@ -12,13 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Final, NamedTuple
 
-from tidemark.broker.metrics.disks import Directories, DiskFigures, SizedLog, read_disks
+from tidemark.broker.metrics.disks import DiskFigures, read_disks
 from tidemark.core.replication.context import MoveTraffic
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica_stats import FollowerFigures, LeaderFigures, ReplicaFigures
 from tidemark.model import BrokerId, TopicPartition
 from tidemark.runtime.metrics_text import counter, family, gauge, header, labels
 from tidemark.runtime.slices import Pace
+from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log.partition_log import PartitionLog
 
 _SCRAPE_WAIT_S: Final = 2.0
 _OF_EACH: Final = ("tidemark_partition_", "tidemark_replica_follower_")
@@ -67,7 +69,7 @@ class ReplicaMetrics:
         self,
         broker_id: BrokerId,
         queries: BrokerQueries,
-        logs: Directories,
+        logs: LogManager,
         now_ms: Callable[[], int],
         on_scrape: Callable[[Collection[TopicPartition]], None] = lambda partitions: None,
     ) -> None:
@@ -137,7 +139,7 @@ class ReplicaMetrics:
         yield from _each_follower(behind, label_of)
 
 
-def _behind(led: Led, logs: dict[TopicPartition, SizedLog]) -> list[_Behind]:
+def _behind(led: Led, logs: dict[TopicPartition, PartitionLog]) -> list[_Behind]:
     found = []
     for row, leader in led:
         for one in leader.followers:

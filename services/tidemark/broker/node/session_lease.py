@@ -4,20 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.ports import Clock
-
-
-class SessionLease(Protocol):
-    """The part of `MetadataStore` that the lease needs."""
-
-    def lease_valid_until_ms(self) -> int:
-        """End of the session lease on the port's clock (rule F1)."""
-
-    def lease_length_ms(self) -> int:
-        """Length of a lease."""
+from tidemark.ports import Clock, MetadataStore
 
 
 class Lease:
@@ -33,7 +22,7 @@ class Lease:
     def __init__(
         self,
         clock: Clock,
-        session: SessionLease,
+        session: MetadataStore,
         holds_epoch_since: Callable[[TopicPartition, int], bool],
         leads_in_session: Callable[[], bool],
     ) -> None:

@@ -7,10 +7,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import grpc
 
+from tidemark.broker.logs.log_dir_moves import DirMoves
 from tidemark.broker.node.core_driver import BrokerDriver
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.own_epoch import OwnEpoch
@@ -52,17 +53,6 @@ _STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidSta
 _log = logging.getLogger(__name__)
 
 
-class WantedDirectories(Protocol):
-    """Assigns replicas to log directories (rule M3)."""
-
-    def want(self, partition: TopicPartition, log_dir: str) -> None:
-        """Record the wanted directory: a new replica is created there, one in another directory is moved.
-
-        Raises:
-            TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE; then nothing changes.
-        """
-
-
 class _HeartbeatStream(NamedTuple):
     """A heartbeat stream of a controller; the lock admits one write at a time."""
 
@@ -91,7 +81,7 @@ class BrokerControl(BrokerControlServiceServicer):
         topics: TopicTable,
         metadata: MetadataCache,
         epoch: OwnEpoch,
-        directories: WantedDirectories,
+        directories: DirMoves,
         on_disk: Callable[[], Mapping[TopicPartition, ReplicaIdentity]],
         offline_directories: Callable[[], tuple[str, ...]],
         on_ping: Callable[[bool], None],

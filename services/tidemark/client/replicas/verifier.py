@@ -12,32 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tidemark.client.replicas.comparison import Layouts, Piece, difference, needs_records
-from tidemark.client.replicas.reader import READ_BYTES, Stretch
+from tidemark.client.replicas.reader import READ_BYTES, ReplicaReader, Stretch
 from tidemark.core.cluster_view import PartitionView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 
 _DISK: Final = (ErrorCode.CORRUPT_BATCH, ErrorCode.STORAGE_ERROR, ErrorCode.REPLICA_OFFLINE)
 _HOLES_MAX: Final = 100
-
-
-class Reads(Protocol):
-    """Reads replicas: `ReplicaReader`."""
-
-    def read(
-        self,
-        address: str,
-        partition: TopicPartition,
-        identity: ReplicaIdentity,
-        *,
-        start: int = 0,
-        end: int = 0,
-        envelopes_only: bool = True,
-        max_bytes: int = READ_BYTES,
-    ) -> Stretch:
-        """Read [start, end) of the replica at `address`."""
 
 
 class Difference(NamedTuple):
@@ -114,7 +97,7 @@ class PartitionVerifier:
 
     def __init__(
         self,
-        reads: Reads,
+        reads: ReplicaReader,
         partition: TopicPartition,
         topic_id: str,
         view: PartitionView,

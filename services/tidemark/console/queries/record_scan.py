@@ -6,41 +6,22 @@ Nothing is committed. A scan ends at its number of records, or at one of its bou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from tidemark.client.consuming.range_reader import Bounds
+from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.outputs.typed_json import columns_of, encode_json, json_rows
 from tidemark.client.records import offsets_of
 from tidemark.client.typed.batch_rows import BatchRows
-from tidemark.core.schemas.model import TopicSchema
 
 SEARCH_FIELDS: Final = ("any", "key", "value", "headers")
 _FIRST_WINDOW: Final = 16
 """Offsets of the first read of a backward scan: the size of the records is not known yet."""
 _WINDOW_BYTES: Final = 8 << 20
 _GROWTH: Final = 4
-
-
-class Reader(Protocol):
-    """The methods of `RangeReader` that a scan uses."""
-
-    def bounds(self, topic: str, partitions: list[int]) -> Mapping[int, Bounds]:
-        """First offset and end of partitions."""
-
-    def offset_for_timestamp(self, topic: str, partition: int, timestamp_us: int) -> int | None:
-        """First offset at or after a time; None without such a record."""
-
-    def schemas(self, topic: str) -> dict[int, TopicSchema]:
-        """Versions of the schema."""
-
-    def read(
-        self, topic: str, partition: int, start: int, end: int, *, topic_id: str, incarnation: str, typed: Any
-    ) -> Iterator[pa.RecordBatch]:
-        """Rows of [start, end)."""
 
 
 class Search(NamedTuple):
@@ -90,7 +71,7 @@ class Scan:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: RangeReader,
         where: Where,
         limits: Limits,
         search: Search,

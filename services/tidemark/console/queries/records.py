@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from tidemark.client.outputs.shape import Shape
 from tidemark.client.outputs.typed_rows import reader_of
 from tidemark.client.records import PartitionBatch
 from tidemark.client.typed.batch_rows import BatchRows
-from tidemark.console.queries.record_scan import Limits, Reader, Scan, Search, Where
+from tidemark.console.queries.record_scan import Limits, Scan, Search, Where
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
@@ -118,22 +118,22 @@ class RecordReads(Lifecycle):
 
     async def find(self, asking: Asking) -> Found:
         """The records of a page; raises TidemarkError."""
-        return await _in_thread(lambda: find(cast("Reader", self._reader), asking))
+        return await _in_thread(lambda: find(self._reader, asking))
 
     async def download(self, asking: Asking, shape: Shape) -> bytes:
         """A file with the records; raises TidemarkError, INVALID_REQUEST if a bound is exceeded."""
-        return await _in_thread(lambda: download(cast("Reader", self._reader), asking, shape))
+        return await _in_thread(lambda: download(self._reader, asking, shape))
 
     async def record(self, where: Where, offset: int, *, has_schema: bool) -> pa.RecordBatch | None:
         """The record with this offset; None if the log has none."""
-        return await _in_thread(lambda: record(cast("Reader", self._reader), where, offset, has_schema=has_schema))
+        return await _in_thread(lambda: record(self._reader, where, offset, has_schema=has_schema))
 
 
 async def _in_thread(read: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads, read)
 
 
-def find(reader: Reader, asking: Asking, now_s: Callable[[], float] = time.monotonic) -> Found:
+def find(reader: RangeReader, asking: Asking, now_s: Callable[[], float] = time.monotonic) -> Found:
     """Read the records of a page. A start outside of the log becomes its nearest offset."""
     limits = Limits(asking.limit, SCAN_RECORDS_MAX, SCAN_BYTES_MAX, SCAN_S)
     scan, bounds, start = _begun(reader, asking, limits, Shape.JSON, now_s)
@@ -147,7 +147,7 @@ def find(reader: Reader, asking: Asking, now_s: Callable[[], float] = time.monot
     )
 
 
-def download(reader: Reader, asking: Asking, shape: Shape, now_s: Callable[[], float] = time.monotonic) -> bytes:
+def download(reader: RangeReader, asking: Asking, shape: Shape, now_s: Callable[[], float] = time.monotonic) -> bytes:
     """Write the records to a file; never a part of them."""
     limits = Limits(asking.limit, DOWNLOAD_SCANNED_MAX, DOWNLOAD_BYTES_MAX, DOWNLOAD_S)
     output = _Output(asking.where.topic, shape)
@@ -168,7 +168,7 @@ def download(reader: Reader, asking: Asking, shape: Shape, now_s: Callable[[], f
     return file.getvalue()
 
 
-def record(reader: Reader, where: Where, offset: int, *, has_schema: bool) -> pa.RecordBatch | None:
+def record(reader: RangeReader, where: Where, offset: int, *, has_schema: bool) -> pa.RecordBatch | None:
     """Read one record."""
     asking = Asking(where, Position("offset", offset), 1, has_schema=has_schema)
     scan, bounds, start = _begun(reader, asking, Limits(1, 1, SCAN_BYTES_MAX, SCAN_S), Shape.JSON, time.monotonic)
@@ -178,7 +178,7 @@ def record(reader: Reader, where: Where, offset: int, *, has_schema: bool) -> pa
 
 
 def _begun(
-    reader: Reader, asking: Asking, limits: Limits, shape: Shape, now_s: Callable[[], float]
+    reader: RangeReader, asking: Asking, limits: Limits, shape: Shape, now_s: Callable[[], float]
 ) -> tuple[Scan, Bounds, int]:
     """A scan, the bounds of the log, and the offset where the scan begins (of a backward one: its end)."""
     where = asking.where
@@ -190,7 +190,7 @@ def _begun(
     return scan, bounds, _start(reader, asking, bounds)
 
 
-def _start(reader: Reader, asking: Asking, bounds: Bounds) -> int:
+def _start(reader: RangeReader, asking: Asking, bounds: Bounds) -> int:
     kind, value = asking.position
     match kind:
         case "earliest":
