@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from tidemark.model import TopicPartition
-
 
 class RecordMetadata(NamedTuple):
     """The position of an acknowledged record.
@@ -86,11 +84,6 @@ class OffsetAndTimestamp(NamedTuple):
 
     offset: int
     timestamp_us: int
-
-
-def as_partition(value: TopicPartition | tuple[str, int]) -> TopicPartition:
-    """Convert a (topic, index) pair to a TopicPartition."""
-    return value if isinstance(value, TopicPartition) else TopicPartition(*value)
 
 
 def offsets_of(rows: pa.RecordBatch) -> pa.Array[Any]:

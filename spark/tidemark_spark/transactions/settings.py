@@ -50,11 +50,6 @@ class TransactionSettings:
     checkpoint: str = ""
     obstacle: str = ""
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether the write is transactional if the cluster allows it."""
-        return self.mode is not Mode.FALSE and not self.obstacle
-
 
 def parse_transactions(given: Mapping[str, str], producer: Mapping[str, Any]) -> TransactionSettings:
     """Parse options with lower-case names; ValueError names the valid form.

@@ -25,11 +25,6 @@ class TopicRules(NamedTuple):
     settings: TopicSettings
     limits: ProduceLimits
 
-    @property
-    def append_time(self) -> bool:
-        """Whether the leader stamps the records (`LogAppendTime`)."""
-        return self.limits.append_time
-
 
 class TopicSchemas:
     """The schema of a typed topic, as far as this broker knows its versions; replaced, never changed.

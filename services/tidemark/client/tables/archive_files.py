@@ -63,7 +63,6 @@ SYSTEM_COLUMNS: Final = (
     Column(_FIRST_ID + 6, DELETED, Primitive.BOOL, nullable=False),
 )
 """Columns of each file behind those of the topic."""
-LAST_ID: Final = _FIRST_ID + 6
 
 
 class Footer(NamedTuple):

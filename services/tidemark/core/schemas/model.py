@@ -246,16 +246,11 @@ def _without_ids(column: Column) -> Column:
     return replace(column, id=NO_ID, type=with_children(column.type, below))
 
 
-def kept_ids(schema: TopicSchema, ids: Collection[int]) -> frozenset[int]:
-    """Ids of the columns that a read of the columns `ids` needs: these, those above and below them, and whole maps.
-
-    Ids that the version does not have count for nothing.
-    """
-    return frozenset(column.id for _, column in walk(kept_columns(schema.columns, ids)))
-
-
 def kept_columns(columns: Sequence[Column], ids: Collection[int]) -> tuple[Column, ...]:
-    """The columns of `kept_ids`, each with those below that are kept."""
+    """The columns that a read of the columns `ids` needs: these, those above and below them, and whole maps.
+
+    Each has those below that are kept. Ids that the version does not have count for nothing.
+    """
     wanted = frozenset(ids)
     return tuple(kept for kept in (_kept(column, wanted) for column in columns) if kept is not None)
 

@@ -238,21 +238,3 @@ RIGHTS: Final[Mapping[str, Right]] = {
 
 OPEN_SERVICES: Final = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 """Beginnings of the paths of RPCs that every caller may make: probes, and the description of the RPCs."""
-
-
-def right_in_words(right: Right) -> str:
-    """The row as docs/security.md states it."""
-    if right.internal:
-        roles = " or ".join(sorted(f"the {role}" if role is Role.ADMIN else f"a {role}" for role in right.roles))
-        return f"{roles}" if len(right.roles) < len(Role) else "any service of the cluster"
-    needs = list(dict.fromkeys(_in_words(need) for need in right.needs))
-    needs += [f"DESCRIBE {one.type}, others are left out" for one in right.hides if not right.needs]
-    words = " and ".join(needs)
-    return words if right.instead is None else f"{words}, or {_in_words(right.instead)}"
-
-
-def _in_words(need: Need) -> str:
-    if need.type is None:
-        return f"{need.operation} TOPIC, of a broker's settings {need.operation} CLUSTER"
-    words = f"{need.operation} {'any ' if not need.field and need.type is not _CLUSTER else ''}{need.type}"
-    return f"with `{need.when}` {words}" if need.when else words

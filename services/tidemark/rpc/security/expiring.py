@@ -16,17 +16,16 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.errors import abort_with
 
 
-def expired(name: str) -> TidemarkError:
+def expired() -> TidemarkError:
     """The error for a token that has expired: a call with a new token may succeed."""
-    return TidemarkError(
-        ErrorCode.AUTHENTICATION_FAILED, f"the token of {name} has expired: call again with a new one", _FACTS
-    )
+    sentence = "the token of the caller has expired: call again with a new one"
+    return TidemarkError(ErrorCode.AUTHENTICATION_FAILED, sentence, _FACTS)
 
 
 _FACTS: Final = {"reason": TOKEN_EXPIRED}
 
 
-def ending_at(expires_s: float, handler: Any, name: str = "the caller") -> Any:
+def ending_at(expires_s: float, handler: Any) -> Any:
     """The handler of a call; a stream ends with AUTHENTICATION_FAILED at that time (seconds since 1970).
 
     Unary calls are bounded otherwise: they are as they were.
@@ -42,14 +41,14 @@ def ending_at(expires_s: float, handler: Any, name: str = "the caller") -> Any:
         else grpc.unary_stream_rpc_method_handler
     )
     bounded = _generator if inspect.isasyncgenfunction(inner) else _coroutine
-    return make(bounded(inner, expires_s, name), handler.request_deserializer, handler.response_serializer)
+    return make(bounded(inner, expires_s), handler.request_deserializer, handler.response_serializer)
 
 
 def _left_s(expires_s: float) -> float:
     return max(0.0, expires_s - time.time())
 
 
-def _coroutine(inner: Any, expires_s: float, name: str) -> Any:
+def _coroutine(inner: Any, expires_s: float) -> Any:
     async def run(request: Any, context: Any) -> Any:
         try:
             async with asyncio.timeout(_left_s(expires_s)) as bound:
@@ -57,19 +56,19 @@ def _coroutine(inner: Any, expires_s: float, name: str) -> Any:
         except TimeoutError:
             if not bound.expired():
                 raise
-        return await abort_with(context, expired(name))
+        return await abort_with(context, expired())
 
     return run
 
 
-def _generator(inner: Any, expires_s: float, name: str) -> Any:
+def _generator(inner: Any, expires_s: float) -> Any:
     """A coroutine that writes the messages itself: its time is over also while a client reads none of them."""
 
     async def write_all(request: Any, context: Any) -> None:
         async with contextlib.aclosing(inner(request, context)) as responses:
             async for response in responses:
                 if not _left_s(expires_s):  # the timer of a loop that never waits does not fire
-                    await abort_with(context, expired(name))
+                    await abort_with(context, expired())
                 await context.write(response)
 
-    return _coroutine(write_all, expires_s, name)
+    return _coroutine(write_all, expires_s)

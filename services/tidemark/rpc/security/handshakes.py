@@ -17,7 +17,6 @@ import re
 import select
 import sys
 import threading
-from collections.abc import Callable
 from typing import Final, TextIO
 
 from tidemark.rpc.security.audit import LineLimit
@@ -64,16 +63,14 @@ class NativeLines:
 
     Args:
         metrics: gets the counter.
-        said: called with each line that is not gRPC's, as it was written.
     """
 
-    def __init__(self, metrics: Metrics, said: Callable[[str], None] | None = None) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         doc = "TLS handshakes that failed, as server or as client, by reason"
         self._failures = metrics.counter("tls_handshake_failures", doc, ["reason"])
         doc = "Times at which the pipe for lines of C code was full: lines, and failed handshakes, may be missing"
         self._full = metrics.counter("native_lines_full", doc)
         self._limit = LineLimit()
-        self._said = said or self._pass_on
         self._python: TextIO | None = None
         self._real = sys.stderr
         self._reader: threading.Thread | None = None
@@ -124,7 +121,7 @@ class NativeLines:
         found = _LINE.fullmatch(written)
         if found is None:
             for line in written.split("\n"):
-                self._said(line)
+                self._real.write(line + "\n")
             return
         text = found["text"].replace("\n", "\\n")
         if not text.startswith(_FAILED):
@@ -135,9 +132,6 @@ class NativeLines:
         self._failures.labels(reason).inc()
         if self._limit.has_room(reason):
             _log.warning("a TLS handshake failed", extra={"reason": reason, "detail": text.removeprefix(_FAILED)})
-
-    def _pass_on(self, line: str) -> None:
-        self._real.write(line + "\n")
 
 
 def _pipe() -> tuple[int, int]:

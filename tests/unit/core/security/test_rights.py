@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import tidemark.v1
-from tidemark.core.security.acls import APPLICABLE
-from tidemark.core.security.rights import RIGHTS, Right, right_in_words
+from tidemark.core.security.acls import APPLICABLE, ResourceType
+from tidemark.core.security.principals import Role
+from tidemark.core.security.rights import RIGHTS, Need, Right
 
 
 def methods() -> Iterator[tuple[str, Any]]:
@@ -38,6 +39,24 @@ def field_at(message: Any, path: str) -> Any:
 
 def is_text(field: Any) -> bool:
     return bool(field.type == field.TYPE_STRING)
+
+
+def in_words(need: Need) -> str:
+    if need.type is None:
+        return f"{need.operation} TOPIC, of a broker's settings {need.operation} CLUSTER"
+    words = f"{need.operation} {'any ' if not need.field and need.type is not ResourceType.CLUSTER else ''}{need.type}"
+    return f"with `{need.when}` {words}" if need.when else words
+
+
+def right_in_words(right: Right) -> str:
+    """The row as docs/security.md states it."""
+    if right.internal:
+        roles = " or ".join(sorted(f"the {role}" if role is Role.ADMIN else f"a {role}" for role in right.roles))
+        return f"{roles}" if len(right.roles) < len(Role) else "any service of the cluster"
+    needs = list(dict.fromkeys(in_words(need) for need in right.needs))
+    needs += [f"DESCRIBE {one.type}, others are left out" for one in right.hides if not right.needs]
+    words = " and ".join(needs)
+    return words if right.instead is None else f"{words}, or {in_words(right.instead)}"
 
 
 def test_every_rpc_has_a_row_and_every_row_an_rpc() -> None:
