@@ -156,7 +156,7 @@ class Log(Protocol):
         """The aborted transactions with batches that may lie in [start, end) (rule X5); thread-safe, never blocks."""
 
     def truncate(self, end_offset: Offset) -> ProducerStates:
-        """Truncate to `end_offset` (exclusive); returns the producer state of the rest."""
+        """Truncate to `end_offset` (exclusive); returns the producer state of the kept records."""
 
     def reset(self, start_offset: Offset, epoch_below: LeaderEpoch = NO_EPOCH) -> None:
         """Delete all records and start empty there; `epoch_below`: the epoch of the offsets below, -1 if unknown."""
@@ -374,10 +374,10 @@ class MetadataStore(Protocol):
         """The content of /cluster/id; the first caller creates the node."""
 
     async def cluster_snapshot(self) -> ClusterSnapshot:
-        """All that describes the cluster, no older than this call.
+        """The nodes that describe the cluster, as they are at this call or later.
 
-        The store keeps a copy up to date by watches; concurrent callers share a read. The same object as before, if
-        nothing has changed.
+        The store keeps a copy up to date by watches; concurrent callers share a read. Without a change, the call
+        returns the same object as before.
         """
 
     # brokers

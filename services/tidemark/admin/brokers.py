@@ -102,7 +102,7 @@ class BrokerAdministration:
         store: started.
         reassignments: starts the planned reassignments.
         sizes: reports the replicas of brokers.
-        clock: tells how old a claim of a restart is.
+        clock: for the age of a claim of a restart.
     """
 
     def __init__(

@@ -505,7 +505,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def SafeToRestart(
         self, request: brokers_pb.SafeToRestartRequest, context: Context
     ) -> brokers_pb.SafeToRestartResponse:
-        """List the reasons why a broker must not be restarted now, and claim the restart if asked to."""
+        """List the reasons why a broker must not be restarted now, and claim the restart if the request has `claim`."""
         async with observed("SafeToRestart", context):
             if not request.HasField("broker_id"):
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, "the request names no broker: set broker_id")

@@ -100,7 +100,8 @@ def _partition_view(
 
 
 def count(topics: Iterable[TopicDescription], states: States) -> Counts:
-    """Count unhealthy partitions; one without a state yet has no leader and an empty ISR."""
+    """Count unhealthy partitions. A partition without a state yet counts as one without a leader and with an empty
+    ISR."""
     found = list(topics)
     partitions = under_replicated = under_min_isr = offline = 0
     for topic in found:

@@ -46,7 +46,7 @@ class Refused(Exception):  # noqa: N818 - a page that is not shown is no fault
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A question that the cluster did not answer; the page shows the rest.
+    """A question that the cluster did not answer; the page shows the other answers.
 
     Attributes:
         since_ms: begin of the first call that failed.

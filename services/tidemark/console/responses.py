@@ -69,7 +69,7 @@ class Responses:
         return Response(made.content, headers=headers, media_type=made.media_type)
 
     def refusal(self, refused: Refused, form: Form, identity: Identity | None, address: str) -> Response:
-        """A page that is not shown, in the form that was asked for."""
+        """An error in place of a page, in the requested form."""
         headers = {"Retry-After": "5"} if refused.status in (503, 504) else {}
         reason = HTTPStatus(refused.status).phrase
         code = None if refused.error is None else str(refused.error.code)

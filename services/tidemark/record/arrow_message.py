@@ -261,10 +261,10 @@ class Template(NamedTuple):
     places: Places
 
     def write(self, layout: MessageLayout, numbers: Numbers) -> bytes:
-        """Continuation marker and metadata of a message with these numbers (`body_start` is ignored).
+        """The template's continuation marker and metadata, with these numbers in it (`body_start` is ignored).
 
         Raises:
-            TidemarkError: INVALID_PAYLOAD: the numbers of a received message are too large once they were moved.
+            TidemarkError: INVALID_PAYLOAD: a number of a received message does not fit into 64 bits after the move.
         """
         head, places = bytearray(self.head), self.places
         try:

@@ -265,7 +265,7 @@ def table_end(data: bytes | memoryview, payload_at: int = ENVELOPE_BYTES) -> int
 def stamp(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:
     """The first 20 bytes of a batch as its leader writes them: base_offset, leader_epoch, header_crc, batch_length.
 
-    The rest of the batch stays as it is: a writer does `writev([stamp(...), memoryview(data)[20:]])`.
+    The other bytes of the batch stay as they are: a writer does `writev([stamp(...), memoryview(data)[20:]])`.
     """
     prefix = _STAMP.pack(base_offset, leader_epoch)
     length_field = data[_LENGTH_AT]

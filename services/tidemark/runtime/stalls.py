@@ -91,7 +91,7 @@ class Tally(Collector):
 
 
 class WatchedSelector(selectors.DefaultSelector):
-    """Tells the meter of an event loop when that loop waits.
+    """Reports to the meter of an event loop when that loop waits.
 
     Attributes:
         meter: None: the loop is not measured.

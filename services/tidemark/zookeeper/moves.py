@@ -92,7 +92,7 @@ async def _rewrite(session: Session, change: Callable[[ReassignmentRequests], Se
             fitting = len(moves) * _NODE_BYTES_MAX // len(data)
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{len(moves)} moves at once do not fit into a ZooKeeper node; about {fitting} do: submit the rest "
+                f"{len(moves)} moves at once do not fit into a ZooKeeper node; about {fitting} do: submit the others "
                 "when some have ended",
                 {"moves_max": str(fitting)},
             )

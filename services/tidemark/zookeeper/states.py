@@ -217,7 +217,8 @@ def _in_order(writes: Sequence[StateWrite], parts: Sequence[Mapping[int, WriteRe
 async def _write_part(
     session: Session, part: Sequence[tuple[int, Sequence[Operation]]], term: ControllerTerm | None = None
 ) -> dict[int, WriteResult]:
-    """A multi is atomic: when one write fails, a read finds all that are outdated, and the rest is written (rule Z2).
+    """A multi is atomic: when one write fails, a read finds all that are outdated, and the others are written (rule
+    Z2).
 
     Otherwise a leader and the controller that change thousands of partitions at once make each other retry them all.
     A multi checks each broker's epoch once; of two different epochs of a broker one fails.

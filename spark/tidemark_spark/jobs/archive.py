@@ -40,7 +40,7 @@ from tidemark_spark.typed.archive import archive_with, compact_with, is_typed_ar
 NAME = "archive"
 _HOUR: Final = re.compile(r"date=([0-9-]+)/hour=(\d+)/")
 _SCRATCH: Final = "scratch"
-"""Directory of a running compaction; the next compaction deletes the rest of an interrupted one."""
+"""Directory of a running compaction; the next compaction deletes the files of an interrupted one."""
 _MIB: Final = 1 << 20
 _EXAMPLE = """
   spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive              all current records
@@ -249,7 +249,7 @@ def _rewrite(spark: SparkSession, files: Files, manifest: Manifest, landed: list
 
 
 def _sweep(files: Files, manifest: Manifest, grace_ms: int) -> None:
-    """Delete files superseded more than `grace_ms` ago, and the rest of an interrupted compaction."""
+    """Delete files superseded more than `grace_ms` ago, and the files of an interrupted compaction."""
     known = {*manifest.files, *(path for path, _ in manifest.superseded)}
     for name in files.names(f"{COMPACTED}/{manifest.directory}"):
         path = f"{COMPACTED}/{manifest.directory}/{name}"

@@ -33,7 +33,7 @@ class WriteTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The transaction that a task wrote in, as its commit message tells the driver.
+    """The transaction that a task wrote in; part of the commit message that the driver gets.
 
     Attributes:
         transaction: see `WriteTransaction`.

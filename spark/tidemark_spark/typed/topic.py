@@ -118,7 +118,7 @@ def check_version(topic: TypedTopic, found: Mapping[str, TopicView]) -> None:
 
 
 def _quickly(bootstrap: str, credentials: Credentials, topic: str) -> TypedTopic | None:
-    """The topic, without versions if it has no schema, by one attempt at each address; None: no broker told."""
+    """The topic, without versions if it has no schema, by one attempt at each address; None: no broker answered."""
     import grpc
     from tidemark.client.metadata.bootstrap import parse_bootstrap as addresses_of
     from tidemark.client.metadata.tls import client_identity
@@ -150,7 +150,7 @@ def _quickly(bootstrap: str, credentials: Credentials, topic: str) -> TypedTopic
 
 
 def _versions(leaders: Iterable[BrokerServiceStub], topic: str, topic_id: str) -> dict[int, TopicSchema]:
-    """All versions that a leader knows: another broker may not have heard of the newest one yet."""
+    """All versions that a leader knows: another broker may not know the newest one yet."""
     from tidemark.core.schemas.text import from_text
     from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
 

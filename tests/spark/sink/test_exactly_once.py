@@ -261,7 +261,7 @@ def test_an_old_copy_of_a_checkpoint_writes_nothing(cluster: LocalCluster, sums:
         writer = micro_batch(cluster, sums, checkpoint)
         writer.commit(write_all(writer, [batch_id]), batch_id)
     writer = micro_batch(cluster, sums, checkpoint)
-    with pytest.raises(StaleCheckpointError, match="micro-batch 1 of the query was committed before"):
+    with pytest.raises(StaleCheckpointError, match="Micro-batch 1 of the query was committed before"):
         writer.commit(write_all(writer, [2]), 0)
 
 

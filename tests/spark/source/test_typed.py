@@ -262,7 +262,7 @@ def test_a_stream_ends_at_a_change_of_the_schema_or_goes_on_until_the_restart(cl
         assert [one.to_pylist() for one in batches(strict, strict.partitions(start, middle))] == [[{"a": 1}]]
         admin.alter_topic_schema(name, "a INT, b STRING")
     send(cluster, name, [{"a": 2, "b": "x"}])
-    with pytest.raises(SchemaChangeError, match="version 2 of its schema, and the query began with version 1: start"):
+    with pytest.raises(SchemaChangeError, match=r"version 2 of its schema, .* began with version 1\. Start"):
         again_and_again(lambda: next_end(strict, middle))
     end = next_end(lenient, middle)
     assert [one.to_pylist() for one in batches(lenient, lenient.partitions(middle, end))] == [[{"a": 2}]]

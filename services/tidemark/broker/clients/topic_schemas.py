@@ -41,7 +41,7 @@ class SchemaReads:
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC; UNKNOWN_TOPIC_ID; UNKNOWN_SCHEMA_VERSION for a version that this broker has
-                not heard of; COORDINATION_UNAVAILABLE.
+                not received; COORDINATION_UNAVAILABLE.
         """
         view = self._view(request.topic, request.topic_id)
         texts = self._sent(view)

@@ -76,7 +76,7 @@ def prune_batches(
     max_bytes: int,
     times: TimeRange = _ALL_TIMES,
 ) -> bytes:
-    """The batches without the columns that are not asked for, up to `max_bytes` and at least one.
+    """The batches with the requested columns only, up to `max_bytes` and at least one.
 
     A batch without a timestamp in `times` loses all columns. A batch of a version that this broker does not know keeps
     its columns otherwise, and so does a damaged one.

@@ -23,7 +23,7 @@ class Visibility:
         """The part of the view that the client may see.
 
         Args:
-            named: the topics were asked for by name: others than visible ones carry an error.
+            named: the request names the topics. Topics that are not visible then carry an error.
 
         Raises:
             TidemarkError: AUTHORIZER_NOT_READY.

@@ -198,7 +198,7 @@ class Shard(Generic[_S, _C, _N]):
         return found
 
     def change_unasked(self, change: Callable[[_S, _N], Outcome[_T, _C]]) -> _T | None:
-        """Apply changes that no request asked for, if `is_changeable`; the records are written later.
+        """Apply changes that no request caused, if `is_changeable`; the records are written later.
 
         Returns None after an unexpected error: it is logged, and does not end the broker.
         """

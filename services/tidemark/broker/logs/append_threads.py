@@ -181,7 +181,7 @@ class LogThreads:
         self._loop.call_later(_SPACE_S, self._submit_again, replica, effect)
 
     def _submit_again(self, replica: OpenReplica, effect: LogEffect) -> None:
-        """Submit the effect again if the log is still open, in whichever directory."""
+        """Submit the effect again if the log is still open, in this or another log directory."""
         current = self._replicas.get(replica.partition)
         if current is not None and current.opening is replica.opening:
             if replica.partition in self._paused:  # one of the held effects may close it

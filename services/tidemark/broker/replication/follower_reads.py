@@ -29,7 +29,7 @@ class _Read(NamedTuple):
 
 
 class FollowerReads:
-    """Reads cached data on the event loop, and the rest on the pool.
+    """Reads cached data on the event loop, and other data on the pool.
 
     `suspect` gets the partition and the offset of a read that met a damaged batch (rule T6).
 

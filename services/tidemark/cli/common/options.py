@@ -129,7 +129,7 @@ def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def fits_int32(value: int) -> int:
-    """The value; raises BadParameter if it is no int32. The service validates the rest."""
+    """The value; raises BadParameter if it is no int32. The service makes all other checks."""
     if not -(2**31) <= value <= _INT32_MAX:
         raise typer.BadParameter(f"{value} is out of range")
     return value

@@ -19,7 +19,7 @@ def consume(options: ConsumeOptions) -> None:
     """Print records, one per line, until Ctrl-C, --count, --until-end or --timeout.
 
     \b
-    Exit status 1 if --timeout ends the command before --count. The extension of --file tells its format: .json, .jsonl,
+    Exit status 1 if --timeout ends the command before --count. The extension of --file sets its format: .json, .jsonl,
     .ndjson, .csv or .parquet. CSV and Parquet have the columns partition, offset, timestamp, key and value; Parquet
     also has headers. If records go to a file or a pipe, a line on the terminal shows their number and rate. The line
     also shows the number of committed records left to read.

@@ -15,8 +15,8 @@ def produce(job: Job, bootstrap: BootstrapOption = "", output: OutputOption = Ou
     """Send lines or rows as records, and wait until all are acknowledged.
 
     \b
-    Lines are sent as they arrive, so a pipe may stay open. The extension of --file tells its format: .json, .jsonl,
-    .ndjson, .csv or .parquet; of a pipe --format tells it. A row or JSON line is sent as JSON, unless --value-column
+    Lines are sent as they arrive, so a pipe may stay open. The extension of --file sets its format: .json, .jsonl,
+    .ndjson, .csv or .parquet; for a pipe, use --format. A row or JSON line is sent as JSON, unless --value-column
     names the value. Malformed input ends the command with exit status 1; the error has the place and the number of
     records acknowledged before. On a terminal a line shows the progress, the rate, and records without acknowledgement.
 

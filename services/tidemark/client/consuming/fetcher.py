@@ -82,7 +82,7 @@ class Fetcher:
         self.follower_bytes = 0
         """Bytes read from followers."""
         self.throttled_s = 0.0
-        """Sum of the waits that brokers asked for, because of quotas."""
+        """Sum of the waits that brokers requested, because of quotas."""
         self._regroup_due = False
         self._on_out_of_range = on_out_of_range
         self._cluster = cluster

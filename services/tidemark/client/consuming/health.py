@@ -24,7 +24,7 @@ class ConsumerMetrics(NamedTuple):
         lag: records between positions and high watermarks of all assigned partitions with a known lag.
         unknown_lag: assigned partitions whose lag is not known yet.
         follower_bytes: bytes read from followers in the consumer's rack.
-        throttled_s: sum of the waits that brokers asked for, because of quotas.
+        throttled_s: sum of the waits that brokers requested, because of quotas.
     """
 
     given_records: int

@@ -23,7 +23,7 @@ QUIET_S: Final = 4.5
 SILENT_S: Final = 7.0
 """Time without records after which the leader is asked without waiting for the replica's answer."""
 NAMED_S_MAX: Final = 60.0
-"""Time after which the leader is asked for its choice again; a little less than the leader remembers it."""
+"""Time after which the consumer requests the leader's choice again; a little less than the leader remembers it."""
 PAUSE_S: Final = 1.0
 PAUSE_S_MAX: Final = 60.0
 

@@ -324,7 +324,7 @@ class RangeReader:
     def schemas(self, topic: str, versions: Sequence[int] = ()) -> dict[int, TopicSchema]:
         """Return versions of a topic's schema, by default all that a leader knows; none for a topic without a schema.
 
-        A leader knows the version of each batch that it stores. Another broker may not have heard of the newest version
+        A leader knows the version of each batch that it stores. Another broker may not know the newest version
         yet (rule S4).
 
         Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The typed topics that a consumer reads: their schemas, and the columns that the application asked for."""
+"""The typed topics that a consumer reads: their schemas, and the columns that the application requested."""
 
 from __future__ import annotations
 

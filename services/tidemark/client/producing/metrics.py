@@ -18,7 +18,7 @@ class ProducerMetrics(NamedTuple):
         waited_s: time that calls of `send` waited for a full buffer, in total.
         buffered_bytes: bytes of records without outcome.
         buffered_batches: batches without outcome.
-        throttled_s: sum of the waits that brokers asked for, because of quotas.
+        throttled_s: sum of the waits that brokers requested, because of quotas.
     """
 
     acknowledged_records: int

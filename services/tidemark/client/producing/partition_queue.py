@@ -186,7 +186,7 @@ class PartitionQueue:
     def refused(
         self, batch: PendingBatch, attempt: object, error: TidemarkError, *, lost: bool = False, shared: bool = False
     ) -> None:
-        """Record the failure of an attempt; `lost`: without a response; `shared`: with other batches of the request."""
+        """Record a failed attempt. `lost`: no response came. `shared`: other batches of the request failed with it."""
         if batch.attempt is not attempt:
             return
         batch.attempt = None

@@ -27,7 +27,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 def hash_of(key: bytes) -> int:
-    """The hash of a key, not negative: its partition is the rest of the division by their number."""
+    """The hash of a key, not negative. The key's partition is the hash modulo the number of partitions."""
     return int(murmurhash2.murmurhash2(key, _SEED) & _POSITIVE)
 
 

@@ -490,7 +490,8 @@ class Sender:
     # -- time, and the end --------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
-        """Check deadlines until the stop. The end of an event loop cancels every task: the rest is sent first."""
+        """Check deadlines until the stop. The end of an event loop cancels every task, so the waiting records are sent
+        first."""
         try:
             await self._check_until_empty()
         except asyncio.CancelledError:

@@ -150,7 +150,7 @@ class TableScan:
         )
 
     def narrow(self, bounds: PartitionBounds) -> None:
-        """Read only these partitions and offsets of those that were asked for."""
+        """Read only these partitions and offsets of the requested ones."""
         narrowed: dict[int, list[Part]] = {}
         for index, parts in self._parts.items():
             if bounds.partitions is None or index in bounds.partitions:

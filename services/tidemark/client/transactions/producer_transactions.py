@@ -33,7 +33,7 @@ class Phase(Enum):
     CLOSED = auto()  # no transaction is open
     BEGINNING = auto()  # `begin` waits for the coordinator
     OPEN = auto()  # records belong to the transaction
-    COMMITTING = auto()  # the coordinator may have stored the commit; only a repeated commit tells
+    COMMITTING = auto()  # the coordinator may have stored the commit; a repeated commit returns the outcome
     FENCED = auto()  # a newer producer has the transactional id
 
 
@@ -193,7 +193,8 @@ class ProducerTransactions:
         raise copy(failure)
 
     async def _init(self) -> None:
-        """Get an identity; for a producer that goes on, the coordinator tells a timeout from a newer producer."""
+        """Get an identity; for a producer that continues, the coordinator distinguishes a timeout from a newer
+        producer."""
         try:
             started = await self._coordinator.init(self._timeout_ms, self._identity)
         except TidemarkError as error:

@@ -145,7 +145,7 @@ class BatchRows:
             return Projection(source, self.target, self._columns, dictionaries=self._dictionaries)
 
     def rows(self, batch: Batch, partition: int, start: int, end: int | None = None) -> pa.RecordBatch:
-        """The rows of [start, end) of a batch, in `schema`; deleted rows only if `_deleted` is asked for.
+        """The rows of [start, end) of a batch, in `schema`; deleted rows only if `_deleted` is requested.
 
         Args:
             batch: whole, or pruned to `column_ids`, or without columns outside of `times`.

@@ -39,7 +39,7 @@ class KnownSchemas(NamedTuple):
 
 
 class SchemaPendingError(TidemarkError):
-    """The topic has a schema that the client has not asked for yet."""
+    """The topic has a schema that the client has not requested yet."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(ErrorCode.UNKNOWN_SCHEMA_VERSION, f"the schema of topic {topic} is not known yet")

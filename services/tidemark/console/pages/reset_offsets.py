@@ -23,7 +23,7 @@ _PLAN_S: Final = 15.0
 
 
 class _Reset(NamedTuple):
-    """A reset that was asked for; `to`: its start as the command states it."""
+    """A requested reset; `to`: its start as the command states it."""
 
     group: str
     topics: Sequence[str]

@@ -145,7 +145,7 @@ def is_denial(error: TidemarkError) -> bool:
 
 
 class SharedQueries:
-    """The questions by key; those that have not been asked for the longest time are dropped beyond `ENTRIES_MAX`."""
+    """The questions by key; beyond `ENTRIES_MAX`, the least recently used are dropped."""
 
     def __init__(self, life_ms: int, now_ms: Callable[[], int], measured: Callable[[str, bool], None]) -> None:
         self._life_ms = life_ms

@@ -14,7 +14,7 @@ from tidemark.model import BrokerEpoch, BrokerId
 
 
 class ControlledShutdowns:
-    """Brokers that asked to shut down.
+    """Brokers that requested controlled shutdown.
 
     Attributes:
         _shutting_down: with the broker epoch that asked; until that registration ends or is replaced.
@@ -28,7 +28,7 @@ class ControlledShutdowns:
 
     @property
     def shutting_down(self) -> frozenset[BrokerId]:
-        """Brokers that asked to shut down and are still registered."""
+        """Brokers that requested controlled shutdown and are still registered."""
         return frozenset(self._shutting_down)
 
     def requested(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:

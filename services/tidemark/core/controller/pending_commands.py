@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that brokers have yet to receive (rules C1, C3): one of each kind is in flight, the rest accumulates."""
+"""Commands that brokers have yet to receive (rules C1, C3): one of each kind is in flight, later ones accumulate."""
 
 from __future__ import annotations
 

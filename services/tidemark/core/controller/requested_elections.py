@@ -38,7 +38,7 @@ class _Open:
         until_ms: partitions that still wait then are refused.
         waiting: partitions neither elected nor refused.
         begun: partitions that counted as allowing an unclean election. Invariant: none in a preferred election.
-        finished: the deletion of the node was asked for. Invariant: only once `waiting` is empty.
+        finished: the deletion of the node was requested. Invariant: only once `waiting` is empty.
     """
 
     request: ElectionRequest

@@ -39,7 +39,7 @@ class Account:
         shared_by: the callers.
         rate: bytes, seconds of request time, or partitions per second.
         used: bytes, seconds or partitions since the account exists.
-        throttled: requests that were told to wait.
+        throttled: requests whose answers stated a wait.
         throttle_s: the sum of these waits.
     """
 

@@ -9,7 +9,8 @@ import math
 class Bucket:
     """One bucket. The caller gives the time and the rate, which may change between any two calls.
 
-    Invariant: a user that waits as told uses at most (t + burst) * rate over any t seconds, plus the last amount.
+    Invariant: a user that waits as long as stated uses at most (t + burst) * rate over any t seconds, plus the last
+        amount.
 
     Attributes:
         _owed: amount that was used and that the rate has not yet made up for, at the time `_at_s`.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proposes a draft for rows that have no schema, such as JSON that drifts. The rows are a sample, so all columns are
-nullable, and a note tells each doubt.
+nullable, and a note states each doubt.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class TopicSchema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaDraft:
-    """A schema without version and ids: what a user states, in whichever form.
+    """A schema without version and ids, as a user states it in one of the forms.
 
     Attributes:
         columns: their ids are NO_ID.

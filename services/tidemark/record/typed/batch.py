@@ -72,7 +72,7 @@ class TypedRows:
     """The rows of a typed batch; all parts have one length. Those that few readers need are made when they are read.
 
     Attributes:
-        columns: the columns of the batch's schema version, or those that the reader asked for.
+        columns: the columns of the batch's schema version, or those that the reader requested.
         deleted: bool: whether the row deletes the earlier rows of its key; None: no row does.
         first_offset: offset of the first row, if the offsets are consecutive; None: they may not be.
         make_offsets: makes `offsets`.
@@ -399,7 +399,7 @@ def read_pruned(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) ->
         data = prune(data, layout, column_ids)
     spans = [table.span(node) for node in pruning.kept]
     if len(data) - table.body_at != sum(end - begin for begin, end in spans):
-        raise TidemarkError(ErrorCode.INVALID_BATCH, "the pruned batch does not have the columns that were asked for")
+        raise TidemarkError(ErrorCode.INVALID_BATCH, "the pruned batch does not have the requested columns")
     check_nodes(table, data, pruning.kept)
     if not pruning.kept:
         rows = pa.RecordBatch.from_struct_array(pa.nulls(envelope.record_count, pa.struct([])))
@@ -426,7 +426,7 @@ def _check_node_count(table: ColumnTable, layout: TypedLayout, envelope: Envelop
 
 
 def _moved(numbers: Numbers, whole: MessageLayout, table: ColumnTable, kept: Sequence[int]) -> Numbers:
-    """The numbers of a message in which only the kept nodes remain, one after the other."""
+    """The numbers of the message after pruning: it holds only the nodes `kept`, one after the other."""
     nodes: list[int] = []
     buffers: list[int] = []
     at = 0

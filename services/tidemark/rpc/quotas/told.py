@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wait that a service tells a client, kept within bounds: a faulty service must not stop a client for weeks."""
+"""The wait that a service states to a client, kept within bounds: a faulty service must not stop a client for weeks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MS_MAX: Final = 1 << 40
 
 
 def told_wait_s(throttle_time_ms: int) -> float:
-    """Seconds until the next request to a broker that told this wait."""
+    """Seconds until the next request to a broker that stated this wait."""
     return min(max(0, throttle_time_ms) / 1000, TOLD_MAX_S)
 
 

@@ -119,7 +119,7 @@ class FutureLog:
             self.log.trim(start)
 
     def complete(self) -> None:
-        """Copy the rest of a log without appends, compare the two logs, and write the small files of the copy.
+        """Copy the last records of a log without appends, compare the two logs, and write the small files of the copy.
 
         Raises:
             TidemarkError: STORAGE_ERROR, DISK_FULL; also where the two logs differ.

@@ -3,9 +3,9 @@
 
 1. The copy `<name>.<uuid>-future` is made in the target and filled beside appends (`FutureLog`). A start that finds it
    continues the copy if the replica is there, else deletes it.
-2. Appends stop. The rest is copied, the copy is compared with the log and checkpointed, durably by one syncfs.
+2. Appends stop. The last records are copied, the copy is compared with the log and checkpointed, durably by one syncfs.
 3. partition.json of the copy gets generation + 1, durably: the copy is the replica now. A start takes the highest
-   generation and carries out the rest.
+   generation and carries out the remaining steps.
 4. The copy is renamed to `<name>`, durably.
 5. The old directory is renamed to `-delete`, durably; where its disk does not answer, the old log directory goes
    offline. Appends resume, on the new log.

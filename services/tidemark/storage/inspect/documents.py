@@ -163,7 +163,7 @@ def _snapshot(path: Path) -> Document:
             open_offset, coordinator_epoch = transactional or (None, None)
             rows.append((producer_id, epoch, last_us, sequences, offsets, open_offset, coordinator_epoch))
     except (TypeError, ValueError):
-        return Document(columns, rows, "the rest is no producer")
+        return Document(columns, rows, "the bytes after these are no producer")
     said = document["offset"]
     wrong = "" if path.name == f"{said:020d}{SNAPSHOT_SUFFIX}" else f"it is of offset {said}, its name says another"
     return Document(columns, rows, wrong)
@@ -183,7 +183,7 @@ def _index(path: Path) -> Document:
     path.stat()  # a missing file is not an empty one
     stem = path.with_suffix("")
     entries, whole = read_index_file(stem, suffix)
-    damage = "" if whole else "a block is damaged or truncated; the rest is not shown"
+    damage = "" if whole else "a block is damaged or truncated; later entries are not shown"
     columns = ("offset", "position") if suffix == INDEX_SUFFIX else ("newest_timestamp_us_before", "offset")
     rows: list[tuple[Cell, ...]] = [
         (None if first == NO_TIMESTAMP_US else first, second)

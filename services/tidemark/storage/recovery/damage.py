@@ -52,11 +52,11 @@ class CutPoint(NamedTuple):
 
 
 class KnownDamage(NamedTuple):
-    """Why the log is not trusted.
+    """Known damage of a log, which keeps its replica out of clean elections.
 
     Attributes:
         until: up to which offset (exclusive) records are missing or set aside.
-        cut: only a torn tail was cut off (rule T7). Nothing tells how many records were there, so `until` is `NO_END`.
+        cut: only a torn tail was cut off (rule T7). The number of records there is unknown, so `until` is `NO_END`.
     """
 
     reason: str

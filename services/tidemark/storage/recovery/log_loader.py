@@ -4,7 +4,8 @@
 Everything below the recovery point was made durable. A segment below it whose end mark fits its file needs no scan, so
 a start after a clean stop scans nothing. Above the recovery point every batch is checked as a replicated batch is.
 Damage there without a valid batch behind it is a torn tail and truncated. With any other damage the log is kept up to
-the damage, and the rest is set aside. A torn tail on a machine that has not rebooted since is remembered as damage, too
+the damage, and the bytes after it are set aside. A torn tail on a machine that has not rebooted since is remembered as
+damage, too
 (rule T7). An interrupted write looks like the loss of acknowledged records.
 """
 

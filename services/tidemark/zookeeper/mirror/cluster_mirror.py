@@ -6,7 +6,7 @@ ZooKeeper sent before its answer. Then the mirror reads the changed znodes. So a
 read, through any server, is in the result. Without an answer of ZooKeeper the read fails; it never returns the old
 copy.
 
-The server forgets the watches when a connection ends. The session tells that before it delivers later answers, and
+The server forgets the watches when a connection ends. The session reports that before it delivers later answers, and
 the next read sets the watches and reads everything again.
 """
 

@@ -29,7 +29,7 @@ class Content(Protocol):
 
 
 class Listened(Protocol):
-    """The part of `MetadataStore` that tells of changes."""
+    """The part of `MetadataStore` that reports changes."""
 
     def listen(self, listener: Callable[[StoreEvent], None]) -> None:
         """Call `listener` with every notification, on the event loop."""
