@@ -18,11 +18,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @contextlib.contextmanager
 def driver(
-    log: Path, script: Path, *words: str, settings: Mapping[str, str] | None = None
+    log: Path, script: Path, *words: str, settings: Mapping[str, str] | None = None, python: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver under spark-submit; its group of processes ends with the block, or with this process."""
+    """A driver under spark-submit; its group of processes ends with the block, or with this process.
+
+    Args:
+        python: what Spark starts as Python for the steps of queries; None: this Python.
+    """
     paths = os.pathsep.join([str(ROOT), str(ROOT / "services"), str(ROOT / "spark")])
-    environment = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {"PYSPARK_PYTHON": str(python or sys.executable), "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"}
     submit = str(Path(sys.executable).with_name("spark-submit"))
     given = [word for name, value in (settings or {}).items() for word in ("--conf", f"{name}={value}")]
     with log.open("wb") as output:

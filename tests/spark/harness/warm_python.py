@@ -2,8 +2,8 @@
 """Spark's Python processes without the time that their imports take: forked off one that has imported them (warm.py).
 
 Spark starts a Python process for each step of a query: to make the data source, to plan a read, to write, for each
-stream. Such a process is forked here; its module runs from the start. Drivers under spark-submit start fresh ones.
-Linux only; elsewhere all are fresh.
+stream. Such a process is forked here; its module runs from the start. The job under spark-submit in
+tests/spark/pipelines/test_pipelines.py starts fresh ones. Linux only; elsewhere all are fresh.
 """
 
 from __future__ import annotations

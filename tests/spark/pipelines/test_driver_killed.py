@@ -49,7 +49,7 @@ def wait_until_in_mid_batch(process: subprocess.Popen[bytes], log: Path, checkpo
 @needs_read_limits
 @pytest.mark.timeout(420)
 def test_an_archive_and_a_rollup_are_whole_although_their_driver_was_killed_in_mid_query(
-    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+    spark: SparkSession, spark_python: Path, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     with AdminClient(cluster.admin_address) as admin:
         for name in ("doomed", "doomed-sums"):
@@ -60,7 +60,7 @@ def test_an_archive_and_a_rollup_are_whole_although_their_driver_was_killed_in_m
             producer.send("doomed", value, partition=number % 3, timestamp_us=FIRST_US + number * STEP_US)
     root, checkpoint, log = tmp_path / "archive", tmp_path / "checkpoint", tmp_path / "driver.log"
     where = [cluster.bootstrap, "doomed", "doomed-sums", str(root), str(checkpoint)]
-    with driver(log, SCRIPT, *where, str(AT_A_TIME)) as process:
+    with driver(log, SCRIPT, *where, str(AT_A_TIME), python=spark_python) as process:
         wait_until_in_mid_batch(process, log, [root / "checkpoint", checkpoint])
         os.killpg(process.pid, signal.SIGKILL)
     assert len(batches(root / "checkpoint", "commits")) < COUNT // AT_A_TIME, "it was done before it was killed"

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -343,21 +344,18 @@ def test_a_rollup_with_updates_has_every_window_and_its_last_record_has_all(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_jobs_help_teaches_with_an_example(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "spark" / "pipelines" / f"{name}.py"), "--help"],
-        env={
-            **os.environ,
-            "COLUMNS": "100",
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "services"), str(ROOT / "spark")]),
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert f"spark-submit {name}.py" in done.stdout
-    assert "--bootstrap HOST:PORT" in done.stdout
+def test_a_jobs_help_teaches_with_an_example(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = str(ROOT / "spark" / "pipelines" / f"{name}.py")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "argv", [program, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(program, run_name="__main__")
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert f"spark-submit {name}.py" in told
+    assert "--bootstrap HOST:PORT" in told
 
 
 def test_a_job_runs_under_spark_submit_and_reports_an_error_in_one_sentence(cluster: LocalCluster) -> None:
