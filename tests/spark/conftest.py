@@ -16,6 +16,7 @@ from tidemark.client.consuming import range_reader
 from tidemark.client.metadata import cluster as client_cluster
 from tidemark.local.cluster import LocalCluster
 from tidemark.rpc.security.paths import FILE_VARIABLES
+from tidemark_spark import compat
 
 from tests.integration.harness.warm_service import warm_services
 from tests.spark.harness.secure import AUTHORIZATION, let_the_token_in
@@ -33,6 +34,12 @@ Spark's classes are not verified again when they load, which saves a tenth. No c
 because many classes were loaded.
 """
 _DEFAULTS = f"spark.driver.extraJavaOptions {' '.join(_JAVA)}\n"
+_CHECKPOINTS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+"""Spark's default for local files starts `readlink` forty times in each micro-batch. PySpark 4.2 on has this name."""
 _certificate: dict[str, str] = {}
 """Variables that name the client's certificate, once `cluster` has started."""
 
@@ -99,6 +106,7 @@ def spark(spark_home: Path, spark_python: Path, cluster: LocalCluster) -> Iterat
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **(_CHECKPOINTS if compat.HAS_READ_LIMITS else {}),
     }.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -109,13 +117,13 @@ def spark(spark_home: Path, spark_python: Path, cluster: LocalCluster) -> Iterat
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers, two controllers and an admin service. Records of the tests are years old: retention never runs.
+    """Three brokers, a controller and an admin service. Records of the tests are years old: retention never runs.
 
     The cluster is secure. Without other options clients use the certificate that the environment names during tests.
     """
     broker = {"log.retention.check.interval.ms": "86400000", **AUTHORIZATION}
     settings = {"broker": broker, "admin": AUTHORIZATION}
-    with LocalCluster(tmp_path_factory.mktemp("cluster"), settings=settings, secure=True) as started:
+    with LocalCluster(tmp_path_factory.mktemp("cluster"), controllers=1, settings=settings, secure=True) as started:
         let_the_token_in(started)
         _certificate.update(zip(FILE_VARIABLES, started.client_files, strict=True))
         os.environ.update(_certificate)
