@@ -77,8 +77,16 @@ def _pytest_by_files(directory: str) -> tuple[str, ...]:
 
 
 def _pytest_by_files_of_two(*directories: str) -> tuple[str, ...]:
-    """For tests with time limits, which mostly wait, and for Spark's, which have a JVM and a cluster per worker."""
+    """For tests with time limits, which mostly wait."""
     return (*_pytest(*directories), f"--numprocesses={min(_CORES, 2)}", *_FILES_AS_COLLECTED)
+
+
+def _pytest_by_few(directory: str) -> tuple[str, ...]:
+    """For tests whose workers each start what takes much CPU time: one worker on two cores, which other parts use, too.
+
+    The second worker of Spark's tests, with a JVM and a cluster, costs a quarter more.
+    """
+    return _pytest_by_files_of_two(directory) if _CORES > 2 else _pytest(directory)
 
 
 def _files_marked(marker: str, *directories: str) -> tuple[str, ...]:
@@ -105,7 +113,7 @@ _COMPILED = (
         *("-p", "no:cacheprovider", "-o", f"pythonpath={_COMPILED_HERE} spark ."),
     ),
 )
-_SPARK = (_pytest_by_files_of_two("tests/spark"),)
+_SPARK = (_pytest_by_few("tests/spark"),)
 _CHAOS = ((*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),)
 PARTS = (
     Part("lint", LINT, lane=Lane.COMPUTING),
@@ -114,8 +122,8 @@ PARTS = (
     Part("compiled", _COMPILED, {"TIDEMARK_COMPILE": "1", "MYPYC_OPT_LEVEL": "0"}, Lane.COMPUTING),
     # A seed that fails is to fail again.
     Part("simulation", _SIMULATION, {"PYTHONHASHSEED": "0"}, Lane.COMPUTING),
-    Part("charts", (_pytest_by_files("tests/charts"),)),
-    Part("contract", (_pytest_by_files_of_two("tests/contract"),), lane=Lane.BESIDE),
+    Part("charts", (_pytest_by_few("tests/charts"),)),
+    Part("contract", (_pytest_by_few("tests/contract"),), lane=Lane.BESIDE),
     Part("integration", _INTEGRATION),
     Part("chaos", _CHAOS, lane=Lane.LAST),
     Part("spark", _SPARK),
