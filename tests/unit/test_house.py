@@ -6,11 +6,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -39,13 +40,40 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+class Facts(NamedTuple):
+    """Facts of a file that several tests need; its syntax tree is millions of objects with those of all files.
+
+    Attributes:
+        functions: (name, lines).
+        imported: (module, names); no names for `import module`.
+        swallowed: lines of handlers of every error that do nothing.
+    """
+
+    functions: list[tuple[str, int]]
+    imported: list[tuple[str, tuple[str, ...]]]
+    swallowed: list[int]
+
+
 @cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def facts(path: Path) -> Facts:
+    found = Facts([], [], [])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno is not None
+            found.functions.append((node.name, node.end_lineno - node.lineno + 1))
+        elif isinstance(node, ast.Import):
+            found.imported.extend((alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, "imports are absolute"
+            found.imported.append((node.module, tuple(alias.name for alias in node.names)))
+        elif isinstance(node, ast.ExceptHandler) and swallows(node):
+            found.swallowed.append(node.lineno)
+    return found
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+def swallows(handler: ast.ExceptHandler) -> bool:
+    catches_all = handler.type is None or getattr(handler.type, "id", "") in ("Exception", "BaseException")
+    return catches_all and all(isinstance(statement, ast.Pass) for statement in handler.body)
 
 
 def test_no_file_is_longer_than_the_limit() -> None:
@@ -55,10 +83,10 @@ def test_no_file_is_longer_than_the_limit() -> None:
 
 def test_every_function_fits_a_screen() -> None:
     assert not {
-        f"{name_of(path)} {function.name}": function.end_lineno - function.lineno + 1
+        f"{name_of(path)} {name}": lines
         for path in PRODUCTION
-        for function in functions(parsed(path))
-        if function.end_lineno is not None and function.end_lineno - function.lineno >= FUNCTION_LINES_MAX
+        for name, lines in facts(path).functions
+        if lines > FUNCTION_LINES_MAX
     }
 
 
@@ -86,14 +114,12 @@ def test_a_folder_with_one_file_too_many_is_crowded(tmp_path: Path) -> None:
 def imports(path: Path, modules: Collection[str]) -> set[str]:
     """The modules among `modules` that a file imports, at run time or for types only, and inside functions too."""
     found: set[str] = set()
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.module is not None, "imports are absolute"
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                found.add(whole if whole in modules else node.module)
+    for module, names in facts(path).imported:
+        if not names:
+            found.add(module)
+        for name in names:
+            whole = f"{module}.{name}"
+            found.add(whole if whole in modules else module)
     return found.intersection(modules)
 
 
@@ -167,15 +193,7 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def test_no_error_is_swallowed() -> None:
-    swallowed = [
-        f"{name_of(path)}:{handler.lineno}"
-        for path in PRODUCTION
-        for handler in ast.walk(parsed(path))
-        if isinstance(handler, ast.ExceptHandler)
-        and (handler.type is None or getattr(handler.type, "id", "") in ("Exception", "BaseException"))
-        and all(isinstance(statement, ast.Pass) for statement in handler.body)
-    ]
-    assert not swallowed
+    assert not [f"{name_of(path)}:{line}" for path in PRODUCTION for line in facts(path).swallowed]
 
 
 @pytest.mark.parametrize("path", PROTOS, ids=name_of)
