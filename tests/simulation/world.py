@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.hurt_nodes import HurtNodes
 from tests.simulation.invariants.catalogue import all_invariants
 from tests.simulation.invariants.moment import look
-from tests.simulation.invariants.replication import Invariant, InvariantError, OneLeader
+from tests.simulation.invariants.replication import InvariantError, OneLeader
 from tests.simulation.network.ensemble import Ensemble
 from tests.simulation.network.links import Network
 from tests.simulation.nodes.broker import BrokerNode
@@ -47,6 +48,9 @@ IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
 PEACE_MS = 20_000
 PEOPLE_MS = 1500
 """Time without faults before operators replace damaged replicas."""
+
+
+_state_path = cache(paths.state)
 
 
 class _Clock:
@@ -87,7 +91,7 @@ class World:
         self.asked_lists = {PARTITION: {tuple(BrokerId(one) for one in self.recipe.replicas)}}
         """Replica lists that were requested for a partition."""
         self.invariants = all_invariants()
-        self._looking = [one for one in self.invariants if type(one).check is not Invariant.check]
+        self._checks = [one.check for one in self.invariants if one.is_checked(self.recipe)]
         self.clients = Clients(self)
         self.rows = Rows(self)
         self.released_front = 0
@@ -158,12 +162,13 @@ class World:
 
     def state(self, partition: TopicPartition) -> VersionedState | None:
         """The partition's node; decoded once for each version. None: it does not exist, or was written by hand."""
-        node = self.ensemble.nodes.get(paths.state(partition))
+        path = _state_path(partition)
+        node = self.ensemble.nodes.get(path)
         if node is None or self.hurt_nodes.is_hurt(partition):
             return None
         known = self._seen.get(partition)
         if known is None or known[0] != node.modified_zxid:
-            decoded = VersionedState(codecs.decode_state(paths.state(partition), node.data), node.version)
+            decoded = VersionedState(codecs.decode_state(path, node.data), node.version)
             if not self.hurt_nodes.wrote(partition, decoded.state.leader_epoch, node.data):
                 return None
             known = self._seen[partition] = (node.modified_zxid, decoded)
@@ -219,8 +224,8 @@ class World:
     def check(self) -> None:
         for partition in self.partitions:
             moment = look(self, partition)
-            for invariant in self._looking:
-                invariant.check(self, moment)
+            for check in self._checks:
+                check(self, moment)
         if (self._power_losses or self.has_rotted) and self.caught_up():
             self._power_losses, self.has_rotted = 0, False
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidemark.core.replication.replica_log import ReplicaLog
 
     from tests.simulation.nodes.broker import BrokerNode
+    from tests.simulation.plan import Recipe
     from tests.simulation.world import World
 
 
@@ -44,6 +45,10 @@ class Invariant:
     """One property; `check` looks at one partition after each step."""
 
     name = ""
+
+    def is_checked(self, recipe: Recipe) -> bool:
+        """Whether `check` looks at anything in worlds of this kind."""
+        return type(self).check is not Invariant.check
 
     def check(self, world: World, moment: Moment) -> None:
         """After each event that a process handled."""
@@ -85,9 +90,13 @@ class Invariant:
 class LeaderInIsr(Invariant):
     name = "LEADER-IN-ISR"
 
+    def __init__(self) -> None:
+        self._looked_at: dict[TopicPartition, VersionedState | None] = {}
+
     def check(self, world: World, moment: Moment) -> None:
         partition, found = moment.partition, moment.found
-        if found is not None:
+        if found is not None and found is not self._looked_at.get(partition):
+            self._looked_at[partition] = found
             state = found.state
             if not (state.leader < 0 or state.leader in state.isr_ids):
                 self.fails(f"{partition}: {state}")
@@ -261,9 +270,12 @@ class Flushed(_OfCommitted):
 
     name = "FLUSHED"
 
+    def is_checked(self, recipe: Recipe) -> bool:
+        return recipe.group_commit
+
     def check(self, world: World, moment: Moment) -> None:
         partition, found = moment.partition, moment.found
-        if found is None or not world.recipe.group_commit:
+        if found is None:
             return
         committed = len(self._committed.of(partition, found.state.lineage))
         for member in found.state.isr:
@@ -281,8 +293,7 @@ class LogMatch(_OfCommitted):
         for now, log, lineage in moment.reconciled:
             committed, values = self._committed.of(partition, lineage), now.values
             common = min(log.high_watermark, len(committed))
-            has_holes = None in values[log.log_start_offset :]
-            if not (world.recipe.compacted or not has_holes):
+            if not world.recipe.compacted and None in values[log.log_start_offset :]:
                 self.fails(f"{partition}: a hole in the log of {now.broker_id}")
             # Of another lineage, what lies below the leader's start is met before it is told to go.
             first = world.released_front if world.recipe.unclean else 0
@@ -350,7 +361,10 @@ class HighWatermarkMonotonic(Invariant):
 
     def _state(self, partition: TopicPartition, lineage: int, epoch: int, high_watermark: int) -> None:
         stated = self._stated.setdefault((partition, lineage), {})
-        before = max((one for known, one in stated.items() if known <= epoch), default=0)
+        before = 0
+        for known, one in stated.items():
+            if known <= epoch and one > before:
+                before = one
         if high_watermark < before:
             self.fails(f"{partition}: {before} was stated, and {high_watermark} in epoch {epoch}")
         stated[epoch] = high_watermark
@@ -368,12 +382,14 @@ class EpochsMonotonic(Invariant):
 
     def __init__(self) -> None:
         self._nodes: dict[TopicPartition, tuple[int, int, int]] = {}
+        self._found: dict[TopicPartition, VersionedState] = {}
         self._replicas: dict[tuple[TopicPartition, int, int], int] = {}
         self._looked_at: dict[tuple[TopicPartition, int, int], tuple[int, int, object, int]] = {}
 
     def check(self, world: World, moment: Moment) -> None:
         partition, found = moment.partition, moment.found
-        if found is not None:
+        if found is not None and found is not self._found.get(partition):
+            self._found[partition] = found
             node = (found.version, found.state.leader_epoch, found.state.lineage)
             before = self._nodes.get(partition, node)
             first = int(partition in world.hurt_nodes.deleted_once)  # without the version

@@ -20,6 +20,7 @@ from tests.simulation.invariants.moment import Moment
 from tests.simulation.invariants.replication import Invariant
 
 if TYPE_CHECKING:
+    from tests.simulation.plan import Recipe
     from tests.simulation.world import World
 
 OTHER_TOPIC: Final = "cargo"
@@ -50,9 +51,10 @@ class SchemaFixed(Invariant):
         """Each version of each topic id that was seen."""
         self._looked_at = -1
 
+    def is_checked(self, recipe: Recipe) -> bool:
+        return recipe.typed
+
     def check(self, world: World, moment: Moment) -> None:
-        if not world.recipe.typed:
-            return
         if self._looked_at != world.ensemble.zxid:
             self._looked_at = world.ensemble.zxid
             for topic_id, texts in _in_zookeeper(world).values():

@@ -85,8 +85,10 @@ class _TracedCore(BrokerCore):
             return
         try:
             world.stepped(node, event)
+            tracing = world.lines is not None
             for effect in super().handle(event, now_ms):
-                world.trace(node, "->", effect)
+                if tracing:
+                    world.trace(node, "->", effect)
                 yield effect
             world.check()
         except Exception as error:
