@@ -254,7 +254,7 @@ class Durability:
     def finish(self) -> None:
         """Before the last syncfs of a clean stop: complete the files, so that the next start scans nothing.
 
-        These are the index and the end mark of the active segment, the producer snapshot and the leader epochs.
+        The files are the index and the end mark of the active segment, the producer snapshot and the leader epochs.
 
         Raises:
             OSError: the disk does not answer.

@@ -520,7 +520,8 @@ class PartitionLog:
     def adopt(self, state: LogState, clean_point: int) -> None:
         """Take over the state that a copy cannot read from batches.
 
-        That is leader epochs without a record, producers whose batches were removed, and a log end past the last batch.
+        This state is leader epochs without a record, producers whose batches were removed, and a log end past the last
+        batch.
         The next `finish` writes them.
 
         Raises:
