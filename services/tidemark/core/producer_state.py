@@ -76,7 +76,7 @@ class ProducerStates:
         self._seen_ms: dict[int, int] = {}
         opened = sorted((entry.open_offset, one) for one, entry in self._entries.items() if entry.is_open)
         self._open = OrderedDict((producer_id, offset) for offset, producer_id in opened)
-        """First offsets of the open transactions. Invariant: in the order of the offsets."""
+        """First offset of each open transaction, by producer id. Invariant: the offsets rise."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProducerStates) and self._entries == other._entries

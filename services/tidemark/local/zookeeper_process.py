@@ -136,10 +136,11 @@ class ZooKeeperProcess(ChildProcess):
         return f"{HOST}:{self.port}"
 
     def start(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Start it and wait until it serves requests.
+        """Start ZooKeeper and wait until the server answers requests.
 
         Raises:
-            TidemarkError: COORDINATION_UNAVAILABLE when Java or PySpark is missing, or it does not come up in time.
+            TidemarkError: COORDINATION_UNAVAILABLE when Java or PySpark is missing, or the server does not answer in
+                time.
         """
         assert not self.running, "running already"
         self._command = [*java_command(self._directory, self._java_options), _MAIN, str(self._directory / "zoo.cfg")]

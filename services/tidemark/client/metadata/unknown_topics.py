@@ -19,7 +19,7 @@ REMEMBERED_S: Final = 60.0
 ASK_AGAIN_S: Final = 1.0
 """Time after an answer within which a look-up asks no broker."""
 NAMES_MAX: Final = 100
-"""Most remembered names; the oldest one is forgotten."""
+"""Largest number of names that are kept; beyond it, the oldest one is dropped."""
 
 Name = str | TopicPartition
 """A topic, or a partition beyond those that its topic has."""
@@ -62,7 +62,7 @@ class UnknownTopics:
         return 0.0
 
     def add(self, name: Name, error: TidemarkError, now_s: float) -> list[Name]:
-        """Remember that a broker does not know the name; returns the names that are forgotten for it."""
+        """Record that a broker does not know the name; returns the names that are dropped in exchange."""
         self._missing.pop(name, None)
         self._missing[name] = _Missing(error, now_s)
         forgotten = list(self._missing)[: max(0, len(self._missing) - NAMES_MAX)]

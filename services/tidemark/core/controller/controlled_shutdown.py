@@ -32,7 +32,7 @@ class ControlledShutdowns:
         return frozenset(self._shutting_down)
 
     def requested(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """A heartbeat of this broker asks for it; every later heartbeat does so again."""
+        """A heartbeat of this broker requests controlled shutdown; every later heartbeat repeats the request."""
         registration = self._ctx.brokers.get(broker)
         if registration is None or registration.broker_epoch != broker_epoch:
             return

@@ -135,7 +135,7 @@ class PendingCommands:
         self.leader_and_isr.succeeded()
 
     def topic_gone(self, topic: str) -> None:
-        """The topic was deleted: metadata names it once more, and its schema is forgotten."""
+        """The topic was deleted: metadata names it once more, and its schema is dropped."""
         self.gone_topics.add(topic)
         self.schemas.pop(topic, None)
 

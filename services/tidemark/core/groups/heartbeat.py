@@ -228,7 +228,7 @@ def _is_late(group: Group, beat: Heartbeat) -> bool:
 
 
 def _without_reports(beat: Heartbeat, current: CurrentAssignment) -> Heartbeat:
-    """A late heartbeat without its reports, which are older than the last answer; it still asks for an answer."""
+    """A late heartbeat without its reports, which are older than the last answer. The member still gets an answer."""
     epoch = current.epoch if beat.member_epoch == JOINING else beat.member_epoch
     return replace(beat, member_epoch=epoch, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
 

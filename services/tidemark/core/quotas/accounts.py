@@ -17,7 +17,7 @@ from tidemark.core.quotas.bucket import Bucket
 from tidemark.core.quotas.quotas import QuotaEntity, QuotaKind, Quotas
 
 WAIT_MAX_S: Final = 30.0
-"""Longest wait of one request. What a caller owes beyond is forgotten, except for partitions."""
+"""Longest wait of one request. Use beyond this is not counted, except for partitions."""
 BURST_S: Final = 1.0
 """A caller that was idle may use what its quota gives in this time at once."""
 ACCOUNTS_MAX: Final = 10_000

@@ -38,7 +38,7 @@ class Bucket:
     def debit(
         self, amount: float, rate: float, now_s: float, burst_s: float = 0.0, wait_max_s: float = math.inf
     ) -> float:
-        """Count a used amount; returns `wait_s`, which is at most `wait_max_s`: what is owed beyond is forgotten."""
+        """Count a used amount; returns `wait_s`, which is at most `wait_max_s`: use beyond it is not counted."""
         self.wait_s(rate, now_s)
         self._owed = min(self._owed + amount, rate * (burst_s + wait_max_s))
         return self.wait_s(rate, now_s, burst_s)

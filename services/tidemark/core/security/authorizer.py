@@ -177,7 +177,7 @@ class Authorizer:
         return -1 if self.rules is None else self.rules.generation
 
     def use(self, rules: Rules) -> None:
-        """Put rules into effect, and forget all decisions."""
+        """Put rules into effect, and drop all cached decisions."""
         self.rules = rules
         self._known = {}
 

@@ -357,14 +357,12 @@ class _ReplicaVerifier:
         )
 
     def _known_damage(self) -> None:
-        """Damage that the broker has recorded; a checkpoint forgets the record once the log is refetched."""
+        """Damage that the broker has recorded. The next checkpoint removes that mark once the log is refetched."""
         damage, path = read_damage(self._path), self._path / DAMAGE_FILE
         if damage is None:
             return
         if self._report.log_end >= damage.until:
-            self._note(
-                FindingKind.DAMAGE, path, f"refetched, to be forgotten with the next checkpoint: {damage.reason}"
-            )
+            self._note(FindingKind.DAMAGE, path, f"refetched; the next checkpoint removes this mark: {damage.reason}")
             return
         self._error(
             FindingKind.DAMAGE,

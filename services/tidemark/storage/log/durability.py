@@ -273,7 +273,7 @@ class Durability:
         return self._damaged_until is not None
 
     def end_damage(self) -> None:
-        """The log is refetched: the next checkpoint forgets the damage."""
+        """The log is refetched: the next checkpoint removes the mark of the damage."""
         if self._damaged_until is not None:
             self._damaged_until = 0
 

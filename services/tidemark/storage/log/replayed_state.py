@@ -197,7 +197,8 @@ class ReplayedState:
         return Unwritten(epochs, self._producers.copy() if due else None, self._aborted.take_unwritten())
 
     def write(self, unwritten: Unwritten, log_end: int, segments: Sequence[Segment]) -> None:
-        """Write the result of `take_unwritten` at that log end. The caller holds `files_lock`. Raises OSError."""
+        """Write the result that `take_unwritten` returned at `log_end`. The caller holds `files_lock`. Raises
+        OSError."""
         if unwritten.aborted is not None:
             try:
                 self._write_aborted(unwritten.aborted, segments)
