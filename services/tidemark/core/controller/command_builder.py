@@ -87,20 +87,20 @@ class CommandBuilder:
     def build(self, broker: BrokerId, pending: PendingCommands, now_ms: int) -> list[ControllerEffect]:
         """Commands that can be sent to this broker now."""
         effects: list[ControllerEffect] = []
-        if pending.leader_and_isr.is_free(now_ms) and (
+        if (
             pending.needs_full_leader_and_isr or pending.partitions or pending.suspects_changed
-        ):
+        ) and pending.leader_and_isr.is_free(now_ms):
             effects += self._leader_and_isr(broker, pending, now_ms)
-        if pending.stop_replica.is_free(now_ms) and pending.stopping and pending.leader_and_isr.request_id is None:
+        if pending.stopping and pending.stop_replica.is_free(now_ms) and pending.leader_and_isr.request_id is None:
             # Never both in flight: a LeaderAndIsr that arrives after the StopReplica would create the replica again.
             effects.append(self._stop_replica(broker, pending, now_ms))
-        if pending.update_metadata.is_free(now_ms) and (
+        if (
             pending.needs_full_metadata
             or pending.snapshot
             or pending.metadata
             or pending.gone_topics
             or pending.brokers_changed
-        ):
+        ) and pending.update_metadata.is_free(now_ms):
             effects.append(self._update_metadata(broker, pending, now_ms))
         return effects
 

@@ -48,6 +48,8 @@ from tidemark.model import (
 _MULTI_WRITES: Final = 250
 _REREAD_MS: Final = 2_000
 """Interval between reads of leaderAndISR nodes that do not parse."""
+_COUNTS_STAY: Final = (ev.Tick, ev.BrokerTrusted, ev.MoreToDo)
+"""Events that change no partition count by themselves."""
 
 
 class ControllerCore:
@@ -111,7 +113,7 @@ class ControllerCore:
         """Handle one event; gives the effects to carry out, in order."""
         ctx = self._ctx
         ctx.effects = []
-        if not isinstance(event, ev.Tick | ev.BrokerTrusted | ev.MoreToDo):
+        if not isinstance(event, _COUNTS_STAY):
             self._counts.changed()
         self._handlers[type(event)](event, now_ms)
         self._decide_dirty(now_ms)
