@@ -103,7 +103,7 @@ def test_a_token_of_the_environment_is_used_and_not_shown(lake: Lake, monkeypatc
     )
     lake.properties["uri"] = "nowhere"
     sentence = lake.refused(ErrorCode.INVALID_CONFIG)
-    assert "the names that are set: token, type, uri" in sentence
+    assert "The names that are set: token, type, uri" in sentence
     assert "of-the-environment" not in sentence
 
 
