@@ -226,7 +226,7 @@ def _check(places: Sequence[ReplicaLogDir], throttle_bytes_per_s: int) -> None:
 
 
 def _obstacle(place: ReplicaLogDir, topics: Mapping[str, TopicDescription]) -> TidemarkError | None:
-    """Return the error of a request that its broker need not be asked about; None without one."""
+    """Return the error that this service finds without a call to the broker; None without one."""
     partition, broker = place.partition, place.broker_id
     where = {"topic": partition.topic, "partition": str(partition.partition)}
     topic = topics.get(partition.topic)

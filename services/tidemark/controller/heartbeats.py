@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Failure detection: a stream of pings to each live broker (rule C5).
 
-A refused reconnect or a missed deadline is a suspicion; the core decides on its consequences.
+After a refused reconnect or a missed deadline the broker is suspected; the core decides on the consequences.
 """
 
 from __future__ import annotations

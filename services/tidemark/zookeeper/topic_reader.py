@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 Nodes = tuple[NodeRead | None, NodeRead | None]
 """The znodes of a topic and of its configs."""
 _Version = tuple[int, int, int]
-"""Mzxids of both, and the number of changes of the versions of its schema."""
+"""Mzxids of the znodes of a topic and of its configs, and the number of changes of its schema's versions."""
 
 
 class _Known(NamedTuple):

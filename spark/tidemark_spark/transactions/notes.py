@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes of open transactions in a directory of the driver that all its Python processes know, and no other driver has.
+"""Notes of open transactions, in a directory that the Python processes of one driver share, and of no other driver.
 
 Spark begins and aborts a micro-batch in two processes, which share nothing but the options. The messages of completed
 tasks name the transaction. Without any, the aborting process knows it by the note.

@@ -153,7 +153,7 @@ class LogRepairs:
 
     Args:
         give_up: called where this broker should not lead the partition; it may be a follower. The last argument:
-            whether a repair goes on here.
+            whether a repair continues here.
     """
 
     def __init__(

@@ -117,7 +117,7 @@ class Producer(Lifecycle):
         self._transactions: ProducerTransactions | None = None
         self._closing = asyncio.Lock()
         self.reports_drop = True
-        """Whether a drop of this object without `close` is reported; the blocking producer does it itself."""
+        """Whether this object logs that it was dropped without `close`. The blocking producer logs that itself."""
         self._forgotten: weakref.finalize[[Sender], Producer] | None = None
 
     async def start(self) -> None:

@@ -71,7 +71,7 @@ class Method(Protocol[P, R_co]):
     """A method of a SyncClient, for type checkers: a function whose `self` is bound."""
 
     def __get__(self, client: object, owner: type | None = None, /) -> Callable[P, R_co]:
-        """Bind."""
+        """The method, bound to `client`."""
 
 
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Method[P, T]:

@@ -41,7 +41,7 @@ class RestartObstacle:
 
     @property
     def may_pass(self) -> bool:
-        """Whether waiting can remove the obstacle; a topic without a replica to spare keeps it."""
+        """Whether the obstacle can end by waiting. NO_REPLICA_TO_SPARE ends only by a change of the topic."""
         return self.reason is not Obstacle.NO_REPLICA_TO_SPARE
 
 

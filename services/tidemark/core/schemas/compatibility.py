@@ -39,9 +39,9 @@ class Compatibility(StrEnum):
     FORWARD = "forward"
     """Readers with an earlier version read batches of the new one."""
     FULL = "full"
-    """Both."""
+    """BACKWARD and FORWARD."""
     NONE = "none"
-    """Neither; key and event time are fixed all the same."""
+    """Neither BACKWARD nor FORWARD. Key and event time still cannot change."""
 
     @property
     def backward(self) -> bool:

@@ -23,9 +23,9 @@ TokenGiven = str | os.PathLike[str] | Callable[[], str]
 """A path, or a function that returns a token; gRPC's threads call it."""
 _CHECK_S: Final = 0.5
 _OPAQUE_S: Final = 60.0
-"""Time for which a callable's token is kept that does not tell its end."""
+"""Time for which a callable's token is kept if it names no expiry."""
 _EARLY_S: Final = 30.0
-"""A callable is asked again this time before its token expires."""
+"""A callable is called again this time before its token expires."""
 _TOKEN: Final = re.compile(r"[!-~]{1,8192}")
 
 

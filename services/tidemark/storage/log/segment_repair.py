@@ -147,7 +147,7 @@ def _next_positions(opened: Descriptor, position: int, size: int, index: Segment
 
 
 def _uncounted(size_bytes: int) -> None:
-    """The reader of the segment counts the bytes."""
+    """Count nothing: the reader of the segment counts these bytes."""
 
 
 def repair_segment(
