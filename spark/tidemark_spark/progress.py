@@ -13,7 +13,6 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -150,9 +149,6 @@ class TidemarkListener(StreamingQueryListener):
             _tell(batch, topic, [one for one in found if one.topic == topic])
         if size_bytes is not None:
             _log.info("%s: %d bytes read", batch, size_bytes)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Drop the progress of a query that ended."""

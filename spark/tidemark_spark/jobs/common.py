@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -142,9 +141,6 @@ class RowCounter(StreamingQueryListener):
             before = self._totals.get(run, Totals())
             size_bytes = before.size_bytes + (read_bytes(progress) or 0)
             self._totals[run] = Totals(before.rows + rows, size_bytes, before.late + late)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Note the end of a query; its count is complete."""

@@ -5,24 +5,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from tidemark.core.security.authorizer import Authorizer, Rules
-from tidemark.ports import Clock, StoreEvent
+from tidemark.ports import Clock, MetadataStore, StoreEvent
 from tidemark.runtime.metrics import Metrics
-from tidemark.zookeeper.whole_nodes.feed import Listened, NodeFeed
+from tidemark.zookeeper.whole_nodes.feed import NodeFeed
 
 _log = logging.getLogger(__name__)
 
 
-class RulesStore(Listened, Protocol):
-    """The part of `MetadataStore` that has the rules."""
-
-    async def acls(self, *, watch: bool = False) -> Rules:
-        """The rules."""
-
-
-class AclFeed:
+class AclFeed(NodeFeed[Rules]):
     """Reads, watches, and reads again.
 
     Args:
@@ -35,19 +27,19 @@ class AclFeed:
     def __init__(
         self,
         authorizer: Authorizer | None,
-        store: RulesStore,
+        store: MetadataStore,
         clock: Clock,
         fail: Callable[[BaseException], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._authorizer = authorizer
         self._changed = changed
-        self._feed = NodeFeed(
+        super().__init__(
             "access rules",
             "only super users are allowed anything",
             StoreEvent.ACLS,
             read=lambda: store.acls(watch=True),
-            use=self._use,
+            use=self._put_into_effect,
             store=store,
             clock=clock,
             fail=fail,
@@ -56,11 +48,7 @@ class AclFeed:
     async def start(self) -> None:
         """Put the rules into effect, if ZooKeeper answers, and watch them."""
         if self._authorizer is not None:
-            await self._feed.start()
-
-    async def stop(self) -> None:
-        """Stop watching."""
-        await self._feed.stop()
+            await super().start()
 
     def show(self, metrics: Metrics) -> None:
         """Register the metrics."""
@@ -76,11 +64,7 @@ class AclFeed:
             generation.set_function(lambda: authorizer.generation)
             age.set_function(self.age_s)
 
-    def age_s(self) -> float:
-        """Seconds since the rules were last known to be the newest; 0 while a watch covers them."""
-        return self._feed.age_s()
-
-    def _use(self, rules: Rules) -> None:
+    def _put_into_effect(self, rules: Rules) -> None:
         assert self._authorizer is not None, "without an authorizer the feed is not started"
         before = self._authorizer.rules
         if before is None or (before.generation, before.acls) != (rules.generation, rules.acls):

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from tidemark.model import TidemarkError
-from tidemark.ports import Clock, StoreEvent
+from tidemark.ports import Clock, MetadataStore, StoreEvent
 
 _log = logging.getLogger(__name__)
 
@@ -26,13 +26,6 @@ class Content(Protocol):
 
     generation: int
     """Version of the node; -1: there is no node."""
-
-
-class Listened(Protocol):
-    """The part of `MetadataStore` that reports changes."""
-
-    def listen(self, listener: Callable[[StoreEvent], None]) -> None:
-        """Call `listener` with every notification, on the event loop."""
 
 
 ContentT = TypeVar("ContentT", bound=Content)
@@ -59,7 +52,7 @@ class NodeFeed(Generic[ContentT]):
         *,
         read: Callable[[], Awaitable[ContentT]],
         use: Callable[[ContentT], None],
-        store: Listened,
+        store: MetadataStore,
         clock: Clock,
         fail: Callable[[BaseException], None],
     ) -> None:

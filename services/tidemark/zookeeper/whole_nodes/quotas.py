@@ -6,16 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from tidemark.core.quotas.quotas import Limits, QuotaEntity, QuotaKind, Quotas, check_entity, check_limit
 from tidemark.model import TidemarkError
-from tidemark.ports import Clock, StoreEvent
+from tidemark.ports import Clock, MetadataStore, StoreEvent
 from tidemark.runtime.metrics import Metrics
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.whole_nodes import packed
-from tidemark.zookeeper.whole_nodes.feed import Listened, NodeFeed
+from tidemark.zookeeper.whole_nodes.feed import NodeFeed
 
 _log = logging.getLogger(__name__)
 
@@ -64,14 +64,7 @@ def _entry(user: str | None, client_id: str | None, limits: Mapping[str, float])
         raise ValueError from error
 
 
-class QuotasStore(Listened, Protocol):
-    """The part of `MetadataStore` that has the quotas."""
-
-    async def quotas(self, *, watch: bool = False) -> Quotas:
-        """The quotas."""
-
-
-class QuotaFeed:
+class QuotaFeed(NodeFeed[Quotas]):
     """Keeps the quotas of a process up to date; until they are read there are none.
 
     Args:
@@ -81,45 +74,33 @@ class QuotaFeed:
     """
 
     def __init__(
-        self, use: Callable[[Quotas], None], store: QuotasStore, clock: Clock, fail: Callable[[BaseException], None]
+        self, use: Callable[[Quotas], None], store: MetadataStore, clock: Clock, fail: Callable[[BaseException], None]
     ) -> None:
         self._to = use
         self._quotas = Quotas()
-        self._feed = NodeFeed(
+        super().__init__(
             "quotas",
             "clients have none",
             StoreEvent.QUOTAS,
             read=lambda: store.quotas(watch=True),
-            use=self._use,
+            use=self._put_into_effect,
             store=store,
             clock=clock,
             fail=fail,
         )
-
-    async def start(self) -> None:
-        """Put the quotas into effect, if ZooKeeper answers, and watch them."""
-        await self._feed.start()
-
-    async def stop(self) -> None:
-        """Stop watching."""
-        await self._feed.stop()
 
     def show(self, metrics: Metrics) -> None:
         """Register the metrics."""
         count = metrics.gauge("quota_entities", "Users, client ids and pairs of them with quotas in effect")
         count.set_function(lambda: len(self._quotas.limits))
         generation = metrics.gauge("quotas_generation", "Version of the quotas in effect; -1: none")
-        generation.set_function(lambda: self._feed.generation)
+        generation.set_function(lambda: self.generation)
         age = metrics.gauge(
             "quotas_age_seconds", "Time since the quotas in effect were last known to be the newest; 0: they are"
         )
-        age.set_function(self._feed.age_s)
+        age.set_function(self.age_s)
 
-    def age_s(self) -> float:
-        """Seconds since the quotas were last known to be the newest; 0 while a watch covers them."""
-        return self._feed.age_s()
-
-    def _use(self, quotas: Quotas) -> None:
+    def _put_into_effect(self, quotas: Quotas) -> None:
         if (quotas.generation, quotas.limits) != (self._quotas.generation, self._quotas.limits):
             self._quotas = quotas
             _log.info("quotas in effect", extra={"entities": len(quotas.limits), "generation": quotas.generation})
