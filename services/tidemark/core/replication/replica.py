@@ -89,7 +89,6 @@ class ReplicaView(NamedTuple):
 
     Attributes:
         role: "leader", "follower", "opening", "offline" or "none".
-        under_replicated: of a leader, some assigned replica is not in sync, and no reassignment is adding it.
         offset_lag: of a follower, records below the leader's high watermark that it lacks.
         bytes_in_per_s: of a leader, bytes per second that producers append.
         adding: a reassignment adds this replica, which need not be in sync yet.
@@ -106,7 +105,6 @@ class ReplicaView(NamedTuple):
     isr: tuple[BrokerId, ...]
     assigned: tuple[BrokerId, ...]
     min_isr: int
-    under_replicated: bool
     directory: int
     offset_lag: int = 0
     bytes_in_per_s: float = 0.0
@@ -328,7 +326,6 @@ class Replica:
             name = "follower"
         else:
             name = "offline" if self.failed else ("opening" if log is None else "none")
-        isr = state.isr_ids if state is not None else ()
         return ReplicaView(
             partition=self.partition,
             identity=self.identity,
@@ -338,10 +335,9 @@ class Replica:
             log_start_offset=log.log_start_offset if log else Offset(0),
             log_end_offset=log.log_end_offset if log else Offset(0),
             high_watermark=log.high_watermark if log else Offset(0),
-            isr=isr,
+            isr=state.isr_ids if state is not None else (),
             assigned=self.assigned,
             min_isr=state.min_isr if state is not None else 1,
-            under_replicated=name == "leader" and not set(self.assigned) <= {*isr, *self._adding},
             directory=log.directory if log else 0,
             offset_lag=role.offset_lag if isinstance(role, PartitionFollower) else 0,
             bytes_in_per_s=role.bytes_in_per_s if isinstance(role, PartitionLeader) else 0.0,

@@ -285,7 +285,6 @@ class _IndexWalk:
     """Verifies the entries of both index files against the batches of a walk."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._stem = path.with_suffix("") if path.suffix == LOG_SUFFIX else None
         self._found: list[Finding] = []
         self._newest_us = NO_TIMESTAMP_US

@@ -64,7 +64,6 @@ class Broker:
             (),
             (),
             1,
-            False,
             0,
         )
         self.found: Log | None = Log(batches(4))

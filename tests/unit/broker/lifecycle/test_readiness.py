@@ -122,7 +122,6 @@ class World:
             isr=(),
             assigned=(ME, LEADER),
             min_isr=1,
-            under_replicated=False,
             directory=0,
         )
 

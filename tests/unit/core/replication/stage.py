@@ -24,6 +24,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.core.replication.broker import BrokerCore
+from tidemark.core.replication.replica_stats import LeaderFigures
 from tidemark.model import (
     BrokerRegistration,
     EpochEntry,
@@ -244,6 +245,12 @@ class Stage:
     def high_watermark(self) -> int:
         (view,) = self.core.queries.replicas()
         return view.high_watermark
+
+    def led(self) -> LeaderFigures:
+        figures = self.core.queries.figures(P, self.now)
+        assert figures is not None
+        assert figures.led is not None
+        return figures.led
 
     def isr_read(self, state: LeaderAndIsr, version: int) -> list[fx.Effect]:
         return self.feed(ev.IsrRead(P, VersionedState(state, version)))

@@ -78,11 +78,9 @@ def test_a_replica_being_added_delays_no_acknowledgement_and_is_not_under_replic
     request = stage.write()
     stage.reports(2, 5)
     assert stage.replies() == [(request, 4, None)]
-    (view,) = stage.core.queries.replicas()
-    assert not view.under_replicated
+    assert not stage.led().under_replicated
     stage.command(node(1, 5, (1, 2)), assigned=(1, 3, 2))
-    (view,) = stage.core.queries.replicas()
-    assert view.under_replicated
+    assert stage.led().under_replicated
 
 
 def test_a_follower_unknown_to_its_leader_retries_with_longer_pauses_until_a_command() -> None:

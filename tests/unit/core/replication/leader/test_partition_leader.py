@@ -350,7 +350,7 @@ def test_the_controllers_write_in_the_same_epoch_is_adopted_once_nothing_is_in_f
     assert stage.high_watermark() == 1
     (view,) = stage.core.queries.replicas()
     assert view.isr == (1, 2)
-    assert view.under_replicated
+    assert stage.led().under_replicated
 
 
 # -- stating the high watermark (E6, K1) -----------------------------------------------------------------------
