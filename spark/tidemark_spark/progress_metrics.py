@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of streaming queries for Prometheus: a listener that counts, and an HTTP server in the driver.
 
-Needs only Spark and the standard library, so the image of a job needs no change. Names are `tidemark_spark_*`, in base
+Needs no other library than Spark, so the image of a job needs no change. Names are `tidemark_spark_*`, in base
 units; the labels are bounded by the queries of the driver and the partitions that they read.
 """
 
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+from tidemark.runtime.metrics_text import family, labels
 
 from tidemark_spark.progress import PartitionProgress, partition_progress
 
@@ -109,15 +110,13 @@ class QueryMetrics:
     def text(self) -> str:
         """All metrics in Prometheus' text format."""
         with self._lock:
-            samples: dict[str, list[str]] = {name: [] for name in _FAMILIES}
+            samples: dict[str, list[tuple[str, float]]] = {name: [] for name in _FAMILIES}
             for query, counted in self._queries.items():
-                for name, labels, value in _samples(counted):
-                    shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in {"query": query, **labels}.items())
-                    samples[name].append(f"tidemark_spark_{name}{{{shown}}} {value}")
-        lines: list[str] = []
-        for name, (kind, doc) in _FAMILIES.items():
-            lines += [f"# HELP tidemark_spark_{name} {doc}", f"# TYPE tidemark_spark_{name} {kind}", *samples[name]]
-        return "\n".join(lines) + "\n"
+                for name, of, value in _samples(counted):
+                    samples[name].append((labels(query=query, **of), value))
+        return "".join(
+            family(f"tidemark_spark_{name}", kind, doc, samples[name]) for name, (kind, doc) in _FAMILIES.items()
+        )
 
     def _named(self, query_id: str, name: str | None) -> _Query:
         known = self._names.setdefault(query_id, name or query_id)
@@ -202,12 +201,8 @@ def _samples(query: _Query) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "batch_seconds", {}, query.last_batch_ms / 1000
     yield "last_progress_timestamp_seconds", {}, query.last_progress_s
     for one in query.partitions:
-        labels = {"topic": one.topic, "partition": str(one.partition)}
-        yield "partition_offset", labels, one.offset
+        of = {"topic": one.topic, "partition": str(one.partition)}
+        yield "partition_offset", of, one.offset
         if one.lag_offsets is not None:
-            yield "partition_lag_offsets", labels, one.lag_offsets
-        yield "partition_skipped_offsets", labels, one.skipped_offsets
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            yield "partition_lag_offsets", of, one.lag_offsets
+        yield "partition_skipped_offsets", of, one.skipped_offsets
