@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -54,13 +54,6 @@ class Answer(NamedTuple):
     again: frozenset[TopicPartition]
 
 
-class Asking(Protocol):
-    """Sends questions to a broker; raises TidemarkError if the broker does not answer."""
-
-    async def ask(self, broker: BrokerId, epoch: BrokerEpoch, questions: Sequence[ReplicaQuestion]) -> Answer:
-        """Send one request."""
-
-
 class ThroughController:
     """Sends questions through the active controller.
 
@@ -101,7 +94,7 @@ class Survey:
         deadline_s: of a whole survey; the loss reports name brokers that have not answered by then.
     """
 
-    def __init__(self, asking: Asking, *, deadline_s: float = _DEADLINE_S) -> None:
+    def __init__(self, asking: ThroughController, *, deadline_s: float = _DEADLINE_S) -> None:
         self._asking = asking
         self._deadline_s = deadline_s
 

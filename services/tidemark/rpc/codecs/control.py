@@ -75,12 +75,6 @@ def leader_and_isr_in_steps(command: LeaderAndIsrCommand, request: pb.LeaderAndI
         yield
 
 
-def leader_and_isr_from_proto(message: pb.LeaderAndIsrRequest) -> LeaderAndIsrCommand:
-    """The command of a request."""
-    (command,) = leader_and_isr_slices_from_proto(message, max(1, _partition_count(message)))
-    return command
-
-
 def leader_and_isr_slices_from_proto(
     message: pb.LeaderAndIsrRequest, partitions_max: int
 ) -> Iterator[LeaderAndIsrCommand]:
