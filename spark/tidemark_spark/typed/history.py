@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The archived rows of a typed topic in a batch read: each file of the archive is a task, and the log has the later
-rows."""
+"""The archived rows of a typed topic in a batch read: each archive file is a task, and the log has the later rows."""
 
 from __future__ import annotations
 

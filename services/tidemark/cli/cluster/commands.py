@@ -312,11 +312,11 @@ def safe_to_restart(
     """Check if a broker can be restarted now without an effect on clients; exit status 0 if so, 1 with reasons if not.
 
     \b
-    A restart is not safe if a partition would have no in-sync replica left, or fewer than min.insync.replicas. Nor is
-    it safe while another broker is unavailable or has claimed a restart, or a replica on this broker is reassigned or
-    not caught up. With --wait the command prints each change of the reason, and retries brokers and admin services that
-    do not answer. Waiting ends early if it cannot help: a topic has as many replicas as min.insync.replicas
-    (NO_REPLICA_TO_SPARE, and in JSON "waiting_helps": false).
+    A restart is not safe if a partition would have no in-sync replica left, or fewer than min.insync.replicas. The
+    check also fails while another broker is unavailable or has claimed a restart, or a replica on this broker is
+    reassigned or not caught up. With --wait the command prints each change of the reason, and retries brokers and admin
+    services that do not answer. Waiting ends early if it cannot help: a topic has as many replicas as
+    min.insync.replicas (NO_REPLICA_TO_SPARE, and in JSON "waiting_helps": false).
 
     \b
     Examples; the second is for a rolling restart, the third for a pod's preStop hook:
