@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tidemark.local.certificates import Authority
 from tidemark.local.ports import HOST, HeldPorts
 from tidemark.local.process import ChildProcess
 from tidemark.model import ErrorCode, TidemarkError
@@ -292,15 +293,16 @@ def _connected(port: int, tls: TlsFiles | None) -> socket.socket:
 
 
 def write_archive(archive: Path = CLASS_ARCHIVE) -> None:
-    """Start a ZooKeeper, stop it, and keep the classes that it has loaded.
+    """Start a ZooKeeper with TLS, stop it, and keep the classes that it has loaded; they serve one without TLS, too.
 
     Raises:
         TidemarkError: COORDINATION_UNAVAILABLE when Java or PySpark is missing.
     """
     archive.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory() as directory:
-        process = ZooKeeperProcess(Path(directory), java_options=[f"-XX:ArchiveClassesAtExit={archive}"])
-        with process:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        tls = Authority.create(directory / "certs", "local").issue_zookeeper("1", (HOST,))
+        with ZooKeeperProcess(directory, java_options=[f"-XX:ArchiveClassesAtExit={archive}"], tls=tls):
             pass
 
 
