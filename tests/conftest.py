@@ -24,13 +24,13 @@ LONGEST_FILES = (
     "contract/test_metadata_store_lost_answers.py",
     "charts/test_alerts.py",
     "integration/groups/test_groups_adversity.py",
-    "integration/groups/test_groups.py",
     "integration/reassign/test_reassign_log_dirs.py",
     "integration/reassign/test_log_dir_moves.py",
     "integration/reassign/test_reassignments.py",
     "integration/lifecycle/test_broker_recovery.py",
     "integration/lifecycle/test_rolling_restart.py",
     "integration/clients/test_silent_brokers.py",
+    "integration/groups/test_groups.py",  # the first that uses the shared cluster
 )
 """A worker that takes one of these last keeps the others waiting."""
 

@@ -28,9 +28,10 @@ _places: dict[pytest.Item, int] = {}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Collect the files that use a shared cluster before those that do not; the order of the others stays."""
-    files = {item.path for item in items if _shared_by(item)}
-    items.sort(key=lambda item: item.path not in files)
+    """Collect the files that use `secure` first, and those that use no shared cluster last; else the order stays."""
+    shared = {item.path for item in items if _shared_by(item)}
+    secure = {item.path for item in items if "secure" in _shared_by(item)}
+    items.sort(key=lambda item: (item.path not in secure, item.path not in shared))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
