@@ -15,7 +15,7 @@ from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import Offset
 from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.record.markers import EndMarker, may_be_marker, read_marker
-from tidemark.record.transactions import visible_batches
+from tidemark.record.transactions import AbortedBatches, has_records
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.unit.storage.batches import BROKER, IDENTITY, PARTITION, make_marker
@@ -128,8 +128,13 @@ def compare_readers(
     below = [batch for batch in batches if batch.envelope.next_offset <= stable]
     hidden = [one for one in transactions_of(history) if not one.commit]
     shown = [batch for batch in below if not batch.envelope.is_control and not any(one.has(batch) for one in hidden)]
-    at_once = visible_batches(below, log.aborted_transactions(Offset(start), stable))
-    one_by_one = [batch for batch in below if visible_batches([batch], log.aborted_transactions(*_range(batch)))]
+    aborted = AbortedBatches(log.aborted_transactions(Offset(start), stable))
+    at_once = [batch for batch in below if has_records(batch.envelope, aborted)]
+    one_by_one = [
+        batch
+        for batch in below
+        if has_records(batch.envelope, AbortedBatches(log.aborted_transactions(*_range(batch))))
+    ]
     for seen in (at_once, one_by_one):
         assert seen == shown, f"a reader is shown the batches at {_bases(seen)}, expected {_bases(shown)}"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tidemark.record.envelope import Batch, Envelope
+from tidemark.record.envelope import Envelope
 
 
 class AbortedTransaction(NamedTuple):
@@ -44,15 +44,9 @@ class AbortedBatches:
         return any(first <= base < last for first, last in self._by_producer.get(envelope.producer_id, ()))
 
 
-def visible_batches(batches: Iterable[Batch], aborted: Iterable[AbortedTransaction] = ()) -> list[Batch]:
-    """The batches that an application may see, in order: whole batches are dropped, never rows (rule X4).
+def has_records(envelope: Envelope, aborted: AbortedBatches) -> bool:
+    """Whether an application may see a batch: neither control batches nor aborted ones, in either isolation level.
 
-    Every reader of fetched batches uses this, in either isolation level: control batches are never shown. A reader goes
-    on at the end of the last *fetched* batch, because dropped batches have offsets, too.
-
-    Args:
-        batches: of one partition, with their offsets.
-        aborted: the aborted transactions of the fetch's answer; of a read_uncommitted fetch there are none.
+    A reader goes on at the end of the last *fetched* batch, because dropped batches have offsets, too.
     """
-    dropped = AbortedBatches(aborted)
-    return [batch for batch in batches if not batch.envelope.is_control and batch.envelope not in dropped]
+    return not envelope.is_control and envelope not in aborted

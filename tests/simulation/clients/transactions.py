@@ -13,7 +13,7 @@ from tidemark.core.replication import effects as fx
 from tidemark.core.replication.queries import ReadableRange
 from tidemark.model import LeaderEpoch, Offset, TidemarkError
 from tidemark.record.envelope import Batch
-from tidemark.record.transactions import visible_batches
+from tidemark.record.transactions import AbortedBatches, has_records
 
 from tests.simulation.clients.consumers import Reader
 from tests.simulation.invariants.replication import InvariantError
@@ -149,6 +149,7 @@ class CommittedReader(Reader):
             return
         last = batches[-1].envelope
         self._position, self._epoch = last.next_offset, LeaderEpoch(last.leader_epoch)
-        aborted = process.logs.aborted(partition, Offset(first), Offset(last.next_offset))
+        aborted = AbortedBatches(process.logs.aborted(partition, Offset(first), Offset(last.next_offset)))
+        visible = [batch for batch in batches if has_records(batch.envelope, aborted)]
         for invariant in self._world.invariants:
-            invariant.on_committed_read(self._world, partition, batches, visible_batches(batches, aborted))
+            invariant.on_committed_read(self._world, partition, batches, visible)

@@ -7,7 +7,7 @@ import pytest
 from tidemark.record.envelope import Batch, end_of_batches, parse_envelope, stamped
 from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch
-from tidemark.record.transactions import AbortedTransaction, visible_batches
+from tidemark.record.transactions import AbortedBatches, AbortedTransaction, has_records
 
 from tests.unit.record.samples import NOON_US, three_records
 
@@ -24,7 +24,7 @@ def marker(offset: int) -> Batch:
 
 def test_control_batches_are_never_visible() -> None:
     batches = [data(0), marker(3), data(4)]
-    assert visible_batches(batches) == [batches[0], batches[2]]
+    assert [has_records(batch.envelope, AbortedBatches(())) for batch in batches] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_whole_pending_batches_of_the_producer_within_the_range_are_dropped(
     aborted: tuple[int, int, int], seen: list[int]
 ) -> None:
     batches = [data(0), marker(3), data(6, pending=False), data(9), data(12, producer_id=8)]
-    visible = visible_batches(batches, [AbortedTransaction(*aborted)])
-    assert [batch.envelope.base_offset for batch in visible] == seen
+    dropped = AbortedBatches([AbortedTransaction(*aborted)])
+    assert [batch.envelope.base_offset for batch in batches if has_records(batch.envelope, dropped)] == seen
 
 
 def test_the_end_of_concatenated_batches_is_found_by_their_lengths() -> None:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The isolation level of a reader, and the batches that hold no records for it (rule X4)."""
+"""The isolation level of a reader, and what the answer to a fetch states for it (rule X4)."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from tidemark.client.isolation_levels import check_isolation_level
-from tidemark.record.envelope import Envelope
 from tidemark.record.transactions import AbortedBatches, AbortedTransaction
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -26,11 +25,6 @@ def aborted_in(result: pb.PartitionFetchResult) -> AbortedBatches:
     return AbortedBatches(
         AbortedTransaction(one.producer_id, one.first_offset, one.last_offset) for one in result.aborted_transactions
     )
-
-
-def has_records(envelope: Envelope, aborted: AbortedBatches) -> bool:
-    """Whether a batch holds records for the application: neither a marker nor an aborted one does."""
-    return not envelope.is_control and envelope not in aborted
 
 
 def readable_end(result: pb.PartitionFetchResult, high_watermark: int) -> int:

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.client.consuming.isolation import NONE_ABORTED, has_records
+from tidemark.client.consuming.isolation import NONE_ABORTED
 from tidemark.client.typed.batch_rows import BatchRows, UnknownVersionError
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.checks import split_until_damage
 from tidemark.record.envelope import Batch
 from tidemark.record.payload import with_offsets
-from tidemark.record.transactions import AbortedBatches
+from tidemark.record.transactions import AbortedBatches, has_records
 
 _BAD_READS_MAX: Final = 3
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 import grpc
 import pyarrow as pa
 
-from tidemark.client.consuming.isolation import aborted_in, has_records, level_of
+from tidemark.client.consuming.isolation import aborted_in, level_of
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
@@ -38,6 +38,7 @@ from tidemark.core.schemas.model import TopicSchema
 from tidemark.errors import LogTruncatedError
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.record.envelope import Batch
+from tidemark.record.transactions import has_records
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.codecs.fetch import Fetched, Results

@@ -13,7 +13,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import Offset
 from tidemark.record.envelope import Batch
 from tidemark.record.markers import may_be_marker
-from tidemark.record.transactions import visible_batches
+from tidemark.record.transactions import AbortedBatches, has_records
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log.partition_log import PartitionLog
 
@@ -101,8 +101,8 @@ def seen(log: PartitionLog, batches: Sequence[Batch] | None = None) -> list[Row]
     """The rows of a read_committed reader up to the last stable offset; `batches`: all of the log."""
     end = stable_offset(log)
     stable = [batch for batch in batches or batches_of(log) if batch.envelope.next_offset <= end]
-    visible = visible_batches(stable, log.aborted_transactions(Offset(0), Offset(end)))
-    return [row for batch in visible for row in _rows_in(bytes(batch.data))]
+    aborted = AbortedBatches(log.aborted_transactions(Offset(0), Offset(end)))
+    return [row for batch in stable if has_records(batch.envelope, aborted) for row in _rows_in(bytes(batch.data))]
 
 
 def clean(log: PartitionLog, *, now_us: int = NOW_US) -> None:
