@@ -12,11 +12,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from tidemark.rpc.channel import MESSAGE_BYTES_MAX, WINDOW
 from tidemark.rpc.limits.rates import Rate
 from tidemark.rpc.limits.sockets import Found, Peer
+from tidemark.runtime.configuration import ServiceSettings
 from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.slices import Pace
 
@@ -80,39 +81,7 @@ class ConnectionLimits(NamedTuple):
 DEFAULT_LIMITS: Final = ConnectionLimits()
 
 
-class LimitSettings(Protocol):
-    """The settings of every service that limit its connections."""
-
-    @property
-    def max_connections(self) -> int:
-        """Connections to all listeners; 0: the limit of open files decides."""
-
-    @property
-    def max_connections_per_ip(self) -> int:
-        """Connections from one address to one listener."""
-
-    @property
-    def max_connection_creation_rate_per_ip(self) -> int:
-        """New connections per second from one address to one listener."""
-
-    @property
-    def connections_max_idle_ms(self) -> int:
-        """Time without a call."""
-
-    @property
-    def max_streams_per_connection(self) -> int:
-        """Calls at a time."""
-
-    @property
-    def max_in_flight_bytes_per_connection(self) -> int:
-        """Bytes of requests and responses in flight."""
-
-    @property
-    def max_in_flight_bytes(self) -> int:
-        """Bytes in flight of all connections."""
-
-
-def limits_of(settings: LimitSettings) -> ConnectionLimits:
+def limits_of(settings: ServiceSettings) -> ConnectionLimits:
     """The limits that the settings name."""
     return ConnectionLimits(
         settings.max_connections,
