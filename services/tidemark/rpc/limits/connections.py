@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of a server, and the rules that end some of them.
 
-Bytes in flight of a connection are what the server holds for its peer: messages that have not arrived whole, and
-answers that the peer has not taken. Answers are counted when they are made. gRPC tells nothing of a message before its
-end, so arriving bytes are the difference between what the kernel received and the messages that came of them. Each call
-holds one unfinished message at most.
+Bytes in flight of a connection are held for its peer: of messages that have not arrived whole, and of answers that the
+peer has not taken. Answers are counted when they are made. gRPC reports no message before its end. Arriving bytes are
+therefore the bytes that the kernel received, less the messages that came of them. Each call holds one unfinished
+message at most.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ class Connections:
     """All connections of a server.
 
     Attributes:
-        can_exceed: whether the bytes of a connection may exceed the limits before a look that comes late: many calls
-            run, a client ended one, or bytes came without a call.
+        can_exceed: whether bytes may exceed the limits before a look that comes late. Many calls run, a client ended a
+            call, or bytes came without a call.
 
     Args:
         limits: see there.

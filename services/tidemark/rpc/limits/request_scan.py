@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the items of a large request before protobuf decodes it.
 
-An item can be as small as two bytes, and becomes an object of some hundred: decoding 16 MiB of such items holds the
-event loop for more than a second. Small requests are not counted: they are decoded within some milliseconds.
+An item can be as small as two bytes, and becomes an object of some hundred bytes. To decode 16 MiB of such items holds
+the event loop for more than a second. Small requests are not counted: they are decoded within some milliseconds.
 """
 
 from __future__ import annotations
