@@ -28,9 +28,22 @@ def outline(cluster: Cluster, state: State) -> Outline:
     return (*sorted(each), node.leader_epoch, state.committed)
 
 
-def walked(walk: Walk | Search) -> tuple[Report, set[Outline]]:
-    """All of it: the report, and the outlines that were come to."""
+def outlines(walk: Walk | Search) -> tuple[Report, set[Outline]]:
+    """The report of a whole walk, and the outlines that were come to; once for all states that have the same parts."""
     seen: set[Outline] = set()
-    report = walk.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(walk.cluster, state)))
+    parts: set[Outline] = set()
+
+    def visit(state: State) -> None:
+        mine = (state.cores, state.disks, state.node, state.committed)
+        if mine not in parts:
+            parts.add(mine)
+            seen.add(outline(walk.cluster, state))
+
+    return walk.run(seconds=SECONDS_MAX, visit=visit), seen
+
+
+def walked(walk: Walk | Search) -> tuple[Report, set[Outline]]:
+    """The same of a walk that ends by itself."""
+    report, seen = outlines(walk)
     assert report.complete, f"stopped at {report.states} states, {report.depth} deep: {report.violation}"
     return report, seen

@@ -9,7 +9,7 @@ from tests.exploration.__main__ import main, summary
 from tests.exploration.known import Known
 from tests.exploration.model.state import Scope
 from tests.exploration.mutants import MUTANTS, Mutant
-from tests.exploration.outline import SECONDS_MAX, Outline, outline, walked
+from tests.exploration.outline import SECONDS_MAX, Outline, outlines, walked
 from tests.exploration.stages import stages
 from tests.exploration.story import tell
 from tests.exploration.walking.search import Search
@@ -19,8 +19,7 @@ from tests.exploration.walking.walk import Walk
 def outlines_of_right_states(known: Known, scope: Scope) -> set[Outline]:
     """Walk a scope to its end; no state breaks an invariant."""
     walk = known.walk(scope, parents=True)
-    seen: set[Outline] = set()
-    report = walk.run(seconds=SECONDS_MAX, visit=lambda state: seen.add(outline(walk.cluster, state)))
+    report, seen = outlines(walk)
     assert report.violation is None, "\n".join(tell(walk.cluster, report.story))
     assert report.complete, summary(report)
     assert report.at_rest > 0, "some story ends with all replicas in sync"
