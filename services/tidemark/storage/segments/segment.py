@@ -240,18 +240,21 @@ def skip_to(descriptor: int, offset: int, *, start: int, end: int) -> int:
     """Position of the first batch in [start, end) whose records do not all lie below `offset`; `end` if none.
 
     Raises:
-        Damage: a header on the way is damaged.
+        Damage: a header on the way is damaged, or the batch before a hole.
     """
-    before = -1
+    before, found = -1, end
     for position, envelope in walk(descriptor, start, end):
         if envelope.next_offset > offset:
-            if envelope.base_offset > offset and before >= 0:
-                # A hole before the batch: compaction, or a damaged last_offset_delta, which only the CRC of the body
-                # covers. The CRC of the batch before decides.
-                _check_whole(descriptor, before, position)
-            return position
+            if envelope.base_offset <= offset:
+                return position
+            found = position
+            break
         before = position
-    return end
+    if before >= 0:
+        # A hole at the offset: compaction, or a header that belongs to another batch, or a damaged last_offset_delta,
+        # which only the CRC of the body covers. The CRC of the batch before decides.
+        _check_whole(descriptor, before, found)
+    return found
 
 
 def fit(descriptor: int, *, start: int, end: int, end_offset: int, max_bytes: int) -> int:

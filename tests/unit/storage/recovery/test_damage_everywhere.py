@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from tidemark.model import BrokerEpoch, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
@@ -292,6 +292,7 @@ def one_is_in_the_place_of_another(content: bytes, spoiled: bytes, state: State)
     spots=st.lists(st.tuples(st.integers(0, 1 << 14), st.integers(1, 1500), st.integers(0, 2)), max_size=3),
     length=st.integers(0, 1 << 14) | st.just(1 << 14),
 )
+@example(how="stopped", file=5, spots=[(1072, 482, 2)], length=2280)  # the last header of a segment is that of another
 def test_logs_with_any_wear(
     directory: Path, states: dict[str, State], how: str, file: int, spots: list[Spot], length: int
 ) -> None:
