@@ -7,7 +7,7 @@ unexport PIP_CONSTRAINT
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PARTS := lint types unit compiled simulation charts contract integration chaos spark
+PARTS := lint types unit compiled simulation contract spark integration charts chaos
 NAME ?= produce
 SEEDS ?= 1000
 LIVES ?= 20

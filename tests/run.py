@@ -39,7 +39,7 @@ class Lane(Enum):
     """Where a part runs; the parts of a lane run in order, the lanes side by side."""
 
     FRONT = "parts that start processes, and wait for them"
-    BESIDE = "parts that wait longer than they compute, and have few processes"
+    BESIDE = "parts that wait, too, and have few processes at a time"
     COMPUTING = "parts that need the processors only; at a lower priority"
     LAST = "parts that bear a load beside them, and run beside the last part of the front"
 
@@ -113,7 +113,6 @@ _COMPILED = (
         *("-p", "no:cacheprovider", "-o", f"pythonpath={_COMPILED_HERE} spark ."),
     ),
 )
-_SPARK = (_pytest_by_few("tests/spark"),)
 _CHAOS = ((*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),)
 PARTS = (
     Part("lint", LINT, lane=Lane.COMPUTING),
@@ -122,11 +121,11 @@ PARTS = (
     Part("compiled", _COMPILED, {"TIDEMARK_COMPILE": "1", "MYPYC_OPT_LEVEL": "0"}, Lane.COMPUTING),
     # A seed that fails is to fail again.
     Part("simulation", _SIMULATION, {"PYTHONHASHSEED": "0"}, Lane.COMPUTING),
-    Part("charts", (_pytest_by_few("tests/charts"),)),
     Part("contract", (_pytest_by_few("tests/contract"),), lane=Lane.BESIDE),
+    Part("spark", (_pytest_by_few("tests/spark"),), lane=Lane.BESIDE),
     Part("integration", _INTEGRATION),
+    Part("charts", (_pytest_by_few("tests/charts"),)),
     Part("chaos", _CHAOS, lane=Lane.LAST),
-    Part("spark", _SPARK),
 )
 
 THOROUGH = ("test_*_crashes.py", "test_*_everywhere.py", "test_*_random*.py", "test_*fuzz.py", "test_bounds.py")
@@ -172,6 +171,8 @@ def _run_lanes(parts: list[Part]) -> list[Outcome]:
     """Run the lanes side by side; the first that has parts writes its output at once."""
     lanes = [chosen for lane in Lane if (chosen := [part for part in parts if part.lane is lane])]
     *before, last = lanes[0]
+    if len(lanes) > 1 and _CORES <= 2:
+        lanes = [[_in_one_process(part) if part.lane is Lane.COMPUTING else part for part in lane] for lane in lanes]
     beside = [lane for lane in lanes[1:] if lane[0].lane is not Lane.LAST]
     with ThreadPoolExecutor(len(Lane)) as pool:
         running = [pool.submit(_run_lane_beside, lane) for lane in beside]
@@ -179,6 +180,12 @@ def _run_lanes(parts: list[Part]) -> list[Outcome]:
         running += [pool.submit(_run_lane_beside, lane) for lane in lanes[1:] if lane not in beside]
         outcomes.append(_run(last))
         return outcomes + [outcome for lane in running for outcome in lane.result()]
+
+
+def _in_one_process(part: Part) -> Part:
+    """The part without workers: others keep the second core busy, and each worker collects and reports all tests."""
+    commands = tuple((*one, "--numprocesses=0") if "pytest" in one else one for one in part.commands)
+    return part._replace(commands=commands)
 
 
 def _run_lane_beside(lane: list[Part]) -> list[Outcome]:
