@@ -172,7 +172,7 @@ def _run_lanes(parts: list[Part]) -> list[Outcome]:
     lanes = [chosen for lane in Lane if (chosen := [part for part in parts if part.lane is lane])]
     *before, last = lanes[0]
     if len(lanes) > 1 and _CORES <= 2:
-        lanes = [[_in_one_process(part) if part.lane is Lane.COMPUTING else part for part in lane] for lane in lanes]
+        lanes = [_of_few_processes(lane) if lane[0].lane is Lane.COMPUTING else lane for lane in lanes]
     beside = [lane for lane in lanes[1:] if lane[0].lane is not Lane.LAST]
     with ThreadPoolExecutor(len(Lane)) as pool:
         running = [pool.submit(_run_lane_beside, lane) for lane in beside]
@@ -182,8 +182,12 @@ def _run_lanes(parts: list[Part]) -> list[Outcome]:
         return outcomes + [outcome for lane in running for outcome in lane.result()]
 
 
+def _of_few_processes(lane: list[Part]) -> list[Part]:
+    """The lane without workers, which each collect and report all tests; its last part outlasts the other lanes."""
+    return [*map(_in_one_process, lane[:-1]), lane[-1]]
+
+
 def _in_one_process(part: Part) -> Part:
-    """The part without workers: others keep the second core busy, and each worker collects and reports all tests."""
     commands = tuple((*one, "--numprocesses=0") if "pytest" in one else one for one in part.commands)
     return part._replace(commands=commands)
 
