@@ -30,7 +30,8 @@ _MOST_WORKERS = 4
 _DEADLINE_S = time.monotonic() + 75 * 60
 """Ends a run that would not end; pytest has a limit for each test, and the time of a part depends on the machine."""
 _TIMED_OUT = 124
-_NICE = ("nice", "-n", "5")
+_NICE, _LESS_NICE = ("nice", "-n", "5"), ("nice", "-n", "2")
+"""Of two processes, and of one: both leave as much of two cores to the others."""
 _FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
 """tests/conftest.py collects the longest files first."""
 
@@ -51,6 +52,7 @@ class Part(NamedTuple):
     commands: tuple[tuple[str, ...], ...]
     environment: Mapping[str, str] = {}
     lane: Lane = Lane.FRONT
+    nice: tuple[str, ...] = _NICE
 
 
 class Outcome(NamedTuple):
@@ -189,7 +191,7 @@ def _of_few_processes(lane: list[Part]) -> list[Part]:
 
 def _in_one_process(part: Part) -> Part:
     commands = tuple((*one, "--numprocesses=0") if "pytest" in one else one for one in part.commands)
-    return part._replace(commands=commands)
+    return part._replace(commands=commands, nice=_LESS_NICE)
 
 
 def _run_lane_beside(lane: list[Part]) -> list[Outcome]:
@@ -199,7 +201,7 @@ def _run_lane_beside(lane: list[Part]) -> list[Outcome]:
 def _run_beside(part: Part) -> Outcome:
     """Run a part, and write its output when it has ended."""
     with tempfile.TemporaryFile("w+") as output:
-        outcome = _run_commands(part, output, _NICE if part.lane is Lane.COMPUTING else ())
+        outcome = _run_commands(part, output, part.nice if part.lane is Lane.COMPUTING else ())
         output.seek(0)
         _say(f"== {part.name}, which ran beside\n{output.read()}")
     return outcome
