@@ -27,6 +27,8 @@ _PYTHON = sys.executable
 _BIN = Path(_PYTHON).parent
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _MOST_WORKERS = 4
+_WORKERS_THAT_WAIT = min(_CORES + (_CORES + 1) // 2, _MOST_WORKERS)
+"""While one waits another computes."""
 _DEADLINE_S = time.monotonic() + 75 * 60
 """Ends a run that would not end; pytest has a limit for each test, and the time of a part depends on the machine."""
 _TIMED_OUT = 124
@@ -74,8 +76,7 @@ def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
 
 def _pytest_by_files(directory: str) -> tuple[str, ...]:
     """For tests that mostly wait for processes: whole files go to one worker each, which has processes of its own."""
-    workers = min(_CORES + (_CORES + 1) // 2, _MOST_WORKERS)  # while one waits another computes
-    return (*_pytest(directory), f"--numprocesses={workers}", *_FILES_AS_COLLECTED)
+    return (*_pytest(directory), f"--numprocesses={_WORKERS_THAT_WAIT}", *_FILES_AS_COLLECTED)
 
 
 def _pytest_by_files_of_two(*directories: str) -> tuple[str, ...]:
@@ -133,8 +134,13 @@ PARTS = (
 THOROUGH = ("test_*_crashes.py", "test_*_everywhere.py", "test_*_random*.py", "test_*fuzz.py", "test_bounds.py")
 """Unit tests of every crash point, every damaged byte or many random histories: `unit` runs them, `check` does not."""
 _WORLDS = ("-m", "tests.simulation.soak", "--seeds", "100")  # one world of each kind, and fifty of the mixed kind
+_QUICK_UNIT = (
+    *_pytest("tests/unit"),
+    *(f"--ignore-glob=*/{name}" for name in THOROUGH),
+    *(f"--numprocesses={_WORKERS_THAT_WAIT}", "--dist=worksteal"),
+)
 _CHECK_ONLY = (
-    Part("quick-unit", ((*_pytest_on_every_core("tests/unit"), *(f"--ignore-glob=*/{name}" for name in THOROUGH)),)),
+    Part("quick-unit", (_QUICK_UNIT,)),
     Part("worlds", ((_PYTHON, *_WORLDS),)),
 )
 _ALIASES = {"check": ("lint", "types", "quick-unit", "worlds")}
