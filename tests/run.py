@@ -141,7 +141,7 @@ _QUICK_UNIT = (
 )
 _CHECK_ONLY = (
     Part("quick-unit", (_QUICK_UNIT,)),
-    Part("worlds", ((_PYTHON, *_WORLDS),)),
+    Part("worlds", ((_PYTHON, *_WORLDS),), lane=Lane.COMPUTING),
 )
 _ALIASES = {"check": ("lint", "types", "quick-unit", "worlds")}
 
