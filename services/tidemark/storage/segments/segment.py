@@ -251,8 +251,8 @@ def skip_to(descriptor: int, offset: int, *, start: int, end: int) -> int:
             break
         before = position
     if before >= 0:
-        # A hole at the offset: compaction, or a header that belongs to another batch, or a damaged last_offset_delta,
-        # which only the CRC of the body covers. The CRC of the batch before decides.
+        # A hole at the offset: compaction, or the header of another batch, or a damaged last_offset_delta. Only the CRC
+        # of the body covers that one, so the CRC of the batch before decides.
         _check_whole(descriptor, before, found)
     return found
 
