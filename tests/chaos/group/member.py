@@ -232,10 +232,16 @@ class Member:
 
     def _let_go(self, partitions: list[TopicPartition]) -> None:
         going = [one.partition for one in partitions]
-        if self._plan.by_hand:
-            self._commit(going)
-        self._forget(going)
-        self._journal.add(LetGo, self._epoch, going)
+        sys.stderr.write(f"{time.monotonic():.3f} on_revoked begins: {going}\n")  # for a journal without its end
+        try:
+            if self._plan.by_hand:
+                self._commit(going)
+        except BaseException as error:
+            self._journal.add(Troubled, f"a commit of revoked partitions: {error!r}")
+            raise
+        finally:  # it was told, whatever became of its commit
+            self._forget(going)
+            self._journal.add(LetGo, self._epoch, going)
 
     def _lost(self, partitions: list[TopicPartition]) -> None:
         gone = [one.partition for one in partitions]
