@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several tests need of one core, worked out once: a step depends on the core and the event alone."""
+"""Steps and moves that several tests share, computed once: a step depends on the core and the event alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Known:
         self._walks: dict[Scope, Walk] = {}
 
     def walk(self, scope: Scope, **options: Any) -> Walk:
-        """A new walk, which works out moves that no earlier walk of the scope needed."""
+        """A new walk, which computes the moves that no earlier walk of the scope needed."""
         first = self._walks.get(scope)
         if first is None:
             first = self._walks[scope] = Walk(scope, cluster=self.cluster(scope))

@@ -74,7 +74,7 @@ def compared(
 
 
 class Cluster:
-    """What can happen in a scope; `brokers`: with the steps of another cluster that need not be taken again."""
+    """The moves of a scope; `brokers` has steps of another cluster, which are not taken again."""
 
     def __init__(self, scope: Scope, brokers: Brokers | None = None) -> None:
         self.scope = scope

@@ -3,8 +3,7 @@
 
 Each pair of directories has one thread and one task, which copies one replica at a time until its copy has caught up.
 Then effects on the replica are held while the last records are copied and the log is swapped. A move can be ended
-between two
-steps: its copy stays for a later start, or is deleted.
+between two steps: its copy stays for a later start, or is deleted.
 """
 
 from __future__ import annotations

@@ -102,3 +102,13 @@ async def test_a_call_that_a_client_ends_ends_the_rest_of_a_watch(monkeypatch: p
         connections.abandoned(connections.of(Peer(server.getsockname()[1], "10.0.0.7", 4711)))
         await looks_again(watch)
         await rests(watch)
+
+
+async def test_the_rest_of_a_watch_is_over_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with resting(monkeypatch) as (watch, server):
+        connections = watch.connections
+        connections.abandoned(connections.of(Peer(server.getsockname()[1], "10.0.0.7", 4711)))
+        monkeypatch.setattr(watching, "_QUIET_INTERVAL_S", 0.05)
+        for _ in range(3):
+            await looks_again(watch)
+            assert not connections.can_exceed
