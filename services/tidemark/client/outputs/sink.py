@@ -5,16 +5,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 
+from tidemark.client.outputs.typed_json import json_column
 from tidemark.client.records import PartitionBatch
 
 _GROUP_BYTES: Final = 16 << 20
 """Buffered rows of a Parquet file that become one row group."""
+_DAY_US: Final = 86_400_000_000
+_FAR_DAYS: Final = 2_900_000
+"""Nearly 8,000 years. Arrow keeps a year in 16 bits."""
 RowsOf = Callable[[PartitionBatch], pa.RecordBatch]
 """The rows to write, in the schema of the output."""
 
@@ -45,10 +50,16 @@ class CsvSink(Sink):
         super().__init__(file)
         self._rows_of = rows_of
         self._writer = pa_csv.CSVWriter(file, schema, write_options=pa_csv.WriteOptions(delimiter=delimiter))
+        self._as_text = pa_csv.WriteOptions(delimiter=delimiter, include_header=False)
 
     def show(self, batch: PartitionBatch) -> None:
         """Write the rows."""
-        self._writer.write_batch(self._rows_of(batch))
+        rows = self._rows_of(batch)
+        columns = [_text_of_far_times(column) for column in rows.columns]
+        if all(made is column for made, column in zip(columns, rows.columns, strict=True)):
+            self._writer.write_batch(rows)
+        else:
+            pa_csv.write_csv(pa.RecordBatch.from_arrays(columns, rows.schema.names), self._file, self._as_text)
 
     def close(self) -> None:
         """Write the buffered rows."""
@@ -87,3 +98,21 @@ class ParquetSink(Sink):
         if self._rows:
             self._writer.write_table(pa.Table.from_batches(self._rows, schema=self._schema))
             self._rows, self._bytes = [], 0
+
+
+def _text_of_far_times(column: Any) -> Any:
+    """A column of texts in the place of dates or times that Arrow writes as another year; else the same column."""
+    if not pa.types.is_temporal(column.type):
+        return column
+    is_date = column.type.bit_width == 32
+    numbers = column.view(pa.int32() if is_date else pa.int64())
+    bounds, limit = pc.min_max(numbers), _FAR_DAYS * (1 if is_date else _DAY_US)
+    lowest, highest = bounds["min"].as_py(), bounds["max"].as_py()
+    if lowest is None or (-limit < lowest and highest < limit):
+        return column
+    near, exact = column.cast(pa.string()).to_pylist(), json_column(column)
+    texts = [
+        one if number is None or -limit < number < limit else text.replace("T", " ")
+        for number, one, text in zip(numbers.to_pylist(), near, exact, strict=True)
+    ]
+    return pa.array(texts, pa.string())

@@ -3,7 +3,7 @@
 
 JSON has fewer types. Decimals, dates and times are texts, binary values are texts in base64. Floats that JSON lacks are
 the texts NaN, Infinity and -Infinity. A map is an object, whose members are texts; a map with a key twice is a list of
-pairs.
+pairs. The text of a date or time is exact also outside of the years 1 to 9999, as ISO 8601 has it: -0044, +12013.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ import base64
 import json
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import date, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import types
 
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
+from tidemark.client.typed.record_values import EPOCH
 
 Convert = Callable[[Any], Any]
+_DAY_US: Final = 86_400_000_000
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_LAST_DAY: Final = date.max.toordinal()
+_DAYS_OF_400_YEARS: Final = 146_097
 encode_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -32,7 +37,7 @@ def columns_of(rows: pa.Schema) -> list[str]:
 def json_rows(rows: pa.RecordBatch, names: Sequence[str]) -> list[dict[str, Any]]:
     """A JSON object for each row, with these columns."""
     part = rows.select(list(names))
-    found: list[dict[str, Any]] = part.to_pylist()
+    found: list[dict[str, Any]] = _with_integers(part).to_pylist()
     for field in part.schema:
         convert = json_converter(field.type)
         if convert is not None:
@@ -43,8 +48,15 @@ def json_rows(rows: pa.RecordBatch, names: Sequence[str]) -> list[dict[str, Any]
     return found
 
 
+def json_column(column: Any) -> list[Any]:
+    """The values of a column as JSON."""
+    convert = json_converter(column.type)
+    values: list[Any] = column.cast(_as_integers(column.type)).to_pylist()
+    return values if convert is None else [None if one is None else convert(one) for one in values]
+
+
 def json_converter(data_type: Any) -> Convert | None:
-    """A function that makes JSON of a value that is not null; None: the value is JSON already."""
+    """A function that makes JSON of a value that is not null, with dates and times as integers; None: it is JSON."""
     if types.is_dictionary(data_type):
         return json_converter(data_type.value_type)
     if types.is_map(data_type):
@@ -91,15 +103,56 @@ def _number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _instant(value: datetime) -> str:
-    return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat()}Z"
+def _instant(us: int) -> str:
+    return f"{_local_time(us)}Z"
+
+
+def _local_time(us: int) -> str:
+    days, of_day_us = divmod(us, _DAY_US)
+    time = (EPOCH + timedelta(microseconds=of_day_us)).time()
+    return f"{_date(days)}T{time.isoformat()}"
+
+
+def _date(days: int) -> str:
+    """The date in ISO 8601, in Python's calendar, which repeats every 400 years."""
+    ordinal = days + _EPOCH_DAY
+    if 1 <= ordinal <= _LAST_DAY:
+        return date.fromordinal(ordinal).isoformat()
+    rounds, within = divmod(ordinal - 1, _DAYS_OF_400_YEARS)
+    found = date.fromordinal(within + 1)
+    return f"{found.year + 400 * rounds:+05d}{found.isoformat()[4:]}"
+
+
+def _with_integers(rows: pa.RecordBatch) -> pa.RecordBatch:
+    schema = pa.schema([field.with_type(_as_integers(field.type)) for field in rows.schema])
+    return rows if schema.equals(rows.schema) else rows.cast(schema)
+
+
+def _as_integers(data_type: Any) -> Any:
+    """The type with integers in the place of dates and timestamps; plain in the place of a dictionary of those."""
+    if types.is_timestamp(data_type):
+        return pa.int64()
+    if types.is_date(data_type):
+        return pa.int32()
+    if types.is_dictionary(data_type):
+        made = _as_integers(data_type.value_type)
+        return data_type if made == data_type.value_type else made
+    if types.is_map(data_type):
+        key = data_type.key_field.with_type(_as_integers(data_type.key_type))
+        return pa.map_(key, data_type.item_field.with_type(_as_integers(data_type.item_type)))
+    if types.is_list(data_type):
+        return pa.list_(data_type.value_field.with_type(_as_integers(data_type.value_type)))
+    if types.is_struct(data_type):
+        fields = [data_type.field(place) for place in range(data_type.num_fields)]
+        return pa.struct([field.with_type(_as_integers(field.type)) for field in fields])
+    return data_type
 
 
 _CONVERTERS: Final[tuple[tuple[Callable[[Any], bool], Convert], ...]] = (
     (types.is_decimal, str),
     (types.is_floating, _number),
     (types.is_binary, lambda value: base64.b64encode(value).decode()),
-    (types.is_date, lambda value: value.isoformat()),
+    (types.is_date, _date),
     (lambda one: types.is_timestamp(one) and one.tz is not None, _instant),
-    (types.is_timestamp, lambda value: value.isoformat()),
+    (types.is_timestamp, _local_time),
 )

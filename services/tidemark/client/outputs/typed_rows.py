@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tidemark.client.outputs.record_format import moment, named_bytes, named_headers
 from tidemark.client.outputs.shape import OutputOptions, Shape
 from tidemark.client.outputs.sink import CsvSink, ParquetSink, Sink
-from tidemark.client.outputs.typed_json import columns_of, encode_json, json_converter, json_rows
+from tidemark.client.outputs.typed_json import columns_of, encode_json, json_column, json_rows
 from tidemark.client.records import PartitionBatch
 from tidemark.client.typed.batch_rows import OF_RECORDS, SYSTEM_COLUMNS, BatchRows
 from tidemark.core.schemas.model import TopicSchema
@@ -224,6 +224,5 @@ def _csv_type(data_type: Any) -> pa.DataType:
 def _csv_cells(column: Any, data_type: Any) -> Any:
     if _csv_type(data_type) == data_type:
         return column
-    convert = json_converter(data_type) or (lambda value: value)
-    made = (None if one is None else convert(one) for one in column.to_pylist())
+    made = json_column(column)
     return pa.array([one if one is None or isinstance(one, str) else encode_json(one) for one in made], pa.string())
