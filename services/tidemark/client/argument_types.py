@@ -121,6 +121,13 @@ def offsets_of(name: str, given: Any) -> dict[TopicPartition, int]:
     return found
 
 
+def versions(name: str, given: Any) -> dict[str, int]:
+    """Convert a mapping of topics to versions; raises TypeError, and INVALID_REQUEST below 1."""
+    if not isinstance(given, Mapping):
+        raise _wrong(name, given, "a mapping of topics and versions")
+    return {text(f"a topic of {name}", topic): positive(f"a version of {name}", one) for topic, one in given.items()}
+
+
 def check_names(owner: str, given: Iterable[str], known: Collection[str]) -> None:
     """Raise TypeError for the name of an argument that `owner` does not have, with the one that was meant."""
     for name in given:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
-from tidemark.client.argument_types import flag, integer, number, text
+from tidemark.client.argument_types import flag, integer, number, text, versions
 from tidemark.client.isolation_levels import check_isolation_level
 from tidemark.core.quotas.client_ids import check_client_id
 from tidemark.model import ErrorCode, TidemarkError
@@ -171,6 +172,7 @@ class ConsumerOptions(TypedDict, total=False):
     rack: str
     client_id: str
     isolation_level: str
+    schema_versions: Mapping[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,7 @@ class ConsumerSettings:
     rack: str = ""
     client_id: str = ""
     isolation_level: str = "read_uncommitted"
+    schema_versions: Mapping[str, int] = field(default_factory=dict)
 
 
 def consumer_settings(
@@ -199,6 +202,7 @@ def consumer_settings(
     rack: str = "",
     client_id: str = "",
     isolation_level: str = "read_uncommitted",
+    schema_versions: Mapping[str, int] | None = None,
 ) -> ConsumerSettings:
     """Check the settings.
 
@@ -216,6 +220,8 @@ def consumer_settings(
         client_id: a name of this client, for quotas and metrics of brokers, and shown when its group is described.
         isolation_level: "read_committed" returns records up to the last stable offset, and none of aborted
             transactions; "read_uncommitted" returns all records up to the high watermark.
+        schema_versions: versions by topic, such as {"flights": 2}: rows of other versions become rows of this one.
+            None: rows come in the newest version.
 
     Raises:
         TidemarkError: INVALID_CONFIG.
@@ -245,4 +251,5 @@ def consumer_settings(
         rack,
         checked_client_id(client_id),
         isolation_level,
+        versions("schema_versions", schema_versions or {}),
     )

@@ -117,6 +117,21 @@ def test_some_columns_are_consumed_also_by_a_group(cluster: LocalCluster, topic:
 
 
 @pytest.mark.usefixtures("rows")
+def test_rows_are_consumed_in_the_version_that_the_command_names(cluster: LocalCluster, topic: str) -> None:
+    ddl = DDL.replace("rate DOUBLE", "rate DOUBLE, gate STRING NOT NULL DEFAULT '?'")
+    succeeds(cluster, "schema", "evolve", topic, "--schema", ddl)
+    for group in ((), ("--group", f"group-{topic}")):
+        found = [json.loads(line) for line in read(cluster, topic, "--schema-version", "1", *group).splitlines()]
+        assert found == [AS_JSON, {**EMPTY, "at": AS_JSON["at"]}]
+        assert "gate" in read(cluster, topic, *(*group[:1], *(f"{one}-2" for one in group[1:])))
+        ended = tidemark(cluster, "consume", topic, "--schema-version", "9", "--until-end", *group)
+        refused(ended, "UNKNOWN_SCHEMA_VERSION")
+    table = read(cluster, topic, "--schema-version", "1", "-o", "csv", "--group", f"group-{topic}-3")
+    assert "gate" not in table
+    assert table.count("\n") == 3
+
+
+@pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize("shape", ["json", "csv", "parquet"])
 def test_the_output_of_consume_is_input_of_produce(
     cluster: LocalCluster, topic: str, tmp_path: Path, shape: str
@@ -181,6 +196,8 @@ def test_options_of_typed_topics_are_refused_for_others(cluster: LocalCluster, t
     for command in (
         ("consume", plain, "--columns", "a", "--until-end"),
         ("consume", plain, "--columns", "a", "--group", f"group-{plain}", "--until-end"),
+        ("consume", plain, "--schema-version", "1", "--until-end"),
+        ("consume", plain, "--schema-version", "1", "--group", f"group-{plain}", "--until-end"),
         ("produce", plain, "--reject-file", str(tmp_path / "rejects")),
     ):
         ended = tidemark(cluster, *command)

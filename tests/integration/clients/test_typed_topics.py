@@ -140,6 +140,52 @@ def test_a_reader_gets_rows_in_the_version_that_it_names(cluster: LocalCluster, 
         assert refused.value.code is ErrorCode.UNKNOWN_SCHEMA_VERSION
 
 
+def test_a_consumer_gets_rows_in_the_version_that_it_names(
+    cluster: LocalCluster, topic: str, admin: AdminClient
+) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        producer.send(topic, flight("A", 1)).result(30)
+        admin.alter_topic_schema(topic, SECOND.replace("BIGINT", "INT"))
+        wait_for(lambda: _sends(producer, topic, flight("A", 2, gate="B1")), "the producer uses version 2")
+    for version, gates in ((1, [None, None]), (2, ["?", "B1"])):
+        for group in (None, f"group-{topic}-{version}"):
+            with _reading(cluster, topic, version, group) as consumer:
+                assert [record.value.get("gate") for record in islice(consumer, 2)] == gates
+                consumer.seek(_partition_of(consumer), 0)
+                batch = consumer.poll(30, columns=["delay"])
+                assert batch is not None
+                assert batch.rows.to_pydict() == {"delay": [1]}
+    with pytest.raises(TidemarkError, match="has no version 9 of its schema"), _reading(cluster, topic, 9, None):
+        pass
+    with (
+        _reading(cluster, topic, 9, f"group-{topic}-9") as consumer,
+        pytest.raises(TidemarkError, match="has no version 9 of its schema") as refused,
+    ):
+        consumer.poll(30)
+    assert refused.value.code is ErrorCode.UNKNOWN_SCHEMA_VERSION
+    admin.create_topic(f"{topic}-bytes")
+    with (
+        pytest.raises(TidemarkError, match="has no schema, so no version of one"),
+        _reading(cluster, f"{topic}-bytes", 1, None),
+    ):
+        pass
+    admin.delete_topic(f"{topic}-bytes")
+
+
+@contextlib.contextmanager
+def _reading(cluster: LocalCluster, topic: str, version: int, group: str | None) -> Iterator[Consumer]:
+    with Consumer(cluster.bootstrap, group=group, schema_versions={topic: version, "other": 7}) as consumer:
+        if group is None:
+            consumer.assign(topic)
+        else:
+            consumer.subscribe([topic])
+        yield consumer
+
+
+def _partition_of(consumer: Consumer) -> TopicPartition:
+    return next(where for where in consumer.assignment if consumer.position(where))
+
+
 def _sends(producer: Producer, topic: str, row: dict[str, Any]) -> bool:
     with contextlib.suppress(TidemarkError):
         producer.send(topic, row).result(30)

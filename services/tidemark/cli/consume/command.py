@@ -26,7 +26,8 @@ def consume(options: ConsumeOptions) -> None:
 
     \b
     A row of a topic with a schema is a JSON object in text, and in the value of JSON. CSV and Parquet have the topic's
-    columns; --columns names columns, and brokers send these only.
+    columns; --columns names columns, and brokers send these only. Lines have the newest version of the schema, CSV and
+    Parquet the newest of the start; --schema-version names another.
 
     \b
     With --group the members of the group share the partitions. Offsets of printed records are committed every 5 s, when
@@ -43,6 +44,7 @@ def consume(options: ConsumeOptions) -> None:
       tidemark consume flights --until-end --strings --file flights.parquet
       tidemark consume flights --until-end -o csv > flights.csv
       tidemark consume flights --until-end --columns carrier,leg.origin,_offset --file legs.parquet
+      tidemark consume flights --until-end --schema-version 1
       tidemark consume flights --rack eu-west-1a
       tidemark consume orders --group billing
       tidemark consume flights --group nightly --until-end --file new-flights.parquet

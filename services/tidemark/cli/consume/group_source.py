@@ -13,7 +13,7 @@ from tidemark.cli.common.output import print_warning
 from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.outputs.shape import Shape
-from tidemark.client.outputs.typed_rows import columns_to_read, next_offset, reader_of
+from tidemark.client.outputs.typed_rows import columns_to_read, next_offset, reader_of, version_to_read
 from tidemark.client.records import PartitionBatch
 from tidemark.client.sync.producer_consumer import Consumer
 from tidemark.client.typed.batch_rows import BatchRows
@@ -52,6 +52,7 @@ class GroupSource:
             client_id=CLIENT_ID,
             rack=options.rack,
             request_timeout_ms=int(options.patience_s * 1000),
+            schema_versions=self._versions(options),
         )
         try:
             self._consumer.subscribe([options.topic], on_revoked=self._on_revoked, on_lost=self._on_lost)
@@ -92,6 +93,11 @@ class GroupSource:
     def lag(self) -> int:
         """Records of the assigned partitions that `poll` has not returned yet, as far as known."""
         return sum(max(0, behind) for behind in self._consumer.lag().values())
+
+    def _versions(self, options: ConsumeOptions) -> dict[str, int]:
+        """The version of the rows, as that of the output."""
+        version = None if self._typed is None else version_to_read(options, self._typed.target.version)
+        return {} if version is None else {options.topic: version}
 
     def poll(self, timeout_s: float) -> Iterator[PartitionBatch]:
         """The next rows of one partition, if any arrive within `timeout_s`."""

@@ -59,6 +59,16 @@ class ConsumeOptions:
             help="Of a typed topic: read these columns only, such as carrier,leg.origin,_offset.",
         ),
     ] = None
+    schema_version: Annotated[
+        int | None,
+        typer.Option(
+            "--schema-version",
+            metavar="N",
+            min=1,
+            help="Of a typed topic: print rows of every version in this one.",
+            show_default="the newest",
+        ),
+    ] = None
     file: Annotated[
         Path | None,
         typer.Option(

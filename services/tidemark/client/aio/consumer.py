@@ -92,9 +92,9 @@ class Consumer(Lifecycle):
         tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
-            out_of_range, rack, client_id, isolation_level (`client.settings.consumer_settings` explains); for a group
-            instance_id, assignor, auto_commit_interval_ms, rebalance_timeout_ms, max_poll_interval_ms, offset_reset
-            (`client.group.settings.group_settings`). Names that end with _ms are in milliseconds, with _bytes in bytes.
+            out_of_range, rack, client_id, isolation_level, schema_versions (`client.settings.consumer_settings`
+            explains); for a group instance_id, assignor, auto_commit_interval_ms, rebalance_timeout_ms,
+            max_poll_interval_ms, offset_reset (`client.group.settings.group_settings`). _ms: in milliseconds.
 
     Raises:
         TidemarkError: INVALID_CONFIG, INVALID_GROUP_ID.
@@ -148,7 +148,7 @@ class Consumer(Lifecycle):
         await self.cluster.start()
         self._started = Fetcher(self.cluster, self.settings, on_out_of_range=self._on_out_of_range)
         self._started.start()
-        self._typed_topics = TypedTopics(self.cluster, self._timeout_s, self._started, self.reader.check_typed)
+        self._typed_topics = TypedTopics(self.cluster, self.settings, self._started, self.reader.check_typed)
         if self.group_settings is not None:
             self._group = GroupReader(self.cluster, self._started, self.group_settings, self.starts)
 
@@ -488,7 +488,7 @@ class Consumer(Lifecycle):
 
         None comes early if a position has passed markers or aborted records: it may be at the end now (KAFKA-12980).
         They are in record.schema.OFFSET_SCHEMA. Those of a topic with a schema have the columns of its newest version,
-        and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
+        or of that in `schema_versions`, and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
         Args:
             timeout_s: in seconds; None: no limit.
@@ -541,7 +541,7 @@ class Consumer(Lifecycle):
         Args:
             columns: of topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
                 `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`. Brokers send these only. The rows
-                come in the newest version of the schema. None: all, as `poll`.
+                come in the version that `poll` returns. None: all, as `poll`.
 
         Raises:
             TidemarkError: INVALID_REQUEST for a column that a topic lacks; as `poll`.

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.settings import ConsumerSettings
 from tidemark.client.typed.batch_rows import BatchRows
-from tidemark.client.typed.topic_schemas import TopicSchemas
+from tidemark.client.typed.topic_schemas import KnownSchemas, TopicSchemas
 from tidemark.model import ErrorCode, TidemarkError
 
 
@@ -18,15 +19,18 @@ class TypedTopics:
 
     Args:
         cluster: the metadata.
-        timeout_s: of a request for schemas, with its retries.
+        settings: of the consumer.
         fetcher: has the cursors that read.
         check: called with each typed topic; raises an error if the application cannot read such a topic.
     """
 
-    def __init__(self, cluster: Cluster, timeout_s: float, fetcher: Fetcher, check: Callable[[str], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, settings: ConsumerSettings, fetcher: Fetcher, check: Callable[[str], None]
+    ) -> None:
         self.schemas = TopicSchemas(cluster, self._on_change)
         cluster.listen(self.schemas.in_background)
-        self._timeout_s = timeout_s
+        self._timeout_s = settings.request_timeout_ms / 1000
+        self._versions = settings.schema_versions
         self._fetcher = fetcher
         self._check = check
         self._columns: Sequence[str] | None = None
@@ -38,11 +42,12 @@ class TypedTopics:
         known = await self.schemas.load(topic, timeout_s=self._timeout_s)
         if known is None:
             self._check_has_columns(topic)
+            self._check_names_no_version(topic)
             return None
         self._check(topic)
         found = self._readers.get(topic)
         if found is None or found[0] != known.topic_id:
-            found = self._readers[topic] = (known.topic_id, BatchRows(topic, known.versions, self._columns))
+            found = self._readers[topic] = (known.topic_id, self._rows_of(topic, known))
         return found[1]
 
     def want(self, columns: Sequence[str] | None) -> None:
@@ -58,7 +63,7 @@ class TypedTopics:
             for topic, (topic_id, _) in self._readers.items():
                 known = self.schemas.known.get(topic)
                 if known is not None and known.topic_id == topic_id:
-                    made[topic] = (topic_id, BatchRows(topic, known.versions, columns))
+                    made[topic] = (topic_id, self._rows_of(topic, known))
         except TidemarkError:
             self._columns = before
             raise
@@ -104,6 +109,14 @@ class TypedTopics:
         cursor.generation += 1
         cursor.forget_buffer()
         self._fetcher.moved(cursor)
+
+    def _rows_of(self, topic: str, known: KnownSchemas) -> BatchRows:
+        return BatchRows(topic, known.versions, self._columns, version=self._versions.get(topic))
+
+    def _check_names_no_version(self, topic: str) -> None:
+        if topic in self._versions:
+            sentence = f"topic {topic} has no schema, so no version of one: leave the topic out of schema_versions"
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
 
     def _check_has_columns(self, topic: str) -> None:
         if self._columns is not None:

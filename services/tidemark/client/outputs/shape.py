@@ -32,6 +32,10 @@ class OutputOptions(Protocol):
         """The columns of a typed topic to read; None: all."""
 
     @property
+    def schema_version(self) -> int | None:
+        """The version of a typed topic's schema that rows have; None: the newest."""
+
+    @property
     def key_separator(self) -> str:
         """Text output: the separator of key and value; "": values only."""
 

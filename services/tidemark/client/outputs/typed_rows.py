@@ -49,15 +49,24 @@ def reader_of(options: OutputOptions, versions: Mapping[int, TopicSchema]) -> Ba
     A table keeps the version of its beginning; lines have the newest version.
 
     Raises:
-        TidemarkError: INVALID_REQUEST: no such column, or the topic has none.
+        TidemarkError: INVALID_REQUEST: no such column, or the topic has none; UNKNOWN_SCHEMA_VERSION.
     """
     if not versions:
         if options.named_columns is not None:
             sentence = f"topic {options.topic} has no schema, so its records have no columns: leave the columns out"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        if options.schema_version is not None:
+            sentence = f"topic {options.topic} has no schema, so no version of one: leave the version out"
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
         return None
-    version = max(versions) if options.shape in (Shape.CSV, Shape.PARQUET) else None
+    version = version_to_read(options, max(versions))
     return BatchRows(options.topic, versions, columns_to_read(options), dictionaries=False, version=version)
+
+
+def version_to_read(options: OutputOptions, newest: int) -> int | None:
+    """The version of all rows; None: always the newest."""
+    is_table = options.shape in (Shape.CSV, Shape.PARQUET)
+    return newest if options.schema_version is None and is_table else options.schema_version
 
 
 def next_offset(rows: pa.RecordBatch) -> int:

@@ -17,6 +17,7 @@ from tidemark.core.schemas.model import TopicSchema, kept_columns
 from tidemark.core.schemas.projection import Projection
 from tidemark.core.schemas.refusals import naming
 from tidemark.core.schemas.typed_layout import layout_of
+from tidemark.errors import SchemaError
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch
 from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
@@ -46,6 +47,15 @@ class UnknownVersionError(TidemarkError):
     def __init__(self, topic: str, version: int) -> None:
         super().__init__(ErrorCode.UNKNOWN_SCHEMA_VERSION, f"version {version} of the schema of {topic} is not known")
         self.version = version
+
+
+class MissingVersionError(SchemaError):
+    """The reader names a version that the topic's schema does not have."""
+
+    @property
+    def retriable(self) -> bool:
+        """False: a member of a group shall raise this error, and not wait for the version."""
+        return False
 
 
 class _Source(NamedTuple):
@@ -111,7 +121,7 @@ class BatchRows:
         if self._version is not None and self._version not in versions:
             sentence = f"topic {self._topic} has no version {self._version} of its schema; the newest is {newest}"
             facts = {"topic": self._topic, "version": str(self._version), "newest_version": str(newest)}
-            raise TidemarkError(ErrorCode.UNKNOWN_SCHEMA_VERSION, sentence, facts)
+            raise MissingVersionError(ErrorCode.UNKNOWN_SCHEMA_VERSION, sentence, facts)
         self.target = versions[newest if self._version is None else self._version]
         projections: dict[int, Projection | TidemarkError] = {}
         own = self._projection(self.target)

@@ -88,6 +88,7 @@ class _Output:
     topic: str
     shape: Shape
     named_columns: list[str] | None = None
+    schema_version: int | None = None
     key_separator: str = ""
     delimiter: str = ","
     strings: bool = False
