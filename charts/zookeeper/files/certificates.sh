@@ -4,9 +4,9 @@
 #   certificates.sh FROM TO [PAUSE_S [ROUNDS]]
 #
 # FROM has tls.crt, tls.key and ca.crt, as a mounted Secret. TO gets server.pem (certificate and key in one file) and
-# ca.crt. For connections between servers, ZooKeeper watches the names in the directory of its files: it notices a renamed
-# file, and not that a kubelet renames the directory behind the links of a mounted Secret. Files that are missing or not
-# whole leave the former ones in use.
+# ca.crt. For connections between servers, ZooKeeper watches the names in the directory of its files. ZooKeeper notices a
+# renamed file, and not that a kubelet renames the directory behind the links of a mounted Secret. Files that are missing
+# or not whole leave the former ones in use.
 from=$1 to=$2 pause_s=${3:-10} rounds=${4:-0}
 umask 077
 

@@ -28,7 +28,6 @@ from tidemark.rpc.limits.connections import DEFAULT_LIMITS, ConnectionLimits, Co
 from tidemark.rpc.limits.metering import Call, CheckedRequests, MeteredContext, Metering
 from tidemark.rpc.limits.watch import ConnectionWatch
 from tidemark.rpc.reflection import add_reflection
-from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.host_port import HostPort
@@ -188,25 +187,6 @@ class GrpcServer:
         if self._probed is not None:
             await self._probed.stop(0)
         await self._watch.stop()
-
-
-def make_server(
-    host: str,
-    port: int,
-    services: Sequence[Service],
-    later: Sequence[str] = (),
-    identity: TlsIdentity | None = None,
-    health: HostPort | None = None,
-    gate: grpc.aio.ServerInterceptor | None = None,
-    limits: ConnectionLimits = DEFAULT_LIMITS,
-) -> GrpcServer:
-    """A server with one listener at host:port (0: a free port, stated by `.port`).
-
-    Args:
-        identity: the TLS files, whose certificate names the cluster; None: plain text. Others as of `GrpcServer`.
-    """
-    one = ListenerPort(Listener.ONLY, HostPort(host, port), identity)
-    return GrpcServer([one], services, later, health, gate, limits)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from tidemark.record.checks import check_batch
 from tidemark.record.envelope import stamped
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.control import leader_and_isr_to_proto
-from tidemark.rpc.server import Service, make_server
+from tidemark.rpc.server import Service
 from tidemark.v1 import replica_service_pb2 as pb
 from tidemark.v1.replica_service_pb2_grpc import (
     ReplicaServiceServicer,
@@ -35,6 +35,7 @@ from tidemark.v1.replica_service_pb2_grpc import (
     add_ReplicaServiceServicer_to_server,
 )
 
+from tests.fakes.grpc_server import make_server
 from tests.integration.harness.hand_controller import DEADLINE_S, Brokers, HandController
 from tests.unit.record.samples import sample
 

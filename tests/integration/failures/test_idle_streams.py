@@ -17,6 +17,7 @@ from tidemark.rpc import channel, server
 from tidemark.rpc.security.files import TlsIdentity
 
 from tests.chaos.arena.proxy import ANYBODY, Network, Trouble
+from tests.fakes.grpc_server import make_server
 
 _PING_MS = 100
 _TOO_MANY = 6
@@ -50,7 +51,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
 
     monkeypatch.setattr(server, "_OPTIONS", sooner(server._OPTIONS))
     monkeypatch.setattr(channel, "CHANNEL_OPTIONS", sooner(channel.CHANNEL_OPTIONS))
-    serving = server.make_server("127.0.0.1", 0, [])
+    serving = make_server("127.0.0.1", 0, [])
     await serving.start()
     with Network(dict) as network:
         port = await asyncio.to_thread(network.add, "server", lambda: serving.port)
@@ -74,7 +75,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
 
 async def _is_ended(within_ms: int) -> bool:
     """Whether the server ends a stream on which nothing is said but pings."""
-    serving = server.make_server("127.0.0.1", 0, [])
+    serving = make_server("127.0.0.1", 0, [])
     await serving.start()
     pings = [("grpc.keepalive_time_ms", _PING_MS), ("grpc.http2.max_pings_without_data", 0)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{serving.port}", options=pings) as channel:
@@ -99,7 +100,7 @@ async def test_a_connection_without_a_handshake_is_closed(monkeypatch: pytest.Mo
     monkeypatch.setattr(server, "_OPTIONS", options)
     files = Authority.create(tmp_path, "shop").issue_service(Role.BROKER, "0", ["127.0.0.1"])
     for identity in (None, TlsIdentity(files)):
-        serving = server.make_server("127.0.0.1", 0, [], identity=identity)
+        serving = make_server("127.0.0.1", 0, [], identity=identity)
         await serving.start()
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)

@@ -10,7 +10,9 @@ import time
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.server import GrpcServer, make_server
+from tidemark.rpc.server import GrpcServer
+
+from tests.fakes.grpc_server import make_server
 
 FOUND_WITHIN_S = 15.0
 """gRPC by itself asks again after 30 s."""

@@ -12,8 +12,10 @@ from tidemark.broker.lifecycle import advertised_address
 from tidemark.broker.lifecycle.advertised_address import check_advertised
 from tidemark.local.ports import HeldPorts
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc.server import GrpcServer, make_server
+from tidemark.rpc.server import GrpcServer
 from tidemark.runtime.host_port import HostPort
+
+from tests.fakes.grpc_server import make_server
 
 ME = "process/me"
 HOST = "127.0.0.1"

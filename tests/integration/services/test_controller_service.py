@@ -30,7 +30,7 @@ from tidemark.model import (
     TopicPartition,
     VersionedState,
 )
-from tidemark.rpc.server import GrpcServer, Service, make_server
+from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.v1 import controller_service_pb2 as pb
@@ -41,6 +41,7 @@ from tidemark.v1.controller_service_pb2_grpc import (
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 
 from tests.children import resume, suspend
+from tests.fakes.grpc_server import make_server
 
 SESSION_TIMEOUT_MS = 6000
 DEADLINE_S = 30.0

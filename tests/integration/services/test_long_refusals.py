@@ -11,13 +11,15 @@ import pytest
 from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.server import Service, make_server
+from tidemark.rpc.server import Service
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import (
     BrokerServiceServicer,
     BrokerServiceStub,
     add_BrokerServiceServicer_to_server,
 )
+
+from tests.fakes.grpc_server import make_server
 
 LONG = 1_000_000
 

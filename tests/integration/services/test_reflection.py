@@ -11,9 +11,11 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2 as pb
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.server import GrpcServer, Service, make_server
+from tidemark.rpc.server import GrpcServer, Service
 from tidemark.v1 import admin_service_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer, add_BrokerServiceServicer_to_server
+
+from tests.fakes.grpc_server import make_server
 
 NAME = "tidemark.v1.BrokerService"
 VERSIONS = ("grpc.reflection.v1", "grpc.reflection.v1alpha")

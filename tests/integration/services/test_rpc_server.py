@@ -14,13 +14,15 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc import server as server_module
 from tidemark.rpc.channel import open_channel
-from tidemark.rpc.server import LIVENESS, READINESS, GrpcServer, Service, make_server
+from tidemark.rpc.server import LIVENESS, READINESS, GrpcServer, Service
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import (
     BrokerServiceServicer,
     BrokerServiceStub,
     add_BrokerServiceServicer_to_server,
 )
+
+from tests.fakes.grpc_server import make_server
 
 NAME = "tidemark.v1.BrokerService"
 

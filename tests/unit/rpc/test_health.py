@@ -20,9 +20,11 @@ from tidemark.local.certificates import Authority
 from tidemark.rpc import health
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.listeners import ListenerPort
-from tidemark.rpc.server import READINESS, GrpcServer, make_server
+from tidemark.rpc.server import READINESS, GrpcServer
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.metrics import METRICS
+
+from tests.fakes.grpc_server import make_server
 
 Answer = health_pb2.HealthCheckResponse
 _SETTINGS, _HEADERS, _DATA = 4, 1, 0

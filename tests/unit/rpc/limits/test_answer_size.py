@@ -15,13 +15,15 @@ from tidemark.rpc.limits.answer_size import BRIEF
 from tidemark.rpc.security.access import Accesses
 from tidemark.rpc.security.audit import Audit
 from tidemark.rpc.security.gate import Gate
-from tidemark.rpc.server import Service, make_server
+from tidemark.rpc.server import Service
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import (
     BrokerServiceServicer,
     BrokerServiceStub,
     add_BrokerServiceServicer_to_server,
 )
+
+from tests.fakes.grpc_server import make_server
 
 NAME = "tidemark.v1.BrokerService"
 LONG = "n" * 245

@@ -33,10 +33,11 @@ from tidemark.rpc.limits.connections import (
 from tidemark.rpc.limits.listening import Attempts
 from tidemark.rpc.limits.sockets import Found, Peer
 from tidemark.rpc.security.files import TlsIdentity
-from tidemark.rpc.server import GrpcServer, Service, make_server
+from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.slices import Pace
 
+from tests.fakes.grpc_server import make_server
 from tests.unit.rpc.limits.http2 import CONTINUATION, DATA, END_STREAM, HEADERS, RST_STREAM, Http2, frame, headers
 
 MIB = 1 << 20

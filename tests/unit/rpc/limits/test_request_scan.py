@@ -18,8 +18,10 @@ from tidemark.rpc import errors, request_limits
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.limits import request_scan
 from tidemark.rpc.limits.connections import REFUSALS_PER_S
-from tidemark.rpc.server import Service, make_server
+from tidemark.rpc.server import Service
 from tidemark.v1 import broker_service_pb2 as pb
+
+from tests.fakes.grpc_server import make_server
 
 EMPTY_ITEMS = {
     "ListOffsets": b"\x0a\x00",  # ListOffsetsRequest.partitions

@@ -18,7 +18,8 @@ from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
-from tidemark.rpc.server import make_server
+
+from tests.fakes.grpc_server import make_server
 
 HOST = "127.0.0.1"
 CALL_S = 10.0
