@@ -5,7 +5,8 @@
 #   docker build --target tidemark-zookeeper ...                      ZooKeeper, where zookeeper:3.9 cannot be pulled
 # All images run as user 10001 with a read-only root file system.
 #
-# Any Debian-like base works: stages that are discarded install Python's venv and Java if they are missing.
+# Any Debian-like base works: stages that are discarded install Python's venv, a C compiler and Java if they are missing.
+# Without a compiler, or with --build-arg TIDEMARK_COMPILE=0, Tidemark is pure Python in the images.
 # Behind a proxy with its own certificate authority, put its certificates in build/ca.crt: the images do not keep them.
 ARG PYTHON_IMAGE=python:3.12.12-slim-bookworm@sha256:593bd06efe90efa80dc4eee3948be7c0fde4134606dd40d8dd8dbcade98e669c
 ARG JAVA_IMAGE=eclipse-temurin:17.0.17_10-jre-noble
@@ -23,11 +24,15 @@ RUN if [ -f ca.crt ]; then export PIP_CERT=/src/ca.crt; fi \
  && /opt/tidemark/bin/pip install -q $(python3 requirements.py base cli server console) -c constraints.txt
 
 FROM requirements AS wheel
+ARG TIDEMARK_COMPILE=auto
+COPY deploy/images/compiler.sh ./
+RUN if [ -f ca.crt ]; then export PIP_CERT=/src/ca.crt; fi && sh compiler.sh /opt/build
 COPY README.md LICENSE NOTICE hatch_build.py ./
+COPY deploy/tools/compiled.py deploy/tools/
 COPY proto proto
 COPY services services
 COPY spark spark
-RUN /opt/build/bin/pip wheel -q --no-deps --no-build-isolation -w /wheels .
+RUN /opt/build/bin/python -m hatchling build -t wheel -d /wheels
 
 FROM requirements AS build
 COPY --from=wheel /wheels /wheels

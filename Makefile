@@ -20,7 +20,7 @@ FIND_PYTHON = found=; older=; for python in $(CANDIDATES); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$python"; break; fi; \
 	  if version=$$("$$python" --version 2>/dev/null); then older="$$older $$version ($$python)"; fi; \
 	done
-PIP_INSTALL = [ -w "$${HOME:-/}" ] || export PIP_NO_CACHE_DIR=1; $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' -c constraints.txt || { \
+PIP_INSTALL = [ -w "$${HOME:-/}" ] || export PIP_NO_CACHE_DIR=1; TIDEMARK_COMPILE=0 $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$(1)]' -c constraints.txt || { \
 	  echo "pip could not install Tidemark's dependencies (its errors are above): behind a proxy, run make again with HTTPS_PROXY=http://host:port (now $${HTTPS_PROXY:-$${https_proxy:-not set}}), and with PIP_CERT=/path/to/ca.crt if the proxy has its own certificate authority" >&2; exit 1; }
 
 .PHONY: help demo test check test-alerts test-cluster grpc-tools $(PARTS) soak explore stream flights screenshots bench docs release version stubs clean prerequisites
@@ -46,7 +46,7 @@ $(filter-out $(if $(MINUTES),chaos) $(if $(PYSPARK),spark),$(PARTS)): $(READY)
 	@$(BIN)/python tests/run.py $@
 
 stubs: $(READY) ## Generate the gRPC stubs from proto/; happens by itself after a change there
-	@$(BIN)/pip install --quiet --no-deps --editable . -c constraints.txt
+	@TIDEMARK_COMPILE=0 $(BIN)/pip install --quiet --no-deps --editable . -c constraints.txt
 
 docs: $(VENV)/.docs ## Build the documentation site with search into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
@@ -119,7 +119,7 @@ ifdef VERSION
 	@log=$$($(BIN)/python -m tests.charts.golden 2>&1) || { echo "$$log" >&2; exit 1; }
 endif
 
-release: $(VENV)/.release ## [DRY_RUN=1] | Check, then build wheel, sdist, charts and notes into dist/ and tag; DRY_RUN=1 does not tag
+release: $(VENV)/.release ## [DRY_RUN=1] | Check, then build wheels, sdist, charts and notes into dist/ and tag; DRY_RUN=1 does not tag
 	@$(BIN)/python -m deploy.tools.release build $(if $(DRY_RUN),--dry-run)
 
 # Runs again when a file that determines the environment has changed.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -36,10 +37,13 @@ _BUILT_FROM: Final = "built-from"
 """File of a directory: a digest of the sources and tools of its extensions."""
 
 
-def can_compile() -> bool:
-    """Whether this machine has a C compiler and Python's headers."""
-    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
-    return shutil.which(compiler.split()[0]) is not None and Path(sysconfig.get_path("include"), "Python.h").is_file()
+def missing() -> str | None:
+    """The part of a C compiler that this machine lacks, as a clause; None if it can compile."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        return f"there is no C compiler ({compiler})"
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return None if header.is_file() else f"there are no headers of Python ({header})"
 
 
 def copy(target: Path) -> None:
@@ -52,8 +56,10 @@ def build(target: Path) -> list[Path]:
     """Compile into a new directory and return the paths of the extensions in it.
 
     Raises:
-        RuntimeError: mypyc or the C compiler failed; with the output.
+        RuntimeError: there is no mypyc, or mypyc or the C compiler failed; with the output.
     """
+    if importlib.util.find_spec("mypyc") is None:
+        raise RuntimeError("there is no mypyc")
     environment = {**os.environ, "MYPYPATH": "."}
     environment.setdefault("MYPYC_OPT_LEVEL", "1")  # as fast as 3 here, and built in half the time
     sources = [f"{module.replace('.', '/')}.py" for module in MODULES]
@@ -93,11 +99,12 @@ def _compile(target: Path, sources: list[str], environment: Mapping[str, str]) -
 def main() -> None:
     """Build into the named directory, or copy the package where there is no C compiler."""
     target = Path(sys.argv[1])
-    if can_compile():
+    reason = missing()
+    if reason is None:
         sys.stdout.write(f"{len(build(target))} extensions are in {target}\n")
         return
     copy(target)
-    sys.stdout.write("there is no C compiler, or no Python.h: the tests run on the Python modules\n")
+    sys.stdout.write(f"{reason}: the tests run on the Python modules\n")
 
 
 if __name__ == "__main__":

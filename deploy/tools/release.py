@@ -14,12 +14,19 @@ import argparse
 import datetime
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from deploy.tools import compiled
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
@@ -132,6 +139,7 @@ def build(root: Path, *, is_dry: bool) -> list[Path]:
     files = sorted(target.iterdir())
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
     (target / "SHA256SUMS").write_text(sums, encoding="utf-8")
+    text += notes_on_wheels([path for path in files if path.suffix == ".whl"])
     (target / "NOTES.md").write_text(text, encoding="utf-8")
     if not is_dry:
         _git(root, "tag", "--annotate", f"v{version}", "--cleanup=verbatim", "--file", str(target / "NOTES.md"))
@@ -139,13 +147,64 @@ def build(root: Path, *, is_dry: bool) -> list[Path]:
 
 
 def _build_python(root: Path, target: Path) -> None:
-    """The sdist, and the wheel built from that sdist, so that the sdist is known to be complete."""
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": _git(root, "log", "-1", "--format=%ct").strip()}
-    command = [sys.executable, "-m", "build", "--outdir", str(target), str(root)]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    """The sdist and the wheels built from that sdist, so that the sdist is known to be complete.
+
+    One wheel is pure Python. The other has C extensions for this machine's Python, if there is a C compiler.
+    """
+    epoch = _git(root, "log", "-1", "--format=%ct").strip()
+    _run_build(root, target, {"SOURCE_DATE_EPOCH": epoch, "TIDEMARK_COMPILE": "0"})
+    if compiled.missing() is None:
+        with tempfile.TemporaryDirectory() as directory, tarfile.open(next(target.glob("*.tar.gz"))) as sdist:
+            sdist.extractall(directory, filter="data")
+            (source,) = Path(directory).iterdir()
+            _run_build(source, target, {"SOURCE_DATE_EPOCH": epoch, "TIDEMARK_COMPILE": "1"}, "--wheel")
+    for wheel in target.glob("*.whl"):
+        check_wheel(wheel)
+
+
+def _run_build(source: Path, target: Path, settings: dict[str, str], *flags: str) -> None:
+    command = [sys.executable, "-m", "build", *flags, "--outdir", str(target), str(source)]
+    done = subprocess.run(command, check=False, env=os.environ | settings, capture_output=True, text=True)
     if done.returncode:
         sys.stderr.write(done.stdout + done.stderr)
         raise ReleaseError("python -m build failed; its output is above")
+
+
+def check_wheel(wheel: Path) -> None:
+    """Import from a wheel each module that can be compiled.
+
+    Raises:
+        ReleaseError: a module of a pure wheel is an extension, or one of another wheel is not, or an import failed.
+    """
+    suffix = ".py" if is_pure(wheel) else sysconfig.get_config_var("EXT_SUFFIX")
+    script = "import importlib, sys\nfor name in sys.argv[1:]: print(importlib.import_module(name).__file__)"
+    with tempfile.TemporaryDirectory() as directory, zipfile.ZipFile(wheel) as content:
+        content.extractall(directory)
+        command = [sys.executable, "-c", script, *compiled.MODULES]
+        environment = os.environ | {"PYTHONPATH": directory}
+        done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, cwd=directory)
+    if done.returncode:
+        raise ReleaseError(f"{wheel.name} cannot be imported: {done.stderr.strip()}")
+    wrong = [path for path in done.stdout.splitlines() if not (path.startswith(directory) and path.endswith(suffix))]
+    if wrong:
+        raise ReleaseError(f"{wheel.name} has no {suffix} of a module, which came from {wrong[0]}")
+
+
+def is_pure(wheel: Path) -> bool:
+    """Whether the name of a wheel says that it has no extensions."""
+    return wheel.name.endswith("-none-any.whl")
+
+
+def notes_on_wheels(wheels: list[Path]) -> str:
+    """A section of the release notes: which wheel is for which system."""
+    lines = [
+        f"- `{wheel.name}`: pure Python, for every system."
+        if is_pure(wheel)
+        else f"- `{wheel.name}`: with C extensions, for the Python and the system in its name, "
+        f"built with {' '.join(platform.libc_ver()).strip() or platform.system()}. pip prefers this wheel there."
+        for wheel in wheels
+    ]
+    return "\n".join(["", "### Wheels", "", *lines, ""])
 
 
 def _package_charts(root: Path, target: Path) -> None:

@@ -7,24 +7,32 @@ import datetime
 import re
 import shutil
 import subprocess
+import sysconfig
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from deploy.tools import compiled, release
 from deploy.tools.release import (
     COPIES,
     SOURCE,
     Place,
     ReleaseError,
+    check_wheel,
     disagreements,
     main,
     notes,
+    notes_on_wheels,
     read,
     refuse_unreleasable,
     write_version,
 )
 from deploy.tools.release import build as build_release
 
+PURE = "tidemark-0.1.0-py3-none-any.whl"
+PLATFORM = "tidemark-0.1.0-cp311-cp311-linux_x86_64.whl"
 ROOT = Path(__file__).resolve().parents[2]
 TODAY = datetime.date(2027, 1, 31)
 CHANGES = """\
@@ -160,3 +168,56 @@ def test_the_command_shows_the_version(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_command_reports_a_refusal_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version", "two"]) == 1
     assert capsys.readouterr().err == "no release: 'two' is no version: use X.Y.Z, such as 0.2.0\n"
+
+
+def module_wheel(directory: Path, name: str, suffix: str = ".py") -> Path:
+    """A wheel whose only module is `made`."""
+    with zipfile.ZipFile(directory / name, "w") as wheel:
+        wheel.writestr(f"made{suffix}", "")
+    return directory / name
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_a_release_has_a_pure_wheel_and_with_a_compiler_one_with_extensions(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, *, compiler: bool
+) -> None:
+    commit(tree)
+    runs: list[list[str]] = []
+
+    def fake(source: Path, target: Path, settings: dict[str, str], *flags: str) -> None:
+        runs.append([source.name, settings["TIDEMARK_COMPILE"], *flags])
+        (target / (PURE if settings["TIDEMARK_COMPILE"] == "0" else PLATFORM)).touch()
+        if not flags:
+            with tarfile.open(target / "tidemark-0.1.0.tar.gz", "w:gz") as sdist:
+                sdist.add(tree / "CHANGELOG.md", "tidemark-0.1.0/CHANGELOG.md")
+
+    checked: list[str] = []
+    monkeypatch.setattr(release, "_run_build", fake)
+    monkeypatch.setattr(release, "_package_charts", lambda *_: None)
+    monkeypatch.setattr(release, "check_wheel", lambda wheel: checked.append(wheel.name))
+    monkeypatch.setattr(compiled, "missing", lambda: None if compiler else "there is no C compiler (gcc)")
+    files = {path.name for path in build_release(tree, is_dry=True)}
+    wheels = {PURE, PLATFORM} if compiler else {PURE}
+    assert files == {*wheels, "tidemark-0.1.0.tar.gz", "SHA256SUMS", "NOTES.md"}
+    assert set(checked) == wheels
+    assert runs == [[tree.name, "0"], ["tidemark-0.1.0", "1", "--wheel"]][: len(wheels)]
+    said = (tree / "dist" / "NOTES.md").read_text()
+    assert {name for name in (PURE, PLATFORM) if f"- `{name}`: " in said} == wheels
+
+
+def test_a_wheel_is_checked_by_the_modules_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "MODULES", ("made",))
+    check_wheel(module_wheel(tmp_path, PURE))
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    with pytest.raises(ReleaseError, match=re.escape(f"{PLATFORM} has no {suffix} of a module, which came from /")):
+        check_wheel(module_wheel(tmp_path, PLATFORM))
+    with pytest.raises(ReleaseError, match=re.escape(f"{PURE} cannot be imported: ")):
+        check_wheel(module_wheel(tmp_path, PURE, suffix))
+
+
+def test_the_notes_say_which_wheel_is_for_which_system() -> None:
+    pure, platform = notes_on_wheels([Path(PURE), Path(PLATFORM)]).splitlines()[-2:]
+    assert pure == f"- `{PURE}`: pure Python, for every system."
+    assert platform.startswith(
+        f"- `{PLATFORM}`: with C extensions, for the Python and the system in its name, built with "
+    )
