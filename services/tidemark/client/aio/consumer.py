@@ -358,10 +358,10 @@ class Consumer(Lifecycle):
 
         Example: `consumer.resume([("orders", 0)])`
         """
-        for cursor in [self._cursor_of(where) for where in partitions_of("partitions", partitions)]:
+        cursors = [self._cursor_of(where) for where in partitions_of("partitions", partitions)]
+        for cursor in cursors:
             cursor.paused = False
-        self._fetcher.look_again()
-        self._fetcher.wake()
+        self._fetcher.resumed(cursors)
 
     @property
     def assignment(self) -> list[TopicPartition]:

@@ -4,7 +4,7 @@
 Each partition is read from its leader, or from the replica that `client.consuming.preferred_replica` chooses.
 
 A fetch in flight is cancelled when its response has become useless: after a seek, and after a leader change in the
-metadata. A fetch is also cancelled when a partition joins the loop. A leader that does not answer thus delays the
+metadata. A fetch is also cancelled when a partition joins the loop or is resumed. A leader that does not answer thus delays the
 consumer only until the metadata names the next leader.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from tidemark.client.consuming.fetch_stream import FetchStream
@@ -56,6 +56,8 @@ class _LeaderLoop:
         self.partitions: frozenset[TopicPartition] = frozenset()
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.in_flight: frozenset[TopicPartition] = frozenset()
+        """The partitions of the last fetch."""
         self.free_at_s = 0.0
         """Time before which no fetch is sent to this broker, because of a quota (rule Q2)."""
 
@@ -143,6 +145,16 @@ class Fetcher:
         for loop in self._leaders.values():
             if cursor.partition in loop.partitions:
                 loop.interrupt()
+
+    def resumed(self, cursors: Iterable[Cursor]) -> None:
+        """Fetch for cursors that were paused. A fetch without them may wait for records of the others."""
+        now_s = time.monotonic()
+        wanting = {cursor.partition for cursor in cursors if self._has_room(cursor, now_s)}
+        for loop in self._leaders.values():
+            if wanting & (loop.partitions - loop.in_flight):
+                loop.interrupt()
+        self.look_again()
+        self.wake()
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
@@ -282,6 +294,7 @@ class Fetcher:
     async def _fetch(self, address: str, loop: _LeaderLoop, asked: list[_Asked]) -> None:
         """Send one fetch, and take its response."""
         settings = self._settings
+        loop.in_flight = frozenset(question.cursor.partition for question in asked)
         all_asked = len(asked) == sum(self._may_ask(partition) for partition in loop.partitions)
         max_wait_ms = settings.fetch_max_wait_ms if all_asked else min(_SHORT_WAIT_MS, settings.fetch_max_wait_ms)
         request = pb.FetchRequest(

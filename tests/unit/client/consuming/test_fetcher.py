@@ -112,6 +112,33 @@ async def test_a_seek_ends_a_fetch_whose_stream_is_not_open_yet(monkeypatch: pyt
     await fetcher.stop()
 
 
+async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it() -> None:
+    """The fetch of the others may wait for `fetch_max_wait_ms`."""
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    for index in (0, 1):
+        where = TopicPartition("t", index)
+        fetcher.cursors[where] = Cursor(where, 0, topic_id="id", incarnation="i")
+    paused = fetcher.cursors[T0]
+    paused.paused = True
+    fetcher.regroup()
+    await settle()
+    assert [[part.partition for part in request.partitions] for _, request, _ in questions.asked] == [[1]]
+
+    paused.paused = False
+    fetcher.resumed([paused])
+    await settle()
+    assert {part.partition for part in questions.asked[1][1].partitions} == {0, 1}
+
+    paused.paused = True
+    paused.paused = False
+    fetcher.resumed([paused])  # the fetch in flight has it
+    await settle()
+    assert len(questions.asked) == 2
+    await fetcher.stop()
+
+
 @pytest.mark.parametrize("event", ["seek", "new leader"])
 async def test_response_after_a_seek_or_leader_change_is_discarded(event: str) -> None:
     questions: Any = Questions()
