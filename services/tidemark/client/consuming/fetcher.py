@@ -4,8 +4,8 @@
 Each partition is read from its leader, or from the replica that `client.consuming.preferred_replica` chooses.
 
 A fetch in flight is cancelled when its response has become useless: after a seek, and after a leader change in the
-metadata. A fetch is also cancelled when a partition joins the loop or is resumed. A leader that does not answer thus delays the
-consumer only until the metadata names the next leader.
+metadata. A fetch is also cancelled when a partition joins the loop or is resumed. A leader that does not answer thus
+delays the consumer only until the metadata names the next leader.
 """
 
 from __future__ import annotations
