@@ -206,7 +206,7 @@ class GroupReader:
         """Move all cursors back to the committed offsets, or without one to where the reading began."""
         self._left = None
         cursors = {cursor.partition: cursor for cursor in self._cursors()}
-        known = await self.fetch(sorted(cursors), timeout_s=timeout_s, as_member=False)
+        known = await self.fetch(sorted(cursors), timeout_s=timeout_s)
         for where, cursor in cursors.items():
             if self._fetcher.cursors.get(where) is cursor:  # else it left meanwhile
                 offset = known[where].offset if where in known else -1
@@ -214,9 +214,9 @@ class GroupReader:
                 self._fetcher.moved(cursor)
 
     async def fetch(
-        self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float, as_member: bool = True
+        self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float, as_member: bool = False
     ) -> dict[TopicPartition, pb.CommittedOffset]:
-        """Fetch the committed offsets of these partitions; None: of all. Members are refused after their eviction."""
+        """Fetch the committed offsets of these partitions; None: of all. Refused `as_member` of an evicted member."""
         request = pb.FetchOffsetsRequest(group_id=self._settings.group, member_epoch=NO_EPOCH, require_stable=True)
         for where in partitions or ():
             request.partitions.add(topic=where.topic, partition=where.partition)
@@ -270,7 +270,7 @@ class GroupReader:
     async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
         """Read these as well, from the committed offsets, after `on_assigned`."""
         membership = self._membership
-        known = await self.fetch(sorted(partitions), timeout_s=_FETCH_TIMEOUT_S)
+        known = await self.fetch(sorted(partitions), timeout_s=_FETCH_TIMEOUT_S, as_member=True)
         made: dict[TopicPartition, Cursor] = {}
         for where in sorted(partitions):
             offset = known[where].offset if where in known else -1

@@ -443,3 +443,19 @@ async def test_seek_to_committed_goes_back_to_the_offsets_of_the_group(
     assert fetcher.cursors[OTHER].position == 8, "it was assigned again meanwhile"
     (request,) = requests
     assert (request.require_stable, request.member_id) == (True, "")
+
+
+async def test_committed_offsets_are_those_of_the_group_before_the_consumer_has_joined(
+    reader: GroupReader, membership: SimpleNamespace
+) -> None:
+    """The coordinator does not know the member yet, and would refuse it as one that was evicted."""
+    membership.member_epoch = 0
+    requests: list[pb.FetchOffsetsRequest] = []
+
+    async def call(method: Any, request: Any, *, timeout_s: float) -> pb.FetchOffsetsResponse:
+        requests.append(request)
+        return pb.FetchOffsetsResponse(offsets=[pb.CommittedOffset(topic="a", partition=1, offset=3)])
+
+    reader._coordinator = cast(Any, SimpleNamespace(call=call))
+    assert [one.offset for one in (await reader.fetch(None, timeout_s=1)).values()] == [3]
+    assert [request.member_id for request in requests] == [""]
