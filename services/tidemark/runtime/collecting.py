@@ -2,8 +2,8 @@
 """Bounds the pauses of garbage collection, however many objects a process keeps.
 
 CPython collects a generation in one pass, at 0.2 µs for each object; the objects of thousands of partitions take a
-third of a second. So generations are small here, and `gc.freeze` hides the survivors of a full collection from later
-ones. Reference counting still frees objects at once.
+third of a second. So the first generation is small here, and `gc.freeze` hides the survivors of each collection from
+later ones: a collection visits each object once. Reference counting still frees objects at once.
 
 A frozen cycle without references stays in memory until the number of frozen objects has doubled; then one collection
 visits all objects. So long pauses are rare, and the wasted memory is bounded by the used memory.
@@ -15,10 +15,10 @@ import gc
 from collections.abc import Mapping
 from typing import Final
 
-THRESHOLDS: Final = (5_000, 1, 2)
-"""Objects in the first generation (1 ms), the second has 10,000, and the third 30,000 if all live."""
-_SURVIVORS_MAX: Final = 30_000
-"""Of a full collection that the thresholds start."""
+YOUNG_MAX: Final = 30_000
+"""Objects more than at the last collection that start one (6 ms); it visits all that are not frozen."""
+THRESHOLDS: Final = (YOUNG_MAX, 0, 0)
+"""The older generations are empty, so it makes no difference which of them is collected."""
 THAW_OBJECTS_MIN: Final = 1_000_000
 
 
@@ -46,14 +46,14 @@ class BoundedCollections:
         gc.unfreeze()
 
     def on_collection(self, phase: str, info: Mapping[str, int]) -> None:
-        """Freeze the survivors of a full collection.
+        """Freeze the survivors of a collection; after unfreezing, those of a full one only.
 
         The survivors are not counted with `gc.get_objects`: that list refers to the half-made tuple of another thread
         that runs `tuple(generator)`, which then raises SystemError.
         """
-        if phase != "stop" or info["generation"] != 2:
+        if phase != "stop" or (self._thawed and info["generation"] != 2):
             return
-        self._frozen += _SURVIVORS_MAX
+        self._frozen += YOUNG_MAX
         gc.freeze()
         if self._thawed:
             self._thawed = False

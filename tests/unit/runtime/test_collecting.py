@@ -31,10 +31,12 @@ def policy() -> Iterator[BoundedCollections]:
     policy.stop()
 
 
-def test_objects_that_survive_a_full_collection_are_frozen(policy: BoundedCollections) -> None:
+@pytest.mark.parametrize("generation", [0, 1, 2])
+def test_objects_that_survive_any_collection_are_frozen(policy: BoundedCollections, generation: int) -> None:
     kept = [[index] for index in range(1000)]
-    gc.collect()
-    assert len(gc.get_objects(generation=2)) < len(kept)  # noqa: TID251 - no other thread runs
+    gc.collect(generation)
+    seen = sum(len(gc.get_objects(generation=each)) for each in range(3))  # noqa: TID251 - no other thread runs
+    assert seen < len(kept)
     assert gc.get_freeze_count() > len(kept)
 
 
@@ -58,6 +60,22 @@ def test_a_cycle_that_lived_through_a_full_collection_goes_when_all_is_looked_at
         assert seen() is None
         gc.collect()
         assert gc.get_freeze_count() > 0, "from now on only twice as much brings all into sight"
+    finally:
+        policy.stop()
+
+
+def test_young_survivors_are_not_frozen_while_all_objects_wait_for_a_full_collection() -> None:
+    gc.collect()
+    policy = BoundedCollections(thaw_objects_min=1)
+    policy.start()
+    try:
+        knot = Knot()
+        seen = weakref.ref(knot)
+        gc.collect(0)  # unfreezes all objects, since there are enough of them
+        del knot
+        gc.collect(0)
+        gc.collect()
+        assert seen() is None
     finally:
         policy.stop()
 
