@@ -285,6 +285,10 @@ def _check_columns(names: list[str], columns: Columns) -> None:
     for wanted in (columns.key, columns.value, columns.timestamp):
         if wanted is not None and wanted not in names:
             raise _refusal(f"there is no column {wanted!r}, only {', '.join(names)}")
+    used = (columns.key, columns.value, columns.timestamp)
+    for name in names:
+        if (columns.value is None or name in used) and names.count(name) > 1:
+            raise _refusal(f"there are {names.count(name)} columns {name!r}: give each column a name of its own")
 
 
 def _binary(batch: pa.RecordBatch, name: str) -> Any:

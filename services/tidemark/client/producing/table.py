@@ -76,7 +76,16 @@ def _rows_of(batch: pa.RecordBatch, *, key: str | None, value: str | None, times
     return pa.RecordBatch.from_arrays([keys, values, stamps, headers], schema=SCHEMA)
 
 
+def _check_single(batch: pa.RecordBatch, name: str) -> None:
+    count = batch.schema.names.count(name)
+    if count > 1:
+        sentence = f"the table has {count} columns {name!r}: give each column a name of its own"
+        raise TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence)
+
+
 def _as_json(batch: pa.RecordBatch) -> Any:
+    for name in batch.schema.names:
+        _check_single(batch, name)
     try:
         return pa.array([to_json(row) for row in batch.to_pylist()], pa.binary())
     except (TypeError, ValueError) as error:
@@ -99,6 +108,7 @@ def cast_headers(batch: pa.RecordBatch, name: str) -> Any:
 
 
 def _cast(batch: pa.RecordBatch, name: str, wanted: Any) -> Any:
+    _check_single(batch, name)
     try:
         return batch.column(name).cast(wanted)
     except pa.ArrowException as error:

@@ -160,6 +160,8 @@ def test_csv_columns_are_sent_unchanged() -> None:
     ("content", "columns", "words"),
     [
         ("a,b\n1,2\n", Columns(key="c"), "there is no column 'c', only a, b"),
+        ("a,a,b\n1,2,3\n", Columns(), "there are 2 columns 'a'"),
+        ("a,a,b\n1,2,3\n", Columns(key="a", value="b"), "there are 2 columns 'a'"),
         ("a,b\n1,2\n1,2,3\n", Columns(), "Expected 2 columns, got 3"),
         ("t,b\nnoon,2\n", Columns(timestamp="t"), "column 't' has no timestamps"),
         ("t,b\n,2\n1,3\n", Columns(timestamp="t"), "column 't' has 1 empty cells"),

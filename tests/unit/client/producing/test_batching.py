@@ -175,6 +175,13 @@ def test_invalid_table_is_refused(columns: dict[str, list[object]], names: dict[
     assert refusal.value.code == ErrorCode.INVALID_PAYLOAD
 
 
+@pytest.mark.parametrize("value", ["value", None], ids=["a column", "the row as JSON"])
+def test_a_table_with_two_columns_of_a_name_is_refused(value: str | None) -> None:
+    twice = pa.table([pa.array(["a"]), pa.array(["b"])], names=["value", "value"])
+    with pytest.raises(TidemarkError, match="the table has 2 columns 'value'"):
+        table.as_rows(twice, key="key", value=value, timestamp=None, now_us=7)
+
+
 @pytest.mark.parametrize(
     ("settings", "code"),
     [
