@@ -7,7 +7,7 @@ unexport PIP_CONSTRAINT
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PARTS := lint types unit compiled simulation contract spark integration charts chaos
+PARTS := lint types unit compiled contract spark simulation integration charts chaos
 NAME ?= produce
 SEEDS ?= 1000
 LIVES ?= 20
@@ -38,7 +38,7 @@ demo: $(READY) ## Real flights, a leader killed with kill -9, and Spark reads ev
 check: $(READY) ## The inner loop: linters, types, most unit tests, 100 simulated worlds
 	@$(BIN)/python tests/run.py $@
 
-test: $(READY) ## Everything a pull request must pass: all the parts below, in order
+test: $(READY) ## Everything a pull request must pass: all the parts below
 	@$(BIN)/python tests/run.py
 
 ##: lint|types|unit|compiled|simulation|charts|contract|integration|chaos|spark | One part of make test

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the parts of the suite in order, all within 75 minutes, and reports the time of each.
+"""Runs the parts of the suite, all within 75 minutes, and reports the time of each.
 
     python tests/run.py [part ...]
 
@@ -32,8 +32,8 @@ _WORKERS_THAT_WAIT = min(_CORES + (_CORES + 1) // 2, _MOST_WORKERS)
 _DEADLINE_S = time.monotonic() + 75 * 60
 """Ends a run that would not end; pytest has a limit for each test, and the time of a part depends on the machine."""
 _TIMED_OUT = 124
-_NICE, _LESS_NICE = ("nice", "-n", "5"), ("nice", "-n", "2")
-"""Of two processes, and of one: both leave as much of two cores to the others."""
+_NICE, _LESS_NICE, _NICEST = ("nice", "-n", "5"), ("nice", "-n", "2"), ("nice", "-n", "10")
+"""Of two processes, and of one: both leave as much of two cores to the others. The last takes what the others leave."""
 _FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
 """tests/conftest.py collects the longest files first."""
 
@@ -42,7 +42,7 @@ class Lane(Enum):
     """Where a part runs; the parts of a lane run in order, the lanes side by side."""
 
     FRONT = "parts that start processes, and wait for them"
-    BESIDE = "parts that wait, too, and have few processes at a time"
+    BESIDE = "parts that wait, too, and have few processes at a time; then one that takes the cores that idle"
     COMPUTING = "parts that need the processors only; at a lower priority"
     LAST = "parts that bear a load beside them, and run beside the last part of the front"
 
@@ -54,7 +54,7 @@ class Part(NamedTuple):
     commands: tuple[tuple[str, ...], ...]
     environment: Mapping[str, str] = {}
     lane: Lane = Lane.FRONT
-    nice: tuple[str, ...] = _NICE
+    nice: tuple[str, ...] = ()
 
 
 class Outcome(NamedTuple):
@@ -118,14 +118,14 @@ _COMPILED = (
 )
 _CHAOS = ((*_pytest_on_every_core("tests/chaos"), "-m", "not alone"),)
 PARTS = (
-    Part("lint", LINT, lane=Lane.COMPUTING),
-    Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), lane=Lane.COMPUTING),
-    Part("unit", (_pytest_on_every_core("tests/unit"),), lane=Lane.COMPUTING),
-    Part("compiled", _COMPILED, {"TIDEMARK_COMPILE": "1", "MYPYC_OPT_LEVEL": "0"}, Lane.COMPUTING),
-    # A seed that fails is to fail again.
-    Part("simulation", _SIMULATION, {"PYTHONHASHSEED": "0"}, Lane.COMPUTING),
+    Part("lint", LINT, lane=Lane.COMPUTING, nice=_NICE),
+    Part("types", ((_PYTHON, "-m", "mypy"), (_PYTHON, "-m", "tests.examples")), lane=Lane.COMPUTING, nice=_NICE),
+    Part("unit", (_pytest_on_every_core("tests/unit"),), lane=Lane.COMPUTING, nice=_NICE),
+    Part("compiled", _COMPILED, {"TIDEMARK_COMPILE": "1", "MYPYC_OPT_LEVEL": "0"}, Lane.COMPUTING, _NICE),
     Part("contract", (_pytest_by_few("tests/contract"),), lane=Lane.BESIDE),
     Part("spark", (_pytest_by_few("tests/spark"),), lane=Lane.BESIDE),
+    # A seed that fails is to fail again.
+    Part("simulation", _SIMULATION, {"PYTHONHASHSEED": "0"}, Lane.BESIDE, _NICEST),
     Part("integration", _INTEGRATION),
     Part("charts", (_pytest_by_few("tests/charts"),)),
     Part("chaos", _CHAOS, lane=Lane.LAST),
@@ -141,7 +141,7 @@ _QUICK_UNIT = (
 )
 _CHECK_ONLY = (
     Part("quick-unit", (_QUICK_UNIT,)),
-    Part("worlds", ((_PYTHON, *_WORLDS),), lane=Lane.COMPUTING),
+    Part("worlds", ((_PYTHON, *_WORLDS),), lane=Lane.COMPUTING, nice=_NICE),
 )
 _ALIASES = {"check": ("lint", "types", "quick-unit", "worlds")}
 
@@ -180,7 +180,7 @@ def _run_lanes(parts: list[Part]) -> list[Outcome]:
     lanes = [chosen for lane in Lane if (chosen := [part for part in parts if part.lane is lane])]
     *before, last = lanes[0]
     if len(lanes) > 1 and _CORES <= 2:
-        lanes = [_of_few_processes(lane) if lane[0].lane is Lane.COMPUTING else lane for lane in lanes]
+        lanes = [[*map(_in_one_process, lane)] if lane[0].lane is Lane.COMPUTING else lane for lane in lanes]
     beside = [lane for lane in lanes[1:] if lane[0].lane is not Lane.LAST]
     with ThreadPoolExecutor(len(Lane)) as pool:
         running = [pool.submit(_run_lane_beside, lane) for lane in beside]
@@ -190,12 +190,8 @@ def _run_lanes(parts: list[Part]) -> list[Outcome]:
         return outcomes + [outcome for lane in running for outcome in lane.result()]
 
 
-def _of_few_processes(lane: list[Part]) -> list[Part]:
-    """The lane without workers, which each collect and report all tests; its last part outlasts the other lanes."""
-    return [*map(_in_one_process, lane[:-1]), lane[-1]]
-
-
 def _in_one_process(part: Part) -> Part:
+    """The part without workers, which each collect and report all tests."""
     commands = tuple((*one, "--numprocesses=0") if "pytest" in one else one for one in part.commands)
     return part._replace(commands=commands, nice=_LESS_NICE)
 
@@ -207,7 +203,7 @@ def _run_lane_beside(lane: list[Part]) -> list[Outcome]:
 def _run_beside(part: Part) -> Outcome:
     """Run a part, and write its output when it has ended."""
     with tempfile.TemporaryFile("w+") as output:
-        outcome = _run_commands(part, output, part.nice if part.lane is Lane.COMPUTING else ())
+        outcome = _run_commands(part, output, part.nice)
         output.seek(0)
         _say(f"== {part.name}, which ran beside\n{output.read()}")
     return outcome
