@@ -45,7 +45,7 @@ class Reader:
                 await self._step()
             except TidemarkError:
                 await asyncio.sleep(0.05)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
 
     async def _step(self) -> None:
         mine = {partition for _, partition in self.member.reading}
@@ -88,7 +88,7 @@ async def _commit_once(groups: Groups, over: asyncio.Event) -> list[str]:
         except TidemarkError:
             continue  # it may be remembered, and need not be
         remembered.append(group_id)
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
     return remembered
 
 

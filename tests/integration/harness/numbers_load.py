@@ -37,7 +37,7 @@ class NumbersLoad:
     def _run(self) -> None:
         try:
             with Producer(self._bootstrap, tls=self._tls) as producer:
-                while not self._stop.wait(0.02):
+                while not self._stop.wait(0.05):
                     first = len(self.acknowledged)
                     sent = [(number, number % self._partitions) for number in range(first, first + self._partitions)]
                     handles = [producer.send(self._topic, str(one).encode(), partition=where) for one, where in sent]
