@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,9 @@ from tidemark.client.consuming.range_reader import Bounds, StatedOffset
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import PartitionView, TopicView
+from tidemark.core.schemas.compatibility import Compatibility
+from tidemark.core.schemas.ddl import draft_from_ddl
+from tidemark.core.schemas.evolution import first_version, next_version
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
@@ -18,6 +22,29 @@ from tidemark.record.envelope import Batch
 from tests.unit.client.typed.samples import sealed
 
 TOPIC = "flights"
+NAME = "lake.flights"
+NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
+FIRST = first_version(
+    draft_from_ddl(
+        "carrier STRING NOT NULL, delay INT, at TIMESTAMP NOT NULL, legs ARRAY<STRUCT<origin: STRING, miles: INT>>, "
+        "PRIMARY KEY (carrier), EVENT_TIME (at)"
+    )
+)
+SECOND = next_version(
+    FIRST,
+    draft_from_ddl(
+        "airline STRING NOT NULL RENAMED FROM carrier, delay BIGINT, at TIMESTAMP NOT NULL, gate STRING DEFAULT '?', "
+        "legs ARRAY<STRUCT<origin: STRING, miles: BIGINT>>, PRIMARY KEY (airline), EVENT_TIME (at)"
+    ),
+    Compatibility.BACKWARD,
+)
+
+
+def flights(first: int, count: int, name: str = "carrier") -> pa.Table:
+    numbers = range(first, first + count)
+    legs = [[{"origin": "EWR", "miles": number}] for number in numbers]
+    times = [NOON + timedelta(minutes=number) for number in numbers]
+    return pa.table({name: [f"c{number}" for number in numbers], "delay": list(numbers), "at": times, "legs": legs})
 
 
 class Logs:

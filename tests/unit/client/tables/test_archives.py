@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,41 +30,10 @@ from tidemark.core.schemas.model import draft_of, walk
 from tidemark.core.schemas.text import to_text
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.unit.client.tables.logs import TOPIC, Logs
+from tests.unit.client.tables.logs import FIRST, NOON, SECOND, TOPIC, Logs, flights
 from tests.unit.core.schemas.drafts import RANDOMS, draft
 from tests.unit.core.schemas.rows import batch, projected, rows
 from tests.unit.core.schemas.test_evolution_random import changed
-
-NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
-FIRST = first_version(
-    draft_from_ddl(
-        "carrier STRING NOT NULL, delay INT, at TIMESTAMP NOT NULL, legs ARRAY<STRUCT<origin: STRING, miles: INT>>, "
-        "PRIMARY KEY (carrier), EVENT_TIME (at)"
-    )
-)
-SECOND = next_version(
-    FIRST,
-    draft_from_ddl(
-        "airline STRING NOT NULL RENAMED FROM carrier, delay BIGINT, at TIMESTAMP NOT NULL, gate STRING DEFAULT '?', "
-        "legs ARRAY<STRUCT<origin: STRING, miles: BIGINT>>, PRIMARY KEY (airline), EVENT_TIME (at)"
-    ),
-    Compatibility.BACKWARD,
-)
-
-
-def flights(first: int, count: int, name: str = "carrier") -> pa.Table:
-    numbers = range(first, first + count)
-    legs = [[{"origin": "EWR", "miles": number}] for number in numbers]
-    times = [NOON + timedelta(minutes=number) for number in numbers]
-    return pa.table({name: [f"c{number}" for number in numbers], "delay": list(numbers), "at": times, "legs": legs})
-
-
-@pytest.fixture
-def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
-    found = Logs(FIRST)
-    for module in (archiver, table_scan):
-        monkeypatch.setattr(module, "RangeReader", found)
-    return found
 
 
 def archived(logs: Logs, root: Path, **options: Any) -> int:

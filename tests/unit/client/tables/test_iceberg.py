@@ -3,48 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table, Transaction
 from tidemark.client import archive_topic
-from tidemark.client.tables import archiver, iceberg
+from tidemark.client.tables import iceberg
 from tidemark.client.tables.archive_files import Archive
-from tidemark.client.tables.iceberg_catalog import opened_catalog
 from tidemark.client.tables.iceberg_schema import iceberg_schema
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import next_version
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.unit.client.tables.logs import TOPIC, Logs
-from tests.unit.client.tables.test_archives import FIRST, NOON, SECOND, flights
-
-NAME = "lake.flights"
-
-
-@pytest.fixture
-def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
-    found = Logs(FIRST)
-    monkeypatch.setattr(archiver, "RangeReader", found)
-    return found
-
+from tests.unit.client.tables.logs import FIRST, NAME, NOON, SECOND, TOPIC, Logs, flights
 
 Properties = dict[str, str] | None
-
-
-@pytest.fixture
-def catalog(tmp_path: Path, properties: Properties) -> Iterator[Catalog]:
-    with opened_catalog(tmp_path, properties) as found:
-        with suppress(NoSuchTableError):
-            found.drop_table(NAME)
-        yield found
 
 
 def archived(root: Path, properties: Properties) -> int:

@@ -8,24 +8,15 @@ from pathlib import Path
 
 import pytest
 from tidemark.client import archive_topic, compact_archive
-from tidemark.client.tables import archiver, rest_catalog
+from tidemark.client.tables import rest_catalog
 from tidemark.client.tables.archive_files import Archive
 from tidemark.client.tables.iceberg_catalog import catalog_properties, opened_catalog
 from tidemark.model import ErrorCode, TidemarkError
 
-from tests.unit.client.tables.logs import TOPIC, Logs
+from tests.unit.client.tables.logs import NAME, TOPIC, Logs, flights
 from tests.unit.client.tables.rest_server import RestServer
-from tests.unit.client.tables.test_archives import FIRST, flights
 
-NAME = "lake.flights"
 TABLE = "/v1/namespaces/lake/tables/flights"
-
-
-@pytest.fixture
-def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
-    found = Logs(FIRST)
-    monkeypatch.setattr(archiver, "RangeReader", found)
-    return found
 
 
 class Lake:
