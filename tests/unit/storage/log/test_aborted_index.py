@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,6 @@ from tests.unit.storage.batches import (
     make_batch,
     make_marker,
     make_pending,
-    memory_directory,
     open_one,
 )
 from tests.unit.storage.batches import read_all as read_bytes
@@ -37,12 +36,6 @@ from tests.unit.storage.log.test_cleaner_crashes import Killer
 
 SMALL = {"segment.bytes": "4096", "index.interval.bytes": "512"}
 END = 1 << 62
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 def open_log(logs: LogManager) -> PartitionLog:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,13 @@ from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.cleaner_point import read_clean_point
-from tidemark.storage.recovery.epoch_file import EPOCH_FILE
 from tidemark.storage.recovery.log_loader import segment_offsets
-from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX, snapshot_path
 
-from tests.unit.storage.batches import IDENTITY, PARTITION, checked, latest_epoch, lead, memory_directory, open_one
+from tests.unit.storage.batches import IDENTITY, PARTITION, checked, latest_epoch, lead, open_one
 
 CONFIGS = {"segment.bytes": "4096", "index.interval.bytes": "700", "cleanup.policy": "compact"}
 NOW_US = 10_000_000_000
 Row = tuple[int, bytes | None, bytes | None]
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 def keyed(rows: list[tuple[bytes | None, bytes | None]], *, codec: Codec = Codec.NONE, **producer: Any) -> Batch:
@@ -107,65 +98,6 @@ def cleanable_end(log: PartitionLog, high_watermark: int) -> int:
     view = log.cleaning.view(high_watermark)
     assert view is not None
     return view.segments[-1].next_offset if view.segments else 0
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_a_cleaned_log_holds_the_latest_record_of_each_key_at_its_offset(directory: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    logs, log = opened(directory)
-    fill(log, rng, 70, keys=rng.choice((3, 40, 400)))
-    high_watermark = rng.randrange(int(log.log_end_offset) + 1)
-    before, end = rows_of(log), cleanable_end(log, high_watermark)
-    small = CleanerSettings(
-        dedupe_buffer_bytes=rng.choice((600, 3000, 1 << 20)), io_buffer_bytes=rng.choice((1, 2000, 1 << 20))
-    )
-
-    done = clean(log, small, upto=high_watermark)
-
-    assert rows_of(log) == latest_of(before, below=end)
-    assert read_clean_point(directory / str(PARTITION)) == done.clean_point == end
-    assert log.log_end_offset == before[-1][0] + 1
-    for offset in rng.sample(range(int(log.log_end_offset)), 50):
-        data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=1)
-        assert data
-        batch = checked(data)[0].envelope
-        assert batch.next_offset > offset, "a read at a removed offset continues after it"
-    assert rows_of(log) == latest_of(before, below=end)
-    logs.close()
-
-    logs, log = opened(directory)
-    assert rows_of(log) == latest_of(before, below=end), "after a kill and a start"
-    fill(log, rng, 30, keys=40)
-    before = rows_of(log)
-    clean(log, small)
-    assert rows_of(log) == latest_of(before, below=cleanable_end(log, int(log.log_end_offset)))
-    logs.close()
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_cleaning_changes_neither_epochs_nor_producers(directory: Path, seed: int) -> None:
-    logs, log = opened(directory)
-    fill(log, random.Random(seed), 150)
-    logs.close()
-    path = directory / str(PARTITION)
-
-    def found() -> tuple[object, object]:
-        """Reopen with the batches as the only source."""
-        for offset in segment_offsets(path, SNAPSHOT_SUFFIX):
-            snapshot_path(path, offset).unlink()
-        (path / EPOCH_FILE).unlink(missing_ok=True)
-        logs = open_one(directory)
-        recovered = logs.open(PARTITION, IDENTITY, CONFIGS)[1]
-        assert recovered.damaged is None
-        logs.close()
-        return recovered.epochs, {name: entry.batches for name, entry in recovered.producers.entries.items()}
-
-    before = found()
-    logs, log = opened(directory)
-    done = clean(log)
-    assert done.bytes_after < done.bytes_before
-    logs.close()
-    assert found() == before
 
 
 def test_small_neighbours_are_merged_into_one_segment(directory: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,11 @@ from tidemark.storage.files import Descriptor
 from tidemark.storage.log.log_segments import LogSegments
 from tidemark.storage.segments.segment import Segment
 
-from tests.unit.storage.batches import lead, memory_directory
+from tests.unit.storage.batches import lead
 from tests.unit.storage.log.test_cleaner import clean, cleanable_end, keyed, latest_of, opened, rows_of
 
 BATCHES = 150
 KEYS = 20
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 def test_reads_appends_and_flushes_continue_while_segments_are_swapped(directory: Path) -> None:

@@ -3,22 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from tidemark.record.envelope import DELETE_HORIZON_MAX_S
 from tidemark.runtime.configuration_key import I64_MAX
 from tidemark.storage.log.cleaner import CleanerSettings
 
-from tests.unit.storage.batches import lead, memory_directory
+from tests.unit.storage.batches import lead
 from tests.unit.storage.log.test_cleaner import batches_of, clean, keyed, opened, rows_of
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 def test_a_log_with_unlimited_tombstone_retention_is_cleaned(directory: Path) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from tests.unit.storage.batches import (
     make_batch,
     make_marker,
     make_pending,
-    memory_directory,
     open_one,
 )
 
@@ -29,12 +27,6 @@ PLAIN = ProducerEntry(2, (RememberedBatch(0, 3, Offset(5), Offset(8)),), 77)
 OPEN = ProducerEntry(1, (RememberedBatch(0, 0, Offset(9), Offset(9)),), 78, Offset(9), 4)
 ENDED = ProducerEntry(3, (), 79, Offset(-1), 6)
 SMALL = {"segment.bytes": "2048"}
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 def open_log(logs: LogManager) -> tuple[PartitionLog, ProducerStates]:
