@@ -2,6 +2,7 @@
 """`python -m bench NAME [FLAGS]` runs one benchmark; the last line of the output is its figures as JSON.
 
 With `--save` the figures are also a file in bench/results, with the facts of the machine; `page` makes a page of all.
+Benchmarks measure Tidemark as pip installs it: with C extensions if there is a C compiler. TIDEMARK_COMPILE=0: without.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import sys
 from pathlib import Path
 
 from bench.measuring.figures import RESULTS, SAVE
+from deploy.tools import compiled
 
 HERE = Path(__file__).resolve().parent
 _SAVE_FLAG = "--save"
+_WITHOUT_EXTENSIONS = "0"
+_MEASURING_NOTHING = frozenset({"page", "regress"})
+"""`regress` installs both commits itself."""
 
 
 def main(arguments: list[str]) -> int:
@@ -22,6 +27,8 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in names:
         print(f"usage: python -m bench NAME; benchmarks: {', '.join(names)}", file=sys.stderr)
         return 2
+    if arguments[0] not in _MEASURING_NOTHING and os.environ.get(compiled.SETTING) != _WITHOUT_EXTENSIONS:
+        _start_again_with_extensions(arguments)
     if _SAVE_FLAG in arguments:
         arguments = [one for one in arguments if one != _SAVE_FLAG]
         os.environ.setdefault(SAVE, str(RESULTS))
@@ -29,6 +36,18 @@ def main(arguments: list[str]) -> int:
     sys.argv = [str(HERE / f"{arguments[0]}.py"), *arguments[1:]]
     runpy.run_module(f"bench.{arguments[0]}", run_name="__main__")
     return 0
+
+
+def _start_again_with_extensions(arguments: list[str]) -> None:
+    """Replace this process by one that finds the extensions first, as do its children; without a compiler, return."""
+    if reason := compiled.missing():
+        print(f"without C extensions: {reason}", file=sys.stderr)
+        return
+    target = HERE.parent / "build" / "bench"
+    print(f"with {len(compiled.build(target))} C extensions; TIDEMARK_COMPILE=0 measures pure Python", file=sys.stderr)
+    paths = os.pathsep.join(filter(None, (str(target), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": paths, compiled.SETTING: _WITHOUT_EXTENSIONS}
+    os.execve(sys.executable, [sys.executable, "-m", "bench", *arguments], environment)
 
 
 if __name__ == "__main__":

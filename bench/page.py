@@ -65,9 +65,10 @@ def _section(name: str, runs: Sequence[Run], *, has_plot: bool) -> str:
     last = runs[-1]
     machine = last["machine"]
     where = f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']} GiB, Linux {machine['kernel']}"
+    python = f"Python {machine['python']}" + (", C extensions" if machine.get("extensions") else "")
     lines = [
         f"\n## {name}\n",
-        f"The last run: {last['at']}, commit {last['commit'] or 'unknown'}, {where}, Python {machine['python']}.\n",
+        f"The last run: {last['at']}, commit {last['commit'] or 'unknown'}, {where}, {python}.\n",
         "| figure | Tidemark | peer | ratio |",
         "| --- | --- | --- | --- |",
         *(_row(figure, values) for figure, values in last["figures"].items()),

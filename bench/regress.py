@@ -27,6 +27,7 @@ from bench.measuring import disturbance
 from bench.measuring.figures import SAVE, Figure, report
 from bench.measuring.machine import ROOT
 from bench.measuring.rounds import median_of
+from deploy.tools import compiled
 
 SIDES: Final = ("before", "after")
 _LOWER_IS_BETTER: Final = frozenset({"ms", "s", "us", "µs", "MB", "kB", "KB", "bytes", "%"})
@@ -49,7 +50,9 @@ def worktree(commit: str, directory: Path) -> Iterator[Path]:
         sys.exit(f"{commit} cannot be checked out: {made.stderr.strip()}")
     try:
         into = ["--no-deps", "--quiet", "--disable-pip-version-check", "--target", str(directory / _INSTALLED)]
-        subprocess.run([sys.executable, "-m", "pip", "install", *into, str(directory)], check=True)
+        # Older commits have extensions only if asked.
+        environment = os.environ | {compiled.SETTING: "1" if compiled.missing() is None else "0"}
+        subprocess.run([sys.executable, "-m", "pip", "install", *into, str(directory)], check=True, env=environment)
         yield directory
     finally:
         subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(directory)], check=False)
@@ -58,7 +61,7 @@ def worktree(commit: str, directory: Path) -> Iterator[Path]:
 def run_once(directory: Path, bench: str, arguments: Sequence[str]) -> Found:
     """The figures of one run in a worktree, without a peer."""
     paths = os.pathsep.join(str(directory / name) for name in (_INSTALLED, "."))
-    environment = {**os.environ, "PYTHONPATH": paths, "TIDEMARK_PEER_KAFKA": "none", SAVE: ""}
+    environment = {**os.environ, "PYTHONPATH": paths, "TIDEMARK_PEER_KAFKA": "none", SAVE: "", compiled.SETTING: "0"}
     done = subprocess.run(
         [sys.executable, "-m", "bench", bench, *arguments],
         cwd=directory,

@@ -3,24 +3,34 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import subprocess
+import sysconfig
 from pathlib import Path
 from typing import Final
+
+from deploy.tools import compiled
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def facts() -> dict[str, str | int | float]:
-    """Processor, cores that this process may use, memory in GiB, kernel, Python."""
+    """Processor, cores that this process may use, memory in GiB, kernel, Python, and whether there are C extensions."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
+        "extensions": _has_extensions(),
     }
+
+
+def _has_extensions() -> bool:
+    spec = importlib.util.find_spec(compiled.MODULES[0])
+    return spec is not None and str(spec.origin).endswith(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def commit(root: Path = ROOT) -> str:

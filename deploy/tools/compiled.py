@@ -30,6 +30,8 @@ MODULES: Final = (
     "tidemark.client.typed.record_rows",
 )
 """Modules that a measurement has shown to pay, and those with subclasses of their classes (docs/performance.md)."""
+SETTING: Final = "TIDEMARK_COMPILE"
+"""Environment variable of hatch_build.py."""
 _SERVICES: Final = Path(__file__).resolve().parents[2] / "services"
 _OPTIONS: Final = ("--config-file=", "--explicit-package-bases", "--follow-imports=skip", "--ignore-missing-imports")
 _SUFFIX: Final = sysconfig.get_config_var("EXT_SUFFIX")
