@@ -9,10 +9,18 @@ from __future__ import annotations
 import sys
 
 EXIT_NOT_INSTALLED = 2
+EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the `tidemark` command; without the packages of its extra, a sentence and exit status 2."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # during the imports; later ones are those of the command
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _run() -> None:
     try:
         from tidemark.cli import app
     except ModuleNotFoundError as error:

@@ -23,6 +23,21 @@ def test_without_the_extra_a_sentence_names_it(package: str) -> None:
     assert ended.returncode == 2
 
 
+def test_an_interrupt_during_the_imports_is_not_a_traceback() -> None:
+    code = (
+        "import sys\n"
+        "from tidemark.cli import entry\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'tidemark.cli.app':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "entry.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("", "", 130)
+
+
 def test_the_extra_is_defined() -> None:
     wanted = " ".join(PYPROJECT["project"]["optional-dependencies"]["cli"])
     assert "typer" in wanted
