@@ -13,7 +13,7 @@ __all__ = ["read_table", "scan"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the client with the first use of one of its names only: services are below this package, too."""
+    """Import the client at the first use of its names: the services, also below this package, do not need it."""
     if name in __all__:
         return getattr(importlib.import_module("tidemark.client"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

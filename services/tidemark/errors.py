@@ -257,7 +257,7 @@ class SchemaError(
         ErrorCode.UNKNOWN_SCHEMA_VERSION,
     ),
 ):
-    """A topic's schema cannot be stored or changed so, or a version of the schema is not known."""
+    """A topic's schema cannot be stored or changed as requested, or a version of the schema is not known."""
 
 
 class CorruptBatchError(TidemarkError, codes=(ErrorCode.CORRUPT_BATCH,)):

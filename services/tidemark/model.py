@@ -128,7 +128,7 @@ class BrokerRegistration:
 
     @property
     def stores_typed(self) -> bool:
-        """Whether it may hold replicas of typed topics: an older version takes each typed batch for damaged."""
+        """Whether the broker may hold replicas of typed topics: an older version takes each typed batch for damaged."""
         return bool(self.features.get(TYPED_FEATURE))
 
 

@@ -397,10 +397,10 @@ class MetadataStore(Protocol):
         """
 
     async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:
-        """/brokers/ids."""
+        """The registrations in /brokers/ids."""
 
     async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
-        """/brokers/epochs."""
+        """The records in /brokers/epochs."""
 
     async def restore_broker_epoch(
         self, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
@@ -428,7 +428,7 @@ class MetadataStore(Protocol):
         """/admin/restart_claim, valid or not; None: there is no node."""
 
     async def write_restart_claim(self, claim: RestartClaim) -> bool:
-        """Write the claim over its version; False if another claim was written meanwhile."""
+        """Write the claim over its version; returns False if another claim was written meanwhile."""
 
     async def end_restart_claim(self, claim: RestartClaim) -> None:
         """Delete the node if this claim is still there; idempotent."""
@@ -543,7 +543,7 @@ class MetadataStore(Protocol):
         """Mark these as cancelled, all or none; idempotent; raises NO_REASSIGNMENT_IN_PROGRESS."""
 
     async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
-        """/admin/reassign_partitions; entries that do not parse are in `malformed`."""
+        """The requests in /admin/reassign_partitions; entries that do not parse are in `malformed`."""
 
     async def finish_moves(
         self, term: ControllerTerm, finished: Sequence[PartitionReassignment], refused: Sequence[Refusal]
@@ -604,7 +604,7 @@ class MetadataStore(Protocol):
         """
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
-        """/controller."""
+        """The content of /controller; None without a node."""
 
     async def resign(self, term: ControllerTerm) -> None:
         """Delete /controller if the controller of `term` still holds it."""

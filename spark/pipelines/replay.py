@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`spark-submit replay.py --help`: see docs/spark-pipelines.md."""
+"""The command line of the replay job; see docs/spark-pipelines.md for its options."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`spark-submit rollup.py --help`: see docs/spark-pipelines.md."""
+"""The command line of the rollup job; see docs/spark-pipelines.md for its options."""
 
 import sys
 

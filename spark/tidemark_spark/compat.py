@@ -30,7 +30,7 @@ _COMMIT_WORKER: Final = "python_streaming_sink_runner"
 
 
 class _NoTrigger:
-    """Replaces SupportsTriggerAvailableNow in versions without it."""
+    """Stands in for SupportsTriggerAvailableNow in versions without it."""
 
 
 AvailableNow: Any = _streaming.SupportsTriggerAvailableNow if HAS_READ_LIMITS else _NoTrigger
@@ -61,7 +61,7 @@ def commits_micro_batches() -> bool:
 
 
 def read_all() -> Any:
-    """Stands for no limit."""
+    """A read limit that stands for no limit."""
     return _streaming.ReadAllAvailable()
 
 

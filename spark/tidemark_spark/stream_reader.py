@@ -395,7 +395,7 @@ class LimitedStreamReader(_Reader):
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch goes."""
+        """End of the next micro-batch."""
         begun = from_json(start)
         end = self._planner.next_end(begun, unlimited=compat.is_unlimited(limit))
         # Spark commits a micro-batch when it plans the next one, and the last of a query never.
@@ -417,7 +417,7 @@ class PlainStreamReader(_Reader):
 
     @plain_errors()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
-        """How far the next micro-batch goes."""
+        """End of the next micro-batch."""
         self._end = self._planner.next_end(self._end, unlimited=False)
         if self._planned is not None:
             self._planner.done(self._planned, idle=self._end == self._planned)

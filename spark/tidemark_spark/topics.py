@@ -34,7 +34,7 @@ _LOST: Final = GONE | {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}
 _BAD_READS_MAX: Final = 3
 _TYPED_FETCH_BYTES: Final = 2 << 20
 _TOGETHER_MAX: Final = 100
-"""Most ranges of one fetch."""
+"""Largest number of ranges in one fetch."""
 ADVICE: Final = "with failOnDataLoss=false the query skips, counts and logs such records"
 
 _pool: Final = ReaderPool()
@@ -62,7 +62,7 @@ class Assignment:
 
 
 def open_reader(options: ReadOptions) -> RangeReader:
-    """A client, which connects at its first request."""
+    """Make a client of the brokers in the options, which connects at its first request."""
     credentials = Credentials(options.tls, options.token_file)
     return RangeReader(
         options.bootstrap,

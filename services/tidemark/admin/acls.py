@@ -14,7 +14,7 @@ from tidemark.ports import MetadataStore
 from tidemark.rpc.codecs.acl import AclFilter
 
 CHANGES_MAX: Final = 10_000
-"""Rules that one request adds and removes."""
+"""Largest number of rules that one request may add and remove."""
 Changed = TypeVar("Changed")
 _RACES_MAX: Final = 100
 
@@ -45,7 +45,7 @@ class AclAdministration:
         return [acl for acl in rules.acls if wanted.selects(acl)], rules.generation
 
     async def alter(self, add: Sequence[Acl], remove: Sequence[Acl], *, validate_only: bool) -> ChangedAcls:
-        """Add and remove rules in one write; rules that are there, or not there, are passed over.
+        """Add rules that do not exist and remove rules that exist, in one write; the others are skipped.
 
         Raises:
             TidemarkError: INVALID_REQUEST for a rule in both lists, for a user that no caller can be, or too many.
@@ -81,7 +81,7 @@ class AclAdministration:
         """The decision on one operation, and the version of the rules that it follows.
 
         Raises:
-            TidemarkError: INVALID_REQUEST for an operation that no call needs of such a resource.
+            TidemarkError: INVALID_REQUEST for an operation that no RPC checks on a resource of this type.
         """
         if operation is Operation.ALL or operation not in APPLICABLE[resource.type]:
             known = ", ".join(sorted(APPLICABLE[resource.type] - {Operation.ALL}))
@@ -94,7 +94,7 @@ class AclAdministration:
 
 
 async def compare_and_set(attempt: Callable[[], Awaitable[Changed | None]], node: str) -> Changed:
-    """The result of the first attempt that is not None, which stands for a node that has changed since it was read.
+    """Return the first result of `attempt` that is not None; None means that the node changed after it was read.
 
     Args:
         attempt: reads, and writes with the version that it read.

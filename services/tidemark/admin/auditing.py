@@ -30,7 +30,7 @@ _SECONDS = METRICS.histogram("admin_request_seconds", "Duration of a call", ("me
 
 _INTERNAL: Final = "INTERNAL"
 _DEADLINE_S: Final = 3.0
-"""A broker that does not answer is listed with its error, and delays the others no longer."""
+"""Deadline of a call to one broker, in seconds. A broker that misses the deadline is listed with its error."""
 _OUTCOMES: Final = frozenset({"", OK, DENIED, FAILED, *map(str, ErrorCode)})
 
 AskBroker = Callable[[BrokerRegistration, AuditFilter], Awaitable[ServiceAudit]]

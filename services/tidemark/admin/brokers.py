@@ -132,7 +132,7 @@ class BrokerAdministration:
     async def add(
         self, brokers: Sequence[BrokerId], *, throttle_bytes_per_s: int, validate_only: bool, request_id: str
     ) -> tuple[CostedPlan, int]:
-        """Reassign to live brokers their share; returns the plan and the number of reassignments started.
+        """Reassign replicas to live brokers; returns the plan and the number of reassignments started.
 
         Raises:
             TidemarkError: INVALID_REQUEST, BROKER_NOT_AVAILABLE, THROTTLE_TOO_LOW, REASSIGNMENT_IN_PROGRESS.

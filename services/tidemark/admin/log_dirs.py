@@ -41,7 +41,7 @@ _DESCRIBE_DEADLINE_S: Final = 10.0
 _ALTER_DEADLINE_S: Final = 10.0
 _CHECKED_A_CALL: Final = 2_000
 _MOVED_A_CALL: Final = 100
-"""A broker answers after it has created the directory and the first files of each copy."""
+"""Moves in one call to a broker, which answers after it has created the directory and the first files of each copy."""
 
 _log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class LogDirAdministration:
     async def check_reassignments(
         self, moves: Sequence[PartitionReassignment], live: Brokers
     ) -> dict[TopicPartition, TidemarkError]:
-        """Ask brokers whether the directories that these moves name can take replicas; returns one refusal of each."""
+        """Ask brokers whether the log directories in these moves can take replicas; returns a refusal per partition."""
         places = [
             ReplicaLogDir(broker, move.partition, directory)
             for move in moves
@@ -226,7 +226,7 @@ def _check(places: Sequence[ReplicaLogDir], throttle_bytes_per_s: int) -> None:
 
 
 def _obstacle(place: ReplicaLogDir, topics: Mapping[str, TopicDescription]) -> TidemarkError | None:
-    """Return the error that this service finds without a call to the broker; None without one."""
+    """Return the error that this service finds without a call to the broker; None without an error."""
     partition, broker = place.partition, place.broker_id
     where = {"topic": partition.topic, "partition": str(partition.partition)}
     topic = topics.get(partition.topic)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of a restart: the admin service says yes to one broker at a time.
+"""Claims of a restart: the admin service permits the restart of one broker at a time.
 
 Two brokers that ask at the same moment would both see that all replicas are in sync. A claim is written before the
 state of the partitions is read. So the second broker sees either the claim, or an ISR without the first broker.
@@ -15,7 +15,7 @@ from tidemark.model import BrokerEpoch, BrokerId
 from tidemark.ports import Clock, MetadataStore, RestartClaim
 
 CLAIM_MS: Final = 30_000
-"""Longest time from a yes until the broker leaves its ISRs: a broker that does not stop blocks others no longer."""
+"""Longest time from a permission until the broker leaves its ISRs; a broker that does not stop then blocks no other."""
 
 
 class RestartClaims:
@@ -23,7 +23,7 @@ class RestartClaims:
 
     Args:
         store: started.
-        clock: its time since 1970 is that of the claims.
+        clock: dates the claims, in ms since 1970.
     """
 
     def __init__(self, store: MetadataStore, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class RestartClaims:
         return replace(claim, version=version + 1) if await self._store.write_restart_claim(claim) else None
 
     async def give_up(self, claim: RestartClaim) -> None:
-        """End the claim, unless another broker has it meanwhile."""
+        """End the claim, unless another broker has claimed the restart meanwhile."""
         await self._store.end_restart_claim(claim)
 
     def _is_valid(self, claim: RestartClaim, live: Mapping[BrokerId, BrokerEpoch]) -> bool:

@@ -128,7 +128,7 @@ class SchemaAdministration:
         return True
 
     async def was_carried_out(self, plan: SchemaPlan) -> bool:
-        """Whether the plan's version is there, date included: then a write whose answer was lost has succeeded."""
+        """Whether the topic has the plan's version, date included: then a write without an answer has succeeded."""
         found = (await self._store.topics([plan.topic.topic])).get(plan.topic.topic)
         return (
             found is not None

@@ -459,7 +459,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def AddBrokers(
         self, request: brokers_pb.AddBrokersRequest, context: Context
     ) -> brokers_pb.AddBrokersResponse:
-        """Reassign to live brokers their share of the replicas."""
+        """Reassign replicas to live brokers, until each broker has its share."""
         facts: dict[str, object] = {
             "broker_ids": list(request.broker_ids),
             "throttle_bytes_per_s": request.throttle_bytes_per_s,

@@ -30,7 +30,7 @@ class Counts:
     offline: int = 0
 
     def plus(self, other: Counts) -> Counts:
-        """Return the counts of both."""
+        """Return the sums of these counts and others."""
         return Counts(
             self.topics + other.topics,
             self.partitions + other.partitions,

@@ -98,7 +98,7 @@ class BrokerProcess:
         self.failed = self._node.failed
 
     async def start(self) -> None:
-        """Start: session and logs, services NOT_SERVING, registration, services SERVING. Ready follows when in sync.
+        """Start: session and logs, services NOT_SERVING, registration, services SERVING. Ready once in sync.
 
         The liveness check succeeds from the first step on.
         """
@@ -239,7 +239,7 @@ class BrokerProcess:
         self._serve()
 
     def _clients_and_coordinators(self, storage: Storage, quotas: ClientQuotas) -> None:
-        """Make what serves clients: coordinators append for themselves, and check the pending batches of producers."""
+        """Make the parts that serve clients: coordinators append records, and check pending batches of producers."""
         node, from_followers = self._node, self._replication.from_followers
         appends, producer_ids = InternalAppends(node.driver.submit), ProducerIds(node.store)
         state_logs = StateLogs(

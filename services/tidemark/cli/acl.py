@@ -36,11 +36,11 @@ class Resources:
 
     topic: Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="NAME", help="Topic; '*': all.")] = None
     topic_prefix: Annotated[
-        list[str] | None, typer.Option("--topic-prefix", metavar="PREFIX", help="Topics whose names begin so.")
+        list[str] | None, typer.Option("--topic-prefix", metavar="PREFIX", help="Topics whose names begin with this.")
     ] = None
     group: Annotated[list[str] | None, typer.Option("--group", "-g", metavar="ID", help="Group; '*': all.")] = None
     group_prefix: Annotated[
-        list[str] | None, typer.Option("--group-prefix", metavar="PREFIX", help="Groups whose ids begin so.")
+        list[str] | None, typer.Option("--group-prefix", metavar="PREFIX", help="Groups whose ids begin with this.")
     ] = None
     transactional_id: Annotated[
         list[str] | None, typer.Option("--transactional-id", metavar="ID", help="Transactional id; '*': all.")
@@ -131,7 +131,9 @@ def remove(
 
 @acl_app.command("list", short_help="List rules.")
 def list_acls(
-    principal: Annotated[str, typer.Option("--principal", metavar="PRINCIPAL", help="Only rules that name it.")] = "",
+    principal: Annotated[
+        str, typer.Option("--principal", metavar="PRINCIPAL", help="Only rules for this principal.")
+    ] = "",
     resources: Resources = Resources(),
     options: Cluster = Cluster(),
 ) -> None:
@@ -221,7 +223,7 @@ def _rules(
     hosts: Iterable[str] | None,
     resources: Resources,
 ) -> list[Acl]:
-    """Every combination of the options."""
+    """The rules of every combination of the options."""
     operations = [(Permission.ALLOW, option(Operation, one)) for one in allow or ()]
     operations += [(Permission.DENY, option(Operation, one)) for one in deny or ()]
     if not operations:

@@ -28,7 +28,9 @@ HostOption = Annotated[
     list[str],
     typer.Option("--host", metavar="HOST", help="Name or address that callers use; repeat it for several."),
 ]
-DaysOption = Annotated[int, typer.Option("--days", metavar="N", min=1, max=3650, help="Days until it expires.")]
+DaysOption = Annotated[
+    int, typer.Option("--days", metavar="N", min=1, max=3650, help="Days until the certificate expires.")
+]
 
 
 @certs_app.command("init", short_help="Make an authority.")

@@ -60,7 +60,7 @@ class ZooKeeper:
             "--key-file",
             envvar=["TIDEMARK_ZOOKEEPER_TLS_KEY_FILE", "TIDEMARK_TLS_KEY_FILE"],
             metavar="FILE",
-            help="Its key.",
+            help="Private key of the certificate.",
         ),
     ]
 

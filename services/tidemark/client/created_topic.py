@@ -19,7 +19,7 @@ class CreatedTopic(TopicView):
 
     @classmethod
     def of(cls, topic: TopicView) -> Self:
-        """Make it from the view of the topic."""
+        """Make the result from the view of the topic."""
         return cls(**{one.name: getattr(topic, one.name) for one in fields(TopicView)})
 
     @property

@@ -58,7 +58,7 @@ def away_brokers(live: Iterable[int], topics: Iterable[TopicView]) -> tuple[Brok
 
 
 def health_of(cluster: ClusterDescription, topics: Sequence[TopicView]) -> Health:
-    """Judge a cluster.
+    """State the health of a cluster, and the problems that need an operator.
 
     Args:
         cluster: its brokers, controller and counts.

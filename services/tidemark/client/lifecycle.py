@@ -18,11 +18,11 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start."""
+        """Start the client."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Close, also after a failed or incomplete start."""
+        """Close the client, also after a failed or incomplete start."""
 
     async def __aenter__(self) -> Self:
         try:

@@ -59,7 +59,7 @@ class ConsumerRecord(NamedTuple):
 
 
 _AS_RECORD: Final[Callable[[tuple[Any, ...]], ConsumerRecord]] = partial(tuple.__new__, ConsumerRecord)
-"""Half the time of a call of the class, whose `__new__` is a Python function."""
+"""Makes a ConsumerRecord in half the time of a call of the class, whose `__new__` is a Python function."""
 
 
 class PartitionBatch(NamedTuple):

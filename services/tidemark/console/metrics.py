@@ -18,14 +18,14 @@ class ConsoleMetrics:
         self._streams = metrics.gauge("console_streams", "Open pages with live updates")
 
     def on_request(self, page: str, status: int, seconds: float) -> None:
-        """A page was made, or refused."""
+        """Count a page that was made or refused."""
         self._requests.labels(page, str(status)).inc()
         self._seconds.labels(page).observe(seconds)
 
     def on_query(self, kind: str, succeeded: bool) -> None:
-        """A call to the cluster ended."""
+        """Count a call to the cluster that ended."""
         self._queries.labels(kind, "ok" if succeeded else "error").inc()
 
     def on_stream(self, change: int) -> None:
-        """An open page connected (1) or left (-1)."""
+        """Count an open page that connected (1) or left (-1)."""
         self._streams.inc(change)

@@ -53,7 +53,7 @@ class Responses:
         address: str,
         read_at_ms: int,
     ) -> Response:
-        """A page in HTML or JSON."""
+        """The response with a page, in HTML or JSON."""
         if form is Form.JSON:
             return _json(_twin(view, problems, read_at_ms), view.status)
         text = self._html(page, view, WHOLE, problems, read_at_ms, identity=identity, address=address)

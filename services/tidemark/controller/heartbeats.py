@@ -70,7 +70,7 @@ class Heartbeats:
         self._released: dict[BrokerId, tuple[BrokerEpoch, asyncio.Event]] = {}
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
-        """Ping exactly these."""
+        """Ping exactly these brokers."""
         for broker, (epoch, task) in list(self._tasks.items()):
             if broker not in brokers or brokers[broker].broker_epoch != epoch:
                 task.cancel()
@@ -83,7 +83,7 @@ class Heartbeats:
                 self._tasks[broker] = (registration.broker_epoch, task)
 
     def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """Let this broker shut down, with a ping sent now."""
+        """Let this broker shut down; a ping is sent at once."""
         known = self._released.get(broker)
         if known is not None and known[0] == broker_epoch:
             known[1].set()
@@ -97,7 +97,7 @@ class Heartbeats:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, broker: BrokerRegistration) -> None:
-        """A missed deadline is a suspicion; a stream that was up and broke first gets one immediate reconnect.
+        """Suspect the broker after a missed deadline; a stream that was up and broke gets one immediate reconnect.
 
         A new controller therefore detects a broker that failed with its predecessor as fast as any other.
         """
@@ -163,7 +163,7 @@ class Heartbeats:
 
 
 async def _either(seconds: float, event: asyncio.Event | None) -> None:
-    """Wait for the event, at most this long."""
+    """Wait for the event, if there is one, for `seconds` at most."""
     if event is None:
         await asyncio.sleep(seconds)
         return

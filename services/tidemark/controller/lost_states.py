@@ -173,7 +173,7 @@ class LostStates:
         memory: Memory,
         brokers: Mapping[BrokerId, BrokerRegistration],
     ) -> _Written | str:
-        """The state to write; a text: why the answers prove none."""
+        """The state to write; or a text, which states why the answers prove none."""
         policy = self._policy_of(one.topic.configs)
         min_isr = min(policy.min_insync_replicas, len(one.assigned))
         entries = tuple(IsrEntry(broker, _epoch_of(brokers.get(broker))) for broker in one.assigned)

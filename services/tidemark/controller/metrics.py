@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _LINES_MAX: Final = 100
 """Log lines of one kind for one event; above, one line with the count, as when a broker with many partitions fails."""
 _LEVELS: Final = {"unclean_election": logging.WARNING, "broker_too_old": logging.WARNING}
-"""Of kinds that are not logged as information."""
+"""Log levels of kinds that are not logged at level info."""
 _ELECTED_MAX: Final = 100_000
 
 _COUNTS: Final = {
@@ -47,7 +47,7 @@ class _Elected(NamedTuple):
 
 
 class ControllerMetrics:
-    """`tidemark_controller_*`."""
+    """Metrics of the controller, `tidemark_controller_*`, and its log lines."""
 
     def __init__(self, metrics: Metrics = METRICS) -> None:
         self._active = metrics.gauge("controller_active", "1 on the active controller, 0 on a standby")
@@ -73,13 +73,13 @@ class ControllerMetrics:
         }
 
     def term_begins(self, epoch: int, queue_size: Callable[[], int]) -> None:
-        """This controller is the active one; `queue_size` gives the number of queued events."""
+        """Note that this controller is the active one; `queue_size` gives the number of queued events."""
         self._active.set(1)
         self._epoch.set(epoch)
         self._queue_size.set_function(queue_size)
 
     def term_ends(self) -> None:
-        """This controller is a standby; the next active controller reports the counts."""
+        """Note that this controller is a standby; the next active controller reports the counts."""
         self._active.set(0)
         self._epoch.set(0)
         self._queue_size.set_function(lambda: 0)
@@ -101,7 +101,7 @@ class ControllerMetrics:
         self._to_log.setdefault(effect.kind, []).append(effect)
 
     def leaders_confirmed(self, broker: int, partitions: Iterable[PartitionCommand]) -> None:
-        """The broker accepted these commands."""
+        """Note that the broker accepted these commands."""
         for command in partitions:
             elected = self._elected.get(command.partition)
             if elected is not None and elected.leader == broker and command.state.leader_epoch >= elected.epoch:
@@ -109,12 +109,12 @@ class ControllerMetrics:
                 self._election_seconds.observe(time.perf_counter() - elected.at_s)
 
     def left_isrs(self, by_reason: Mapping[str, int]) -> None:
-        """Elections removed this many replicas from ISRs."""
+        """Count the replicas that elections removed from ISRs."""
         for reason, count in by_reason.items():
             self._left_isrs[reason].inc(count)
 
     def waited(self, seconds: float) -> None:
-        """An event left the queue after this time."""
+        """Note that an event left the queue after this time."""
         self._waited.observe(seconds)
 
     def handled(self, event: ControllerEvent, seconds: float) -> None:
@@ -136,12 +136,12 @@ class ControllerMetrics:
                 _log.log(_LEVELS.get(kind, logging.INFO), kind, extra={**effect.fields, **partition})
 
     def failed(self, error: BaseException, event: ControllerEvent | None) -> None:
-        """An unexpected error ended the term."""
+        """Log the unexpected error that ended the term."""
         extra = {"event": "" if event is None else type(event).__name__}
         _log.error("the term ends: unexpected error", exc_info=error, extra=extra)
 
     def counts(self, counts: Mapping[str, int]) -> None:
-        """Set the gauges."""
+        """Set the gauges of partitions and commands by condition."""
         if len(self._elected) > _ELECTED_MAX:  # elections of deleted topics are never confirmed
             self._elected.clear()
         for name, gauge in self._counts.items():

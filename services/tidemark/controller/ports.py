@@ -46,10 +46,10 @@ class BrokerHeartbeats(Protocol):
     """Failure detection (rule C5): submits which brokers answer, want to shut down, or have failed directories."""
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
-        """Ping exactly these."""
+        """Ping exactly these brokers."""
 
     def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """Let this broker shut down, with a ping sent now."""
+        """Let this broker shut down; a ping is sent at once."""
 
     async def stop(self) -> None:
         """Send no more pings."""
@@ -59,28 +59,28 @@ class ControllerObserver(Protocol):
     """Metrics and logs of a controller."""
 
     def term_begins(self, epoch: ControllerEpoch, queue_size: Callable[[], int]) -> None:
-        """This controller is the active one; `queue_size` gives the number of queued events."""
+        """Note that this controller is the active one; `queue_size` gives the number of queued events."""
 
     def term_ends(self) -> None:
-        """This controller is a standby again."""
+        """Note that this controller is a standby again."""
 
     def waited(self, seconds: float) -> None:
-        """An event left the queue after this time."""
+        """Note that an event left the queue after this time."""
 
     def handled(self, event: ControllerEvent, seconds: float) -> None:
-        """The core handled an event and its effects were started."""
+        """Note that the core handled an event, and that its effects were started."""
 
     def observed(self, effect: Observed) -> None:
-        """The core reported an observation."""
+        """Note an observation of the core."""
 
     def leaders_confirmed(self, broker: int, partitions: Iterable[PartitionCommand]) -> None:
-        """The broker accepted these commands."""
+        """Note that the broker accepted these commands."""
 
     def left_isrs(self, by_reason: Mapping[str, int]) -> None:
-        """Elections removed this many replicas from ISRs."""
+        """Note that elections removed this many replicas from ISRs."""
 
     def counts(self, counts: Mapping[str, int]) -> None:
-        """Partitions and commands by condition, now."""
+        """Note the present partitions and commands by condition."""
 
     def failed(self, error: BaseException, event: ControllerEvent | None) -> None:
-        """An unexpected error ended the term; `event`: the one being handled, if any."""
+        """Note an unexpected error that ended the term; `event`: the event that was handled, if any."""

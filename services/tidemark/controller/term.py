@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _TICK_MS: Final = 100
 _RETRY_MS: Final = 200
 _SLICE_S: Final = 0.004
-"""A burst of events gives the scheduler back after this time, so that streams and timers continue."""
+"""Longest time for a burst of events; then the scheduler runs other tasks, so that streams and timers continue."""
 _EPOCH_CHECK_MS: Final = 5000
 """Interval of the check that every live broker's epoch node exists; no watch covers these nodes."""
 
@@ -121,7 +121,7 @@ class ActiveTerm:
         }
 
     async def start(self) -> None:
-        """Rule C3: read everything, watches armed first, and decide."""
+        """Read everything with watches armed first, and decide (rule C3)."""
         brokers = await self._store.live_brokers(watch=True)
         epochs = await self._epochs.read(brokers)
         moves = await self._store.move_requests(watch=True)
@@ -158,7 +158,7 @@ class ActiveTerm:
         await self._channels.stop()
 
     def on_store_event(self, event: StoreEvent) -> None:
-        """Read again what changed in ZooKeeper, after the reads of `start`."""
+        """Read the changed nodes of ZooKeeper again, after the reads of `start`."""
         if not self._has_begun:
             self._early.add(event)
             return

@@ -10,7 +10,7 @@ from tidemark.model import BrokerId, ControllerEpoch
 
 @dataclass(frozen=True, slots=True)
 class ReplicationConfig:
-    """Defaults are Apache Kafka's where it has the setting."""
+    """Settings of replication; defaults are Apache Kafka's, if Apache Kafka has the setting."""
 
     replica_lag_time_max_ms: int = 10_000
     replica_lag_max_bytes: int = 0

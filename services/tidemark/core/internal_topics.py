@@ -10,7 +10,7 @@ import murmurhash2
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-"""Only coordinators write to these topics."""
+"""Topics to which only coordinators write."""
 
 _SEED: Final = 0x9747B28C
 _POSITIVE: Final = 0x7FFFFFFF

@@ -42,7 +42,7 @@ class LeaderEpochs:
 
     @property
     def let_go(self) -> LeaderEpoch:
-        """Epoch of the last record below the log start; -1: not known, or no record was deleted."""
+        """Leader epoch of the last record below the log start; -1: not known, or no record was deleted."""
         return self._entries[0].leader_epoch if self._entries and self._entries[0].start_offset else NO_EPOCH
 
     def assign(self, leader_epoch: LeaderEpoch, start_offset: Offset) -> bool:

@@ -87,7 +87,7 @@ class PendingWrites(Generic[K, V]):
         return undo
 
     def undo(self, producer: Writer, undo: Undo[K, V]) -> None:
-        """The values of an `add` were not written after all; a later `add` of the same keys may be undone before."""
+        """Undo an `add` whose values were not written; a later `add` of the same keys may be undone before."""
         for key, (added, before) in undo.items():
             added.undone, added.before = True, before
             if self._of.get(producer.producer_id, {}).get(key) is not added:
@@ -99,7 +99,7 @@ class PendingWrites(Generic[K, V]):
                 self._put(producer.producer_id, key, before)
 
     def overwrite(self, key: K) -> None:
-        """A value of the key without a transaction is written behind all values so far."""
+        """Note that a value without a transaction is written behind all values so far."""
         for producer_id in tuple(self._writers.get(key, ())):
             self._remove(producer_id, key)
 

@@ -298,7 +298,7 @@ def _remembered(envelope: Envelope) -> RememberedBatch:
 
 
 def _next_sequence(entry: ProducerEntry) -> int:
-    """0 after a marker, which begins an epoch."""
+    """The sequence after the last batch; 0 after a marker, which begins an epoch."""
     return (entry.batches[-1].last_sequence + 1) % SEQUENCE_SPACE if entry.batches else 0
 
 
@@ -326,7 +326,7 @@ def _check_epoch(envelope: Envelope, entry: ProducerEntry) -> None:
 
 
 def _out_of_order(envelope: Envelope, entry: ProducerEntry) -> TidemarkError:
-    """A sequence that neither follows the last batch nor repeats a remembered one."""
+    """The error for a sequence that neither follows the last batch nor repeats a remembered one."""
     expected = _next_sequence(entry)
     behind = (expected - envelope.base_sequence) % SEQUENCE_SPACE
     remembered = (expected - entry.batches[0].first_sequence) % SEQUENCE_SPACE if entry.batches else SEQUENCE_SPACE

@@ -38,7 +38,7 @@ _JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "commons-*",
 """The jars of PySpark that the server needs; naming them all makes Java open some 300 files at start."""
 
 _START_TIMEOUT_S: Final = 60.0
-"""A twentieth of a core takes 40 s with TLS."""
+"""Time limit of the start: on a twentieth of a core a start takes 40 s with TLS."""
 _STOP_TIMEOUT_S: Final = 10.0
 _POLL_INTERVAL_S: Final = 0.02
 
@@ -129,7 +129,7 @@ class ZooKeeperProcess(ChildProcess):
         self._plain_port = plain_port
         self._enforced = enforced
         self.port: Final = port or self._held_port()
-        """Where it listens."""
+        """Port at which the server listens."""
 
     @property
     def connect(self) -> str:
@@ -270,7 +270,7 @@ def _class_path() -> str:
 
 
 def _serves(port: int, tls: TlsFiles | None) -> bool:
-    """Whether `srvr` is answered with a mode: for a moment after its start it says that it is not serving."""
+    """Whether the server answers `srvr` with a mode, which a server that has just started does not yet have."""
     try:
         with _connected(port, tls) as connection:
             connection.sendall(b"srvr")

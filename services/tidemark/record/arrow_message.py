@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 from tidemark.model import ErrorCode, TidemarkError
 
 UNCOMPRESSED_CEILING_BYTES: Final = 256 << 20
-"""Bound of the declared uncompressed size of all buffers of a batch; no setting changes it."""
+"""Largest declared uncompressed size of all buffers of a batch; no setting changes it."""
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _PREFIX: Final = struct.Struct("<Ii")
@@ -58,7 +58,7 @@ class BufferLayout(NamedTuple):
 
     node: int
     width_bits: int
-    """Of one value: BITS, ANY_SIZE, or a multiple of 8."""
+    """Width of one value in bits: BITS, ANY_SIZE, or a multiple of 8."""
     extra: int
     """Values beside those of the node: 1 for offsets."""
     is_validity: bool
@@ -416,7 +416,7 @@ def _follow(metadata: bytes, table: _Table, field: int, name: str) -> int:
 
 
 def _struct_vector(metadata: bytes, table: _Table, field: int, name: str, count: int) -> int:
-    """Position of the first of its structs."""
+    """Position of the first struct of a vector."""
     position = _follow(metadata, table, field, name)
     found = _U32.unpack_from(metadata, position)[0]
     if found != count:

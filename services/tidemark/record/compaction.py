@@ -57,7 +57,7 @@ class Decoded(NamedTuple):
 
     batch: Batch
     rows: pa.RecordBatch
-    """As they are stored, system columns included."""
+    """The rows as they are stored, system columns included."""
     keys: Any
     """binary; null for a row without a key."""
     tombstones: Any
@@ -65,7 +65,7 @@ class Decoded(NamedTuple):
     offsets: Any
     """int64."""
     typed: StoredRows | None
-    """Of a typed batch."""
+    """The typed rows; None for a batch of bytes."""
 
 
 def decode(batch: Batch, layouts: Layouts) -> Decoded:

@@ -25,9 +25,9 @@ CRC_START: Final = 24
 """First byte that `crc` covers: it covers [24, batch_length)."""
 ALIGNMENT_BYTES: Final = 8
 MAGIC: Final = 1
-"""Of a batch of bytes: key, value, timestamp, headers."""
+"""Magic of a batch of bytes: key, value, timestamp, headers."""
 TYPED_MAGIC: Final = 2
-"""Of a batch of a typed topic: the columns of a version of the topic's schema."""
+"""Magic of a batch of a typed topic: the columns of a version of the topic's schema."""
 MAGICS: Final = (MAGIC, TYPED_MAGIC)
 _ANY_MAGIC: Final = re.compile(b"[" + re.escape(bytes(MAGICS)) + b"]")
 
@@ -44,9 +44,9 @@ _LENGTH_AT = slice(16, 20)
 _LENGTH = struct.Struct("<I")
 _MAGIC_AT: Final = 24
 TABLE_HEAD_BYTES: Final = 16
-"""Of the table of columns: flags, number of nodes, node of the event time, 0, smallest timestamp."""
+"""Size of the head of the table of columns: flags, number of nodes, node of the event time, 0, smallest timestamp."""
 TABLE_ENTRY_BYTES: Final = 8
-"""Of each node in the table of columns: its end in the body, and its CRC."""
+"""Size of an entry for a node in the table of columns: the node's end in the body, and its CRC."""
 _HORIZON_BYTES = 6
 DELETE_HORIZON_MAX_S: Final = (1 << (8 * _HORIZON_BYTES)) - 1
 
@@ -64,13 +64,13 @@ class Attributes(IntFlag):
 
     NONE = 0
     CONTROL = 1 << 0
-    """Markers of the protocol, never shown to a consumer."""
+    """The batch has markers of the protocol, which no consumer gets."""
     COMPACTED = 1 << 1
-    """Written by the cleaner: rows carry their own `offset_delta`."""
+    """The cleaner wrote the batch: rows carry their own `offset_delta`."""
     APPEND_TIME = 1 << 2
     """Every record's timestamp is `max_timestamp_us`, the leader's clock at append."""
     PENDING = 1 << 3
-    """Of a transaction: committed or aborted by the next marker of the producer (rule X1)."""
+    """The batch is part of a transaction: the next marker of the producer commits or aborts the batch (rule X1)."""
     DELETE_HORIZON = 1 << 4
     """`delete_horizon_s` is set: from then on the tombstones in the batch may be deleted."""
 

@@ -16,7 +16,7 @@ from tidemark.record.arrow_message import Numbers
 from tidemark.record.shapes import LAYOUT, TEMPLATES
 
 FEW: Final = 32
-"""Rows at most; Arrow is faster for more."""
+"""Largest number of rows; for more rows Arrow is faster."""
 
 _ALIGNMENT_BYTES: Final = 8
 _PADDING: Final = tuple(bytes(-size % _ALIGNMENT_BYTES) for size in range(_ALIGNMENT_BYTES))

@@ -18,10 +18,10 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
 ]
 
 SCHEMA: Final = pa.schema(_FIELDS)
-"""Of magic 1: key and value may be null (a null value is a tombstone), headers too."""
+"""Schema of magic 1: key and value may be null (a null value is a tombstone), headers too."""
 
 COMPACTED_SCHEMA: Final = SCHEMA.append(pa.field("offset_delta", pa.uint32(), nullable=False))
-"""Of a compacted batch: a row's offset is base_offset + offset_delta."""
+"""Schema of a compacted batch: a row's offset is base_offset + offset_delta."""
 
 OFFSET_SCHEMA: Final = SCHEMA.append(pa.field("offset", pa.int64(), nullable=False))
 """The rows that readers get, each with its offset."""

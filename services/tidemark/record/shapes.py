@@ -27,7 +27,7 @@ WRITE_OPTIONS: Final = {
     1: pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False),
     2: pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False),
 }
-"""By codec; 0, none, is `RecordBatch.serialize`."""
+"""Options of the writer, by codec; codec 0, none, uses `RecordBatch.serialize`."""
 
 
 def layout_of(schema: pa.Schema, *, bare_validity: bool = False) -> MessageLayout:
@@ -69,7 +69,7 @@ def _add(field: pa.Field[Any], name: str, parent: int, nodes: list[NodeLayout], 
 
 
 def know_shapes(schema: pa.Schema, layout: MessageLayout) -> dict[int, Template]:
-    """Serialize one message for each codec, so that `check_message` recognises the shape; the templates by codec."""
+    """Serialize a message for each codec, so that `check_message` knows its shape; returns templates by codec."""
     columns: list[Any] = [pa.nulls(1, field.type) for field in schema]
     rows = pa.RecordBatch.from_arrays(columns, schema=schema)
     templates = {0: know_shape(rows.serialize().to_pybytes(), codec=0, layout=layout)}
@@ -84,5 +84,5 @@ def know_shapes(schema: pa.Schema, layout: MessageLayout) -> dict[int, Template]
 LAYOUT: Final = layout_of(SCHEMA)
 COMPACTED_LAYOUT: Final = layout_of(COMPACTED_SCHEMA)
 TEMPLATES: Final = know_shapes(SCHEMA, LAYOUT)
-"""Of messages in SCHEMA, by codec."""
+"""Templates of messages in SCHEMA, by codec."""
 know_shapes(COMPACTED_SCHEMA, COMPACTED_LAYOUT)

@@ -47,6 +47,6 @@ class AbortedBatches:
 def has_records(envelope: Envelope, aborted: AbortedBatches) -> bool:
     """Whether an application may see a batch: neither control batches nor aborted ones, in either isolation level.
 
-    A reader goes on at the end of the last *fetched* batch, because dropped batches have offsets, too.
+    A reader continues at the end of the last *fetched* batch, because dropped batches have offsets, too.
     """
     return not envelope.is_control and envelope not in aborted

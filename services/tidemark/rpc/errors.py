@@ -32,7 +32,7 @@ _PLUGIN: Final = re.compile(r"Getting metadata from plugin failed with error: (?
 _LONG_HEADER: Final = "metadata size exceeds"
 _CLOSED: Final = "Socket closed"
 _MAYBE_TLS: Final = "if the port speaks TLS, give a certificate that it accepts (docs/security.md)"
-"""All that a client learns when a server ends the handshake."""
+"""The hint for a closed connection, which is all that a client learns when a server ends the handshake."""
 
 _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
@@ -120,17 +120,17 @@ def status_of(code: ErrorCode) -> grpc.StatusCode:
 
 
 def to_proto(error: TidemarkError) -> record_pb2.Error:
-    """An error inside a response or a stream."""
+    """Encode an error inside a response or a stream."""
     return record_pb2.Error(code=str(error.code), message=error.message, metadata=dict(error.metadata))
 
 
 def from_proto(error: record_pb2.Error) -> TidemarkError:
-    """The error inside a response or a stream; a code of a later version becomes INTERNAL and keeps its name."""
+    """Decode the error inside a response or a stream; a code of a later version becomes INTERNAL and keeps its name."""
     return _refusal(error.code, error.message, dict(error.metadata))
 
 
 def _shortened(text: str, room_bytes: int) -> str:
-    """The part of a text that fits into so many bytes of a header: percent-encoded, and in base64 once more."""
+    """The part of a text that fits into `room_bytes` of a header: percent-encoded, and then in base64."""
     spent = 0.0
     for index, character in enumerate(text):
         octets = len(character.encode("utf-8", "replace"))

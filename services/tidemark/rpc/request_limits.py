@@ -14,7 +14,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 NAMED_MAX: Final = 20_000
 REQUEST_BYTES_MAX: Final = 8 << 20
-"""Of a unary request from a client. Batches come in streams, up to gRPC's limit of a message."""
+"""Largest unary request from a client. Batches come in streams, up to gRPC's limit of a message."""
 
 
 def check_named(named: Sized, what: str) -> None:

@@ -46,7 +46,7 @@ of later versions may ping more often, but not below 5 s while older servers exi
 HANDSHAKE_MS = 10_000
 """Time limit of a new connection for its handshake: TLS, and HTTP/2's first frame. gRPC's default is two minutes."""
 _OF_SERVICES: Final = (Listener.ONLY, Listener.INTERNAL, Listener.PLAIN)
-"""Listeners with the cluster's own calls."""
+"""Listeners that serve the calls between services of the cluster."""
 _OPTIONS: tuple[tuple[str, int], ...] = (
     *LIMITS,
     *WINDOW,
@@ -269,7 +269,7 @@ class _Services(grpc.GenericRpcHandler):
         self._generic.extend(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Does nothing: the generic handlers are the same."""
+        """Do nothing: the generic handlers are the same."""
 
     def service(self, call: grpc.HandlerCallDetails) -> Any:
         if not self._open:
@@ -286,7 +286,7 @@ async def _refuse_at_the_start(requests: object, context: Any) -> None:
 
 
 _STARTING: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse_at_the_start)
-"""Reads no request, and so serves calls of every kind."""
+"""Handler of calls before the start is complete: reads no request, and so serves calls of every kind."""
 
 
 class _Refusals(grpc.aio.ServerInterceptor):
@@ -339,7 +339,7 @@ class _Refusals(grpc.aio.ServerInterceptor):
 
 
 def _refusing_stream(handler: Any, call: Call) -> Any:
-    """A call with a stream of requests or answers; streams set their own deadlines."""
+    """The handler of a call with a stream of requests or answers; streams set their own deadlines."""
     inner, of_one = handler.stream_stream or handler.unary_stream, not handler.request_streaming
 
     async def generated(_: object, context: Any) -> AsyncIterator[Any]:

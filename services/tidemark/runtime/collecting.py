@@ -30,7 +30,7 @@ class BoundedCollections:
         self._thaw_at = self._thaw_objects_min = thaw_objects_min
         self._thawed = False
         self._frozen = 0
-        """At most so many objects are frozen."""
+        """Upper bound of the number of frozen objects."""
 
     def start(self) -> None:
         """Freeze everything that has been imported."""

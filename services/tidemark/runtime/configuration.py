@@ -364,7 +364,7 @@ def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) 
 
 
 _OF_CLIENTS: Final = ("TIDEMARK_TOKEN_FILE", "TIDEMARK_PROFILE")
-"""Variables that resemble a setting, and are none."""
+"""Variables of clients, which resemble a setting but are none."""
 _SERVICE_LINK: Final = re.compile(r"TIDEMARK_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
 """Variables that Kubernetes sets for a Service named tidemark-..."""
 

@@ -12,7 +12,7 @@ _LOG_FILES_MAX: Final = 4096
 _OTHERS_MIN: Final = 64
 _CONNECTIONS_MIN: Final = 16
 _CONNECTIONS_MAX: Final = 10_000
-"""By default; an idle connection takes some 15 kB of memory."""
+"""Largest number of connections by default; an idle connection takes some 15 kB of memory."""
 
 
 def raise_open_files() -> int:

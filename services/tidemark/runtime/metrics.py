@@ -112,7 +112,7 @@ class Metrics:
             return text
 
     def _some(self, names: Collection[str]) -> bytes:
-        """Only the named samples; sources are not called for samples of the registry."""
+        """The named samples; sources are not called for samples of the registry."""
         text = generate_latest(self.registry.restricted_registry(names))
         sources = self._texts(names) if any(name.encode() not in text for name in names) else ()
         return text + "".join([metrics_text.only(names, one) for one in sources]).encode()
@@ -125,17 +125,17 @@ class Metrics:
                 _log.exception("metrics not told", extra={"source": type(source).__name__})
 
     def counter(self, name: str, doc: str, labels: Sequence[str] = ()) -> Counter:
-        """`tidemark_<name>`; the library adds `_total`."""
+        """Make the counter `tidemark_<name>`; the library adds `_total`."""
         return Counter(_PREFIX + name, doc, labels, registry=self.registry)
 
     def gauge(self, name: str, doc: str, labels: Sequence[str] = ()) -> Gauge:
-        """`tidemark_<name>`."""
+        """Make the gauge `tidemark_<name>`."""
         return Gauge(_PREFIX + name, doc, labels, registry=self.registry)
 
     def histogram(
         self, name: str, doc: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = LATENCY_BUCKETS_S
     ) -> Histogram:
-        """`tidemark_<name>`, in seconds unless the name says otherwise."""
+        """Make the histogram `tidemark_<name>`, in seconds unless the name says otherwise."""
         return Histogram(_PREFIX + name, doc, labels, registry=self.registry, buckets=tuple(buckets))
 
 
@@ -146,7 +146,7 @@ _BUILD: Final = METRICS.gauge("build_info", "Always 1", ("version", "service"))
 
 
 def tell_what_runs(service: str) -> None:
-    """`tidemark_build_info`; `service`: "broker", "controller", "admin" or "console"."""
+    """Set `tidemark_build_info`; `service`: "broker", "controller", "admin" or "console"."""
     try:
         ours = version("tidemark")
     except PackageNotFoundError:  # run from a source tree
@@ -235,7 +235,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that a scraper broke off is not logged."""
+        """Log nothing for a connection that a scraper broke off."""
         _log.debug("a scrape broke", exc_info=True)
 
 
@@ -248,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def setup(self) -> None:
-        """Within the time of an idle connection also a handshake."""
+        """Bound the time of the handshake by that of an idle connection."""
         self._accepted = self.request
         if self.server.secure is not None:
             self.request.settimeout(_IDLE_S)
@@ -256,7 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
 
     def finish(self) -> None:
-        """End the TLS connection, too."""
+        """End the connection, with TLS too."""
         super().finish()
         if self.server.secure is not None:
             self.request.close()
@@ -281,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Scrapes are not logged."""
+        """Log nothing for a scrape."""
 
 
 class MetricsServer:

@@ -197,7 +197,7 @@ class StallMeter:
         self._watch.join()
 
     def about_to_wait(self, timeout_s: float | None) -> float | None:
-        """How long the loop shall wait: not at all if the timer is overdue."""
+        """The time for which the loop may wait: 0 if the timer is overdue."""
         if timeout_s is not None and timeout_s <= 0 and self._timer is not None:
             return timeout_s
         now_s = self._loop.time()
@@ -209,7 +209,7 @@ class StallMeter:
         return timeout_s
 
     def woke(self) -> None:
-        """The loop has waited: the timers that were due in this time were not late."""
+        """Note the end of a wait: the timers that were due in this time were not late."""
         until_s, self._waits_until_s = self._waits_until_s, None
         now_s = self._loop.time()
         if until_s is None or now_s < self.due_s:
@@ -265,7 +265,7 @@ class StallMeter:
         self.collections.add(now_s - self._collecting_since_s, now_s)
 
     def _look(self) -> None:
-        """On a thread of its own: sample the loop's stack while the timer is overdue."""
+        """Sample the loop's stack while the timer is overdue, on a thread of its own."""
         while not self._running.acquire(timeout=_LOOK_S):
             self.note_where()
 

@@ -22,9 +22,9 @@ from tidemark.model import ErrorCode, TidemarkError
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 DELETED_SUFFIX: Final = ".deleted"
-"""Of a file that was removed from a log, and is deleted after a delay or when the log is opened again."""
+"""Suffix of a file that was removed from a log, and is deleted after a delay or when the log is opened again."""
 PARTITION_FILE: Final = "partition.json"
-"""In each replica's directory: topic id, incarnation and generation."""
+"""File in each replica's directory with its topic id, incarnation and generation."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _TOO_MANY_FILES: Final = (errno.EMFILE, errno.ENFILE)
@@ -177,7 +177,7 @@ def drop_from_page_cache(descriptor: int, start: int, size: int) -> None:
 
 
 def checksum(content: bytes) -> int:
-    """CRC-32C."""
+    """The CRC-32C of the data."""
     value: int = google_crc32c.value(content)
     return value
 

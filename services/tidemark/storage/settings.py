@@ -24,7 +24,7 @@ class StorageSettings:
 def storage_settings(
     configs: Mapping[str, str], *, producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
 ) -> StorageSettings:
-    """From a topic's configuration, validated when it was written; keys of other components are ignored."""
+    """The settings of storage in the configuration of a topic; keys of other components are ignored."""
     defaults = StorageSettings()
     return StorageSettings(
         segment_bytes=int(configs.get("segment.bytes", defaults.segment_bytes)),

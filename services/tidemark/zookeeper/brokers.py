@@ -155,7 +155,7 @@ def _operations(
 
 
 async def live(session: Session, watch: Callable[[Any], None] | None) -> Mapping[BrokerId, BrokerRegistration]:
-    """/brokers/ids; the watch also fires when a broker restarts, because that deletes a child and creates one."""
+    """The registrations in /brokers/ids; the watch also fires when a broker registers again."""
     ids = _ids(await session.children(paths.BROKERS, watch))
     nodes = await session.read_many([paths.broker(broker_id) for broker_id in ids])
     found = {}
@@ -170,7 +170,7 @@ async def live(session: Session, watch: Callable[[Any], None] | None) -> Mapping
 
 
 async def epochs(session: Session) -> Mapping[BrokerId, BrokerEpochRecord]:
-    """/brokers/epochs."""
+    """The records in /brokers/epochs."""
     ids = _ids(await session.children(paths.BROKER_EPOCHS))
     nodes = await session.read_many([paths.broker_epoch(broker_id) for broker_id in ids])
     return {broker_id: _epoch(broker_id, node) for broker_id, node in zip(ids, nodes, strict=True) if node is not None}

@@ -189,7 +189,7 @@ class _Visitor(NodeAccess):
         self.subject = await subject_of(ask)
 
     async def check(self, ask: Ask, chroot: str) -> None:
-        """Nothing: this session creates no znodes."""
+        """Do nothing: this session creates no znodes."""
 
 
 @asynccontextmanager

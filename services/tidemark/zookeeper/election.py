@@ -64,7 +64,7 @@ async def _ours(session: Session, controller_id: BrokerId, held: tuple[bytes, An
 
 
 async def current(session: Session, watch: Callable[[Any], None] | None) -> ControllerInfo | None:
-    """/controller; the watch also fires on its creation."""
+    """The content of /controller; the watch also fires on its creation."""
     if watch is not None and not await session.exists(paths.CONTROLLER, watch):
         return None
     found = await session.get(paths.CONTROLLER)

@@ -107,8 +107,10 @@ async def _highest_named(session: Session, broker_id: BrokerId) -> BrokerEpoch:
 
 
 def _unclean_at(path: str, node: NodeRead) -> BrokerEpoch:
-    """Above the znode's version while that is being raised; a znode that does not parse is reported by the
-    registration."""
+    """The stored `unclean_at`, which is above the znode's version while the version is being raised.
+
+    The registration reports a znode that does not parse.
+    """
     try:
         return codecs.decode_broker_epoch(path, node[0], node[1].version).unclean_at
     except TidemarkError:

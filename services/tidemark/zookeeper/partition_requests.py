@@ -32,17 +32,17 @@ _TRIES_MAX: Final = 20
 
 
 async def request_added(session: Session, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
-    """All or none; idempotent."""
+    """Create znodes that request these partitions, all or none; idempotent."""
     await _request(session, ADD, {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()})
 
 
 async def request_removed(session: Session, removed: Mapping[TopicPartition, bool]) -> None:
-    """All or none; idempotent."""
+    """Create znodes that request the removal of these partitions, all or none; idempotent."""
     await _request(session, REMOVE, {one: codecs.encode_removed_partition(force) for one, force in removed.items()})
 
 
 async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, bytes]) -> None:
-    """Raises UNKNOWN_TOPIC, or INVALID_REQUEST while another request exists."""
+    """Create the znodes of a request; raises UNKNOWN_TOPIC, or INVALID_REQUEST while another request exists."""
     topics = sorted({one.topic for one in nodes})
     for _ in range(_TRIES_MAX):
         parents = await session.read_many([f"{_ROOTS[kind]}/{topic}" for topic in topics])

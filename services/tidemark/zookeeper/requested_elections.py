@@ -31,7 +31,7 @@ from tidemark.zookeeper.topics import not_active, term_check
 _log = logging.getLogger(__name__)
 
 REPORTS_KEPT: Final = 10
-"""Loss reports kept for one partition."""
+"""Largest number of loss reports that are kept for one partition."""
 
 
 async def request(session: Session, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str) -> bool:
@@ -107,7 +107,7 @@ async def reports(
 
 
 def _reports(path: str, node: NodeRead | None) -> tuple[UncleanElection, ...]:
-    """A report that does not parse is logged and dropped: it must not block the election of a leader."""
+    """The kept reports. A report that does not parse is logged and dropped: it must not block an election."""
     if node is None:
         return ()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claim of a restart: of two brokers that ask at the same moment, one gets a yes (docs/formats.md)."""
+"""The claim of a restart: of two brokers that ask at the same moment, only one may restart (docs/formats.md)."""
 
 from __future__ import annotations
 

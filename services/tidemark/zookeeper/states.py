@@ -30,14 +30,14 @@ class Complaints:
         self._told: dict[TopicPartition, str] = {}
 
     def tell(self, partition: TopicPartition, why: str) -> None:
-        """The state is unreadable."""
+        """Log that the state is unreadable, unless the same reason was logged before."""
         if self._told.get(partition) != why:
             self._told[partition] = why
             extra = {"partition": str(partition), "path": paths.state(partition), "why": why}
             _log.error("the state of a partition is unreadable; its records are untouched", extra=extra)
 
     def readable(self, partition: TopicPartition) -> None:
-        """The state is readable."""
+        """Note that the state is readable."""
         self._told.pop(partition, None)
 
 

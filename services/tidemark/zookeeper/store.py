@@ -166,11 +166,11 @@ class SessionMetadataStore:
         )
 
     async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:
-        """/brokers/ids."""
+        """The registrations in /brokers/ids."""
         return await brokers.live(self._session, self._watch(StoreEvent.BROKERS, watch))
 
     async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
-        """/brokers/epochs."""
+        """The records in /brokers/epochs."""
         return await brokers.epochs(self._session)
 
     async def restore_broker_epoch(
@@ -271,7 +271,7 @@ class SessionMetadataStore:
         return await damaged_states.rebuild(self._session, term, rebuilds)
 
     async def write_isrs(self, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
-        """Conditional multis of a leader (rule R9)."""
+        """Write ISRs as a leader, in conditional multis (rule R9)."""
         return await states.write_of_leader(self._session, writes)
 
     async def read_isrs(
@@ -313,7 +313,7 @@ class SessionMetadataStore:
         await move_nodes.cancel(self._session, partitions)
 
     async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
-        """/admin/reassign_partitions."""
+        """The requests in /admin/reassign_partitions."""
         return await move_nodes.read(self._session, self._watch(StoreEvent.MOVES, watch))
 
     async def finish_moves(
@@ -356,7 +356,7 @@ class SessionMetadataStore:
         await partition_nodes.delete(self._session, term, topic, partitions)
 
     async def refusals(self) -> Sequence[Refusal]:
-        """The latest 100, the oldest first."""
+        """The latest 100 refusals, the oldest first."""
         return await refusals.read(self._session)
 
     # controller
@@ -368,7 +368,7 @@ class SessionMetadataStore:
         return await election.elect(self._session, controller_id, address, election_wait_ms)
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
-        """/controller."""
+        """The content of /controller; None without a node."""
         return await election.current(self._session, self._watch(StoreEvent.CONTROLLER, watch))
 
     async def resign(self, term: ControllerTerm) -> None:

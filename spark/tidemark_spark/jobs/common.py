@@ -181,6 +181,6 @@ def run_job(name: str, parser: argparse.ArgumentParser, run: Run, arguments: Seq
 
 
 def say(text: str) -> None:
-    """Print a line of the report."""
+    """Print a line of the report on stdout."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -78,7 +78,7 @@ class GroupProgress:
                 self._sending = self._loop.start(self._send())
 
     def settle(self) -> None:
-        """Wait for the commit of the last position, once for each position and not for long.
+        """Wait for the commit of the last position, once for each position and for a short time.
 
         For a query without new records: Spark ends the process of a query that has ended without a notice.
         """
@@ -118,7 +118,7 @@ class GroupProgress:
         return self._commits
 
     async def _send(self) -> None:
-        """Commit until nothing newer waits."""
+        """Commit until no newer position waits."""
         pauses = Backoff(_FIRST_PAUSE_S, _PAUSE_S)
         sent: StreamOffset | None = None
         while True:

@@ -91,7 +91,7 @@ def end_micro_batch(options: WriteOptions, memberships: Iterable[Membership | No
 
 
 def give_up(options: WriteOptions, transaction: WriteTransaction | None) -> None:
-    """Abort the transaction of a failed write, if it is known; the log says how it ends otherwise."""
+    """Abort the transaction of a failed write if the transaction is known; otherwise the log says how it ends."""
     if transaction is None:
         return
     from tidemark_spark.transactions.coordinator import abort
@@ -153,5 +153,5 @@ def _at_least_once(options: WriteOptions, why: str) -> None:
 
 @functools.cache
 def _warn(why: str) -> None:
-    """Once for each process and cause: Spark asks again in each micro-batch."""
+    """Log a warning once for each process and cause: Spark asks again in each micro-batch."""
     _log.warning("the write is at least once, not exactly once: %s", why)

@@ -2,8 +2,8 @@
 """DeleteRecords: deletes the records at the front of a partition (rule L1).
 
 The leader moves its log start offset, never past the high watermark. The leader answers when every follower that
-fetches from it or is in sync has moved its own log start. The answer names the followers that have not in time. Log
-start offsets are checkpointed like high watermarks. If every in-sync replica that the answer does not name is killed
+fetches from it or is in sync has moved its own log start. The answer names the followers that are late. Log start
+ offsets are checkpointed like high watermarks. If every in-sync replica that the answer does not name is killed
 before its checkpoint, or its disk fails, records may come back.
 """
 
@@ -23,7 +23,7 @@ from tidemark.rpc.request_limits import check_wait
 from tidemark.v1 import delete_records_pb2 as pb
 
 HIGH_WATERMARK: Final = -1
-"""As `before_offset`: delete all committed records."""
+"""Value of `before_offset` that deletes all committed records."""
 _TIMEOUT_MS: Final = 10_000
 _TIMEOUT_MS_MAX: Final = 60_000
 
@@ -56,7 +56,7 @@ class DeleteRecords:
             event.set()
 
     async def delete(self, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
-        """Delete, and wait for the followers.
+        """Delete the records below an offset, and wait for the followers.
 
         Raises:
             TidemarkError: NOT_LEADER, UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH. OFFSET_OUT_OF_RANGE beyond the high
@@ -118,7 +118,10 @@ class DeleteRecords:
         return Offset(request.before_offset), stated.leader_epoch
 
     def _start(self, partition: TopicPartition, epoch: LeaderEpoch, target: Offset) -> _Start:
-        """Raises NOT_LEADER when the leadership has ended: the next leader may not know of the deletion."""
+        """The log start offsets of the replicas.
+
+        Raises NOT_LEADER after the leadership: the next leader may not know of the deletion.
+        """
         found = self._queries.log_starts(partition, epoch)
         view = self._queries.replica(partition)
         if found is None or view is None:

@@ -52,8 +52,10 @@ _FOLLOWER_CHECK_S: Final = 1.0
 fetch when contact is lost (rule K1)."""
 FETCH_QUOTAS: Final = (QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
 HOLD_S: Final = 1.0
-"""A single call of a caller over a quota is held up so long, a fetch also for its own wait. The call may have a short
-deadline."""
+"""Longest time for which a single call of a caller over a quota is delayed; a fetch is delayed for its own wait, too.
+
+The call may have a short deadline.
+"""
 _RESPONSE_BYTES_MAX: Final = 7 << 20
 """A response may exceed this by one batch of the largest size; even then gRPC accepts the message."""
 
@@ -142,7 +144,7 @@ class FetchService:
         self._lease = lease
 
     async def fetch_once(self, request: pb.FetchRequest, access: Access | None, quotas: CallerQuotas) -> Results:
-        """A single fetch: as `fetch_next`, but a caller over a quota is held up for a moment first."""
+        """A single fetch, as `fetch_next`; a call of a caller over a quota is first delayed for up to HOLD_S."""
         check_wait(request.max_wait_ms, "max_wait_ms")
         await quotas.hold(*FETCH_QUOTAS, at_most_s=max(HOLD_S, min(request.max_wait_ms, _WAIT_MS_MAX) / 1000))
         return await self.fetch_next(request, access, quotas)

@@ -44,7 +44,7 @@ class FetchStreams:
             answered = True
 
     async def _next(self, context: Any, quotas: CallerQuotas) -> Any:
-        """The next request. After an answer with a wait, the stream is not read meanwhile (rule Q2)."""
+        """The next request. After an answer with a wait, the stream is not read until the wait is over (rule Q2)."""
         task = asyncio.current_task()
         assert task is not None, "a call is served by a task"
         self._idle.add(task)

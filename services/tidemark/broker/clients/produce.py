@@ -128,7 +128,7 @@ class ProduceService:
             stream.end_of_requests()
 
     async def _next(self, stream: _Stream, context: Any) -> Any:
-        """The next request. A stream whose client is over a quota is not read meanwhile (rule Q2)."""
+        """The next request. A stream is not read while its client is over a quota (rule Q2)."""
         await stream.quotas.hold(*_QUOTAS)
         return await context.read()
 
@@ -189,8 +189,10 @@ class ProduceService:
             self._submit(call, events, timeout_s)
 
     def _explained(self, error: TidemarkError, part: pb.PartitionProduce) -> TidemarkError:
-        """The refusal of a batch that does not fit its topic. A broker that does not lead may not know the schema yet,
-        and says that it does not lead."""
+        """The refusal of a batch that does not fit its topic.
+
+        A broker that does not lead may not know the schema yet, and refuses with NOT_LEADER.
+        """
         if error.code is not ErrorCode.SCHEMA_MISMATCH:
             return error
         partition = TopicPartition(part.topic, part.partition)
@@ -398,7 +400,7 @@ class _Stream:
         self._in_flight_bytes += call.size_bytes
 
     def answers(self, count: int) -> None:
-        """Count an answer with so many results as unread."""
+        """Count the results of an answer as unread."""
         self._unread += 1 + count
 
     def ended(self, call: _Call, response: pb.ProduceResponse) -> None:

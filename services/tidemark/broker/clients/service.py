@@ -48,7 +48,7 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer
 
 
 class BrokerService(BrokerServiceServicer):
-    """The server's interceptor maps the errors of unary calls.
+    """The RPCs of clients; the server's interceptor maps the errors of unary calls.
 
     Args:
         quotas: the quotas of callers.

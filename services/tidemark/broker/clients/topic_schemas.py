@@ -17,7 +17,7 @@ from tidemark.v1 import topic_schemas_pb2 as pb
 
 _KEPT_TOPICS_MAX: Final = 1_000
 _KEPT_CHARACTERS_MAX: Final = 16 << 20
-"""Of the versions that were read in ZooKeeper and are kept."""
+"""Largest size, in characters, of the kept versions that were read in ZooKeeper."""
 
 
 class SchemaReads:

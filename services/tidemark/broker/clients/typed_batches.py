@@ -18,11 +18,11 @@ from tidemark.record.typed.times import check_times
 
 _ALL_TIMES: Final = TimeRange()
 READ_AHEAD: Final = 16
-"""A fetch of some columns looks at so many times the bytes that it may answer with."""
+"""A fetch of some columns looks at up to this multiple of the bytes that its answer may have."""
 _SEEN_BYTES_MAX: Final = 64 << 20
-"""Bytes of the batches that such a fetch looks at; it reads their heads, and the columns of its answer."""
+"""Limit of the bytes that a fetch of some columns looks at: the heads of batches, and the columns of its answer."""
 _HEAD_BYTES: Final = 4 << 10
-"""First read of a batch: its head, unless its schema is wide."""
+"""Size of the first read of a batch, in bytes: its head, unless its schema is wide."""
 _WHOLE_BYTES: Final = 32 << 10
 """A batch up to this size is read whole: more reads would cost more than the copy of columns that are left out."""
 

@@ -124,7 +124,7 @@ class Coordinators(Generic[_Shard]):
         return True
 
     async def _sweep_each(self, interval_ms: int) -> None:
-        """Sweep the shards again and again, and excuse the time in which this process was stopped."""
+        """Sweep the shards periodically, and extend timeouts by the time for which this process was suspended."""
         clock = self._logs.clock
         due_ms = clock.now_ms()
         while True:

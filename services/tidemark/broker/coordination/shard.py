@@ -22,7 +22,10 @@ from tidemark.model import ErrorCode, TidemarkError
 
 _RETRY_S: Final = 0.2
 _IN_FLIGHT_MAX: Final = 3
-"""Writes that wait for followers at once: while these run the next one gathers changes; more would only be smaller."""
+"""Largest number of writes that wait for followers.
+
+The next write gathers changes meanwhile; more writes would be smaller.
+"""
 _REFUSED_TRANSACTION: Final = frozenset(
     {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.DISK_FULL}
 )
@@ -86,7 +89,7 @@ class Shard(Generic[_S, _C, _N]):
     """
 
     noun: ClassVar[str] = "state"
-    """Of what the state is, in logs and errors."""
+    """Noun for the state, in logs and errors."""
 
     def __init__(
         self,
@@ -223,7 +226,7 @@ class Shard(Generic[_S, _C, _N]):
         return True
 
     def hangs_for(self, time_s: float) -> bool:
-        """Whether one write has taken longer than that."""
+        """Whether one write has taken longer than `time_s`."""
         return bool(self._in_flight) and time.monotonic() - self._in_flight[0].began_s > time_s
 
     # -- for subclasses ----------------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ class Shard(Generic[_S, _C, _N]):
         """Extend all timeouts by the time for which this process was suspended."""
 
     def sweep(self) -> None:
-        """End what timed out; called periodically."""
+        """Handle the timeouts that have passed; called periodically."""
 
     def _changed(self, changes: Sequence[_C]) -> None:
         """Changes were applied; their records are not written yet."""
@@ -308,7 +311,7 @@ class Shard(Generic[_S, _C, _N]):
         self._start_writes()
 
     def _over(self, write: _Write[_C]) -> None:
-        """All earlier writes have ended; if one failed since the last loading, so has this one."""
+        """All earlier writes have ended; if one failed since the last loading, this one has failed, too."""
         if write.done.done():
             return
         error = write.error

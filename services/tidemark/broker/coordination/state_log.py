@@ -41,7 +41,7 @@ class RecordFormat(NamedTuple, Generic[_C]):
     Attributes:
         encode: key and value of a change; the value is None for a tombstone.
         decode: the change of a record; None for a kind of record of a later version. Raises INVALID_PAYLOAD.
-        noun: of what the records are, in logs and errors: "groups".
+        noun: names the records in logs and errors: "groups".
     """
 
     encode: Callable[[_C], tuple[bytes, bytes | None]]
@@ -182,7 +182,7 @@ class StateLog(Generic[_C]):
             )
 
     def over(self) -> TidemarkError:
-        """The error after the leadership."""
+        """The error of calls after the leadership: NOT_COORDINATOR."""
         return TidemarkError(
             ErrorCode.NOT_COORDINATOR,
             f"this broker does not lead {self.partition} any more; find the coordinator again",

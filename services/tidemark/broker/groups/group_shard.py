@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class GroupShard(Shard[GroupCoordinator, Change, Situation]):
-    """See `Shard`."""
+    """A `Shard` whose state is the group coordinator of one partition."""
 
     noun = GROUP_RECORDS.noun
 
@@ -49,7 +49,7 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
         return self._events.setdefault(group_id, asyncio.Event())
 
     def excuse(self, ms: int) -> None:
-        """Extend all session timeouts: this process was suspended for so long."""
+        """Extend all session timeouts by the time of a suspension of this process."""
         if self._state is not None:
             self._state.excuse(ms)
 

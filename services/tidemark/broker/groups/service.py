@@ -46,7 +46,7 @@ Verify = Callable[[InTransaction, TopicPartition], Awaitable[None]]
 
 
 class GroupService(GroupServiceServicer):
-    """The server's interceptor maps the errors of unary calls."""
+    """The RPCs of consumer groups; the server's interceptor maps the errors of unary calls."""
 
     def __init__(self, groups: GroupCoordinators, offsets: GroupOffsets, verify: Verify) -> None:
         self._groups = groups
@@ -235,7 +235,7 @@ class GroupService(GroupServiceServicer):
         return await shard.commit_in_transaction(commit, transaction)
 
     async def _located(self, group_id: str, *, wait: bool) -> pb.GroupCoordinator:
-        """`wait`: wait until the offsets topic exists, creating it if necessary."""
+        """The coordinator of a group; with `wait`, creates a missing offsets topic and waits until the topic exists."""
         try:
             found = await self._groups.find(group_id) if wait else self._groups.located(group_id)
             address = address_for_caller(found.broker)

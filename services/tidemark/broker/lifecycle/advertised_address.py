@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class _UnreachedError(Exception):
-    """Why an attempt did not reach this process."""
+    """The reason why an attempt did not reach this process."""
 
 
 async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> None:

@@ -94,12 +94,12 @@ class Readiness:
         self._keeper: asyncio.Task[None] | None = None
 
     def on_epoch(self, epoch: BrokerEpoch) -> None:
-        """Registered in this epoch; UNREGISTERED: the session has expired."""
+        """Note the epoch of a registration; UNREGISTERED: the session has expired."""
         self._epoch = epoch
         self._changed.set()
 
     def start(self) -> None:
-        """Start checking."""
+        """Start to check whether the replicas are in sync."""
         self._keeper = asyncio.create_task(self._keep(), name="readiness")
         self._keeper.add_done_callback(self._on_end)
 
@@ -213,7 +213,7 @@ class Readiness:
 
 
 def pause_s(took_s: float) -> float:
-    """Pause after a check that took so long."""
+    """Pause after a check that took `took_s` seconds."""
     return min(max(_CHECK_S, _PAUSES * took_s), _CHECK_MAX_S)
 
 

@@ -104,8 +104,8 @@ class LogThreads:
         deliver: called on the event loop with completions, in order.
         fail: called on the event loop with an unexpected error of a thread.
         observe_append: called on the event loop with the seconds from an append's submission to its completion.
-        note_space: called on the event loop with a directory's index and False when it is full, True when it is not
-            any more.
+        note_space: called on the event loop with a directory's index and False when it is full, True when it has space
+            again.
         observe_flush: called on the event loop with the seconds that an fdatasync of a log took.
         openers: the threads that open logs; stopped with these threads.
     """

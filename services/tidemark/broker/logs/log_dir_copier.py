@@ -79,7 +79,7 @@ class DirMove:
         self._changed.set()
 
     async def wait(self, seconds: float) -> None:
-        """Wait so many seconds, or until `wake`."""
+        """Wait for `seconds`, or until `wake`."""
         self._changed.clear()
         if seconds > 0 and not self.is_ended:
             with contextlib.suppress(TimeoutError):
@@ -229,7 +229,7 @@ class DirCopier:
         return Outcome.STOPPED if move.keeps_copy else Outcome.GIVEN_UP
 
     async def _swap(self, move: DirMove, future: FutureLog) -> bool:
-        """Whether the copied log was still the open one."""
+        """Put the copy in place of the log; False if the copied log is not the open one any more."""
         replica = self._threads.replica(move.partition)
         if replica is None or replica.log is not future.source or not await self._threads.pause(replica):
             return False

@@ -44,7 +44,7 @@ class SuspectSegment(Protocol):
 
     @property
     def base_offset(self) -> int:
-        """First offset."""
+        """First offset of the segment."""
 
     @property
     def next_offset(self) -> int:
@@ -52,11 +52,11 @@ class SuspectSegment(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Size of its file."""
+        """Size of the segment's file."""
 
     @property
     def clean_point(self) -> int:
-        """Below it (exclusive) the log was compacted here."""
+        """Offset (exclusive) below which this replica's log was compacted."""
 
     @property
     def whole(self) -> DamagedRange:
@@ -92,11 +92,11 @@ class SuspectLog(Protocol):
 
     @property
     def log_end_offset(self) -> int:
-        """Exclusive."""
+        """Log end offset (exclusive)."""
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive."""
+        """High watermark (exclusive)."""
 
     @property
     def epochs(self) -> LeaderEpochs:
@@ -110,7 +110,7 @@ class SuspectLog(Protocol):
         """Whether the offset lies below the active segment."""
 
     def segments(self, offset: int) -> Sequence[SuspectSegment]:
-        """The sealed segments up to that of the offset, if all of that one is below the high watermark. Blocks."""
+        """The sealed segments up to the one with the offset, if the high watermark covers the last one. Blocks."""
 
 
 class SuspectLogs(Protocol):
@@ -187,7 +187,7 @@ class LogRepairs:
         await self._scheduler.stop()
 
     def suspect(self, partition: TopicPartition, offset: int) -> None:
-        """Check the segment that holds `offset` soon, and repair it, unless that has failed a moment ago."""
+        """Check the segment that holds `offset` soon, and repair it, unless such a repair failed a moment ago."""
         if not self._is_quiet(partition, offset):
             self._begin(partition, offset)
 
@@ -206,7 +206,7 @@ class LogRepairs:
         return running.whole
 
     def is_running(self, partition: TopicPartition) -> bool:
-        """Whether a repair of the partition goes on, or is about to begin."""
+        """Whether a repair of the partition is running or queued."""
         return any(one == partition for one, _ in self._asked)
 
     def _is_quiet(self, partition: TopicPartition, offset: int) -> bool:
@@ -365,7 +365,7 @@ class LogRepairs:
     async def _put(
         self, partition: TopicPartition, log: SuspectLog, segment: SuspectSegment, patches: Sequence[Patch]
     ) -> bool:
-        """Whether the patches are in place of the damaged ranges."""
+        """Replace the damaged ranges by the patches; False if the log refuses them or has changed meanwhile."""
         whole = [_until_end(one, log, segment) for one in patches]
         try:
             return await self._scheduler.in_thread(partial(segment.replace, whole))

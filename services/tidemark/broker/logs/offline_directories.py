@@ -37,7 +37,7 @@ class OfflineDirectories:
         self._known: set[str] = set()
 
     def start(self) -> None:
-        """Follow the failures, those so far included. Called on the event loop."""
+        """Start to watch for failures; handles earlier failures, too. Called on the event loop."""
         loop = asyncio.get_running_loop()
 
         def on_failed() -> None:
@@ -47,7 +47,7 @@ class OfflineDirectories:
         loop.call_soon(self.check)
 
     def stop(self) -> None:
-        """Follow no later failure."""
+        """Stop watching for failures."""
         self._logs.watch_failures(lambda: None)
 
     def check(self) -> None:

@@ -24,7 +24,7 @@ class RefusedChunks:
         self._asking: set[TopicPartition] = set()
 
     def observe(self, effect: Observed) -> None:
-        """Ask the leader, where the core refused a chunk whose CRC does not match."""
+        """Ask the leader to check its log, if the core refused a chunk whose CRC does not match."""
         partition, fields = effect.partition, effect.fields
         if effect.kind != "chunk_refused" or fields.get("reason") != ErrorCode.CORRUPT_BATCH.value:
             return

@@ -30,7 +30,7 @@ class ReplicaPart(NamedTuple):
 
 
 class DamagedLog(NamedTuple):
-    """The replica to repair, as its sources are judged by it; ends of ranges are exclusive.
+    """The replica to repair, with the facts that its sources are checked against; ends of ranges are exclusive.
 
     Attributes:
         holes_until: below this offset the log may have holes: compaction (rule L1), or the log start.
@@ -46,7 +46,7 @@ class DamagedLog(NamedTuple):
 
 
 class ReplicaPeers(Protocol):
-    """The other brokers, as a repair asks them."""
+    """Calls to the other brokers, for repairs."""
 
     def sources(self, partition: TopicPartition) -> Sequence[BrokerId]:
         """Live brokers with a replica of the partition, without this one: the leader, then the ISR, then the others."""

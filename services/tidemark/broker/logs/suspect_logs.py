@@ -19,7 +19,7 @@ from tidemark.storage.segments.segment import Segment
 
 _ANY_AGE_MS: Final = 1 << 62
 EVERYWHERE: Final = 1 << 62
-"""As `holes_until`: past every offset."""
+"""Value of `holes_until` past every offset."""
 
 
 class OpenSegment:
@@ -33,7 +33,7 @@ class OpenSegment:
 
     @property
     def base_offset(self) -> int:
-        """First offset."""
+        """First offset of the segment."""
         return self._segment.base_offset
 
     @property
@@ -43,12 +43,12 @@ class OpenSegment:
 
     @property
     def size_bytes(self) -> int:
-        """Size of its file."""
+        """Size of the segment's file."""
         return self._segment.size_bytes
 
     @property
     def clean_point(self) -> int:
-        """Below it (exclusive) the log was compacted here."""
+        """Offset (exclusive) below which this replica's log was compacted."""
         return self._view.clean_point
 
     @property
@@ -62,7 +62,7 @@ class OpenSegment:
         return find_damage(self._cleaning, self._segment, _unpaced)
 
     def replace(self, patches: Sequence[Patch]) -> bool:
-        """As `repair_segment`."""
+        """Put the patches in place of the damaged ranges, as `repair_segment` does."""
         return repair_segment(
             self._cleaning, self._view, self._segment, patches, holes_until=self._holes_until, pace=_unpaced
         )
@@ -98,7 +98,7 @@ class OpenSuspectLog:
         return offset < self._log.segments.active.base_offset
 
     def segments(self, offset: int) -> list[OpenSegment]:
-        """The sealed segments up to the one with that offset, if all of that one is below the high watermark."""
+        """The sealed segments up to the one with that offset, if the high watermark covers the last one."""
         view = self._log.cleaning.view(self.high_watermark, truncations=self._truncations)
         if view is None or not any(one.base_offset <= offset < one.next_offset for one in view.segments):
             return []

@@ -15,7 +15,7 @@ from tidemark.core.replication.events import Event, Tick
 from tidemark.ports import Clock, Scheduler
 
 _SLICE_S: Final = 0.004
-"""A burst of events gives the scheduler back after this time, so that streams and timers continue."""
+"""Longest time for a burst of events; then the scheduler runs other tasks, so that streams and timers continue."""
 _TICK_MS: Final = 100
 
 _log = logging.getLogger(__name__)

@@ -113,7 +113,10 @@ class DynamicConfig:
         return True
 
     async def _read(self, resource: ConfigResource, before: Mapping[str, str]) -> Mapping[str, str]:
-        """The stored settings; `before` while the node does not parse. A corrected node fires the watch."""
+        """The stored settings; `before`, the earlier ones, while the node does not parse.
+
+        A corrected node fires the watch.
+        """
         try:
             return (await self._store.configs([resource], watch=True))[resource].configs
         except TidemarkError as error:

@@ -15,7 +15,7 @@ from tidemark.model import BrokerId, LeaderEpoch, ReplicaIdentity, TopicPartitio
 CHANGES_MAX: Final = 10
 """Changes of one partition."""
 PARTITIONS_MAX: Final = 20_000
-"""Partitions with changes; the one whose last change is the oldest goes first."""
+"""Limit of the partitions with changes; the one whose last change is the oldest is removed first."""
 
 _shared_reasons: Final = lru_cache(1_024)(parsed)
 """When a broker is lost, thousands of partitions have the same change, and share its parts."""

@@ -53,7 +53,10 @@ class TopicSchemas:
         return self._parsed
 
     def extended(self, topic_id: str, texts: Mapping[int, str]) -> TopicSchemas:
-        """With these versions, too; a version that is sent again is the same one. Another topic id begins with none."""
+        """The schema with these versions added; versions are never replaced.
+
+        Another topic id starts without versions.
+        """
         if topic_id != self.topic_id:
             return TopicSchemas(topic_id, texts)
         return TopicSchemas(topic_id, {**self.texts, **texts}, self._before if self._parsed is None else self._parsed)
@@ -122,7 +125,7 @@ class TopicTable:
         return [(topic, schemas.topic_id) for topic, schemas in self._schemas.items()]
 
     def forget_schemas(self, topic: str) -> None:
-        """The topic was deleted."""
+        """Remove the schemas of a deleted topic."""
         self._schemas.pop(topic, None)
         self.layouts.forget(topic)
 

@@ -31,7 +31,7 @@ class TypedLayouts:
         self._readable: dict[str, dict[int, tuple[TopicSchema, str]]] = {}
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted: a layout of a wide schema has a megabyte."""
+        """Remove the layouts of a deleted topic: a layout of a wide schema takes a megabyte."""
         self._made.pop(topic, None)
         self._readable.pop(topic, None)
 
@@ -86,4 +86,4 @@ class TypedLayouts:
 
 
 NO_LAYOUTS: Final = TypedLayouts(lambda _: {}, lambda _: False)
-"""Of a broker without typed topics."""
+"""The layouts of a broker without typed topics."""

@@ -49,7 +49,7 @@ class IsrStore:
         self._writing = False
         self._reads: list[ReadIsr] = []
         self._changed: dict[TopicPartition, None] = {}
-        """Ordered, so that a seed replays."""
+        """Ordered, so that a simulation is the same for each run of its seed."""
         self._resigned: dict[TopicPartition, ResignLeadership] = {}
         self._failed: dict[TopicPartition, ReportLogFailed] = {}
         self._hinting = False
@@ -92,7 +92,7 @@ class IsrStore:
             self._spawn(self._send_hints())
 
     async def _write_all(self) -> None:
-        """Write together what gathered meanwhile: thousands when a broker comes back."""
+        """Write the changes that gathered meanwhile together: thousands when a broker comes back."""
         while self._writes:
             effects, self._writes = self._writes[:_WRITES_AT_ONCE], self._writes[_WRITES_AT_ONCE:]
             await self._write(effects)

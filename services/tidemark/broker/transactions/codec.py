@@ -13,12 +13,12 @@ from tidemark.v1 import transaction_service_pb2 as pb
 
 
 def identity_to_proto(producer: ProducerIdentity) -> pb.ProducerIdentity:
-    """A producer id and epoch."""
+    """Encode a producer id and epoch."""
     return pb.ProducerIdentity(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch)
 
 
 def identity_from_proto(message: pb.ProducerIdentity) -> ProducerIdentity:
-    """A producer id and epoch."""
+    """Decode a producer id and epoch."""
     return ProducerIdentity(message.producer_id, message.producer_epoch)
 
 
@@ -35,7 +35,7 @@ def phases_from_proto(names: Iterable[str]) -> frozenset[Phase]:
 def partition_to_proto(
     partition: TransactionPartition, producer: ProducerIdentity | None = None
 ) -> pb.TransactionPartition:
-    """A partition of a transaction, with the producer that writes to the partition."""
+    """Encode a partition of a transaction, with the producer that writes to the partition."""
     return pb.TransactionPartition(
         topic=partition.topic,
         topic_id=partition.topic_id,
@@ -45,7 +45,7 @@ def partition_to_proto(
 
 
 def partition_from_proto(message: pb.TransactionPartition) -> TransactionPartition:
-    """A partition of a transaction; raises INVALID_REQUEST."""
+    """Decode a partition of a transaction; raises INVALID_REQUEST."""
     if not message.topic or not message.topic_id or message.partition < 0:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
@@ -56,7 +56,7 @@ def partition_from_proto(message: pb.TransactionPartition) -> TransactionPartiti
 
 
 def addition_from_proto(message: pb.TransactionAddition) -> Addition:
-    """Partitions that a transaction begins to write to; raises INVALID_REQUEST."""
+    """Decode the partitions that a transaction begins to write to; raises INVALID_REQUEST."""
     return Addition(
         message.transactional_id,
         identity_from_proto(message.producer),
@@ -65,7 +65,7 @@ def addition_from_proto(message: pb.TransactionAddition) -> Addition:
 
 
 def summary_to_proto(transactional_id: str, metadata: TransactionMetadata) -> pb.TransactionSummary:
-    """A row of a list."""
+    """Encode a transactional id as a row of ListTransactions."""
     return pb.TransactionSummary(
         transactional_id=transactional_id,
         phase=str(metadata.phase),
@@ -75,7 +75,7 @@ def summary_to_proto(transactional_id: str, metadata: TransactionMetadata) -> pb
 
 
 def description_to_proto(found: Description) -> pb.TransactionDescription:
-    """The state of an id."""
+    """Encode the state of a transactional id."""
     return pb.TransactionDescription(
         transactional_id=found.transactional_id,
         summary=summary_to_proto(found.transactional_id, found.metadata),

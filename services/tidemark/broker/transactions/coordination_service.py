@@ -16,11 +16,11 @@ from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationServicer
 
 _COMPLETION_WAIT_S = 0.2
-"""Shorter than that of clients: one call has the additions of several producers."""
+"""Time to wait for a completion, shorter than that of clients: one call has the additions of several producers."""
 
 
 class TransactionCoordinationService(TransactionCoordinationServicer):
-    """The server's interceptor maps the errors of unary calls."""
+    """RPCs between transaction coordinators and leaders; the server's interceptor maps the errors of unary calls."""
 
     def __init__(self, requests: Requests, writer: MarkerWriter) -> None:
         self._requests = requests

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationAsyncStub
 
 _BATCH: Final = 2000
-"""Markers of one call."""
+"""Largest number of markers in one call."""
 _CALLS_MAX: Final = 8
 """Calls in flight to one broker: a partition without enough replicas delays only its own call."""
 _DEADLINE_S: Final = 10.0
@@ -192,7 +192,7 @@ class MarkerSender:
         self._report(done)
 
     def _report(self, done: Collection[_Sent]) -> None:
-        """Tell the coordinators which partitions have their marker, or were deleted."""
+        """Report to the coordinators the partitions that have their marker, or were deleted."""
         groups: dict[tuple[TransactionShard, str, ProducerIdentity], list[_Sent]] = {}
         for sent in done:
             groups.setdefault(sent[:3], []).append(sent)
@@ -247,7 +247,7 @@ class MarkerSender:
         self._retries.extend(frozenset(missing).difference(deleted))
 
     async def _deleted(self, missing: Sequence[_Sent]) -> list[_Sent]:
-        """Those whose partition does not exist any more (rule X15).
+        """The markers whose partition does not exist any more (rule X15).
 
         This broker's metadata may be older than the partition, so ZooKeeper decides.
         """

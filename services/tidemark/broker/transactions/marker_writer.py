@@ -17,7 +17,7 @@ from tidemark.v1 import transaction_service_pb2 as pb
 
 _TIMEOUT_S: Final = 5.0
 _AT_ONCE: Final = 50
-"""Markers that are built before the event loop gets control back."""
+"""Number of markers that are built before the event loop gets control back."""
 
 
 class MarkerWriter:

@@ -12,7 +12,7 @@ from tidemark.v1 import transaction_service_pb2 as pb
 
 
 class PartitionProducers:
-    """Reads the state of producers."""
+    """Describes the open transactions that producers have in partitions of this broker."""
 
     def __init__(self, queries: BrokerQueries, metadata: MetadataCache, lease: Lease) -> None:
         self._queries = queries

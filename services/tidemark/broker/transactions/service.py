@@ -30,7 +30,7 @@ from tidemark.v1.transaction_service_pb2_grpc import TransactionServiceServicer
 
 
 class TransactionService(TransactionServiceServicer):
-    """The server's interceptor maps the errors of unary calls."""
+    """The RPCs of transactions; the server's interceptor maps the errors of unary calls."""
 
     def __init__(
         self, coordinators: TransactionCoordinators, requests: Requests, producers: PartitionProducers

@@ -86,7 +86,7 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
         return iter(()) if self._state is None else self._state.markers(transactional_id)
 
     def excuse(self, ms: int) -> None:
-        """Extend the timeout of all open transactions: this process was suspended for so long."""
+        """Extend the timeout of all open transactions by the time for which this process was suspended."""
         if self._state is not None:
             self._state.excuse(ms)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _DEADLINE_S: Final = 5.0
 _BATCH: Final = 2000
-"""Partitions of one call."""
+"""Largest number of partitions in one call."""
 _NOT_NOW: Final = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.SHUTTING_DOWN}
 )
@@ -46,7 +46,7 @@ class _Asked(NamedTuple):
 
 
 class Verification:
-    """A `Verifier`.
+    """A `Verifier` that calls the coordinators, one call for all partitions that wait.
 
     Args:
         own: AddPartitions of this broker.
@@ -148,7 +148,7 @@ class Verification:
 
 
 def _for_producer(error: TidemarkError) -> TidemarkError:
-    """The error of a produce request: the producer does not call the coordinator, its leader does."""
+    """The error of a produce request: its leader calls the coordinator, not the producer."""
     if error.code in _NOT_NOW:
         return TidemarkError(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,

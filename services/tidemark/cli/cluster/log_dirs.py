@@ -109,7 +109,7 @@ def move(
             "--broker",
             metavar="N",
             callback=fits_int32,
-            help="Its broker.",
+            help="Broker of the replica.",
             show_default=False,
             autocompletion=completion.brokers,
         ),

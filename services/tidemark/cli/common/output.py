@@ -81,7 +81,7 @@ def raise_all(refused: Sequence[TidemarkError]) -> None:
 
 
 def print_warning(sentence: str) -> None:
-    """Write `warning: sentence` to stderr; the command went on."""
+    """Write `warning: sentence` to stderr; the command continues."""
     sys.stderr.write(f"warning: {sentence}\n")
 
 

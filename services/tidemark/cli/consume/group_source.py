@@ -95,7 +95,7 @@ class GroupSource:
         return sum(max(0, behind) for behind in self._consumer.lag().values())
 
     def _versions(self, options: ConsumeOptions) -> dict[str, int]:
-        """The version of the rows, as that of the output."""
+        """The schema version of the rows that the output needs."""
         version = None if self._typed is None else version_to_read(options, self._typed.target.version)
         return {} if version is None else {options.topic: version}
 

@@ -17,7 +17,7 @@ from tidemark.client.outputs.shape import Shape
 CLIENT_ID: Final = "tidemark consume"
 _DEADLINE_S: Final = 30.0
 _CONNECT_S: Final = 1.0
-"""Below this time, a --timeout gets up to half a second more for the connection, up to this time."""
+"""A --timeout below this time gets up to half a second more for the connection, but no more than this time."""
 
 
 @dataclass(frozen=True, slots=True)

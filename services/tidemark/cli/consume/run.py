@@ -45,7 +45,7 @@ class Source(Protocol):
         """Committed records that were not read yet, at the last fetch of the ends."""
 
     def wrote(self, batches: Sequence[PartitionBatch]) -> None:
-        """The sink has written and flushed these."""
+        """Note that the sink has written and flushed these batches."""
 
 
 class Reading:

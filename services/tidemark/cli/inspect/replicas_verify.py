@@ -110,7 +110,7 @@ def run(
 
 
 class _Layouts:
-    """The layouts of typed topics, asked for once in each version."""
+    """The layouts of typed topics; each version is fetched once."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

@@ -64,7 +64,7 @@ Given = TypeVar("Given")
 
 
 class _Row(NamedTuple):
-    """A row of the input: its columns, and what is beside them."""
+    """A row of the input: its columns, timestamp, headers, and whether it deletes others."""
 
     columns: Mapping[str, Any]
     timestamp: Any = None
@@ -158,7 +158,7 @@ class TypedInput:
         }
 
     def _is_beside(self, name: str) -> bool:
-        """Whether a column of the input is none of the topic, and no mistake."""
+        """Whether a column of the input is a system column or the timestamp, and no column of the topic."""
         return name in SYSTEM_COLUMNS or (name == self._timestamp.name and name not in self._columns)
 
     # -- CSV -----------------------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def _csv_chunks(file: BinaryIO, delimiter: str) -> Iterator[list[tuple[int, list
 
 
 def _is_true(cell: str) -> bool:
-    """Whether a cell of `_deleted` says so; raises MisfitError."""
+    """Whether a cell of `_deleted` is true; raises MisfitError."""
     found = {"": False, "false": False, "true": True}.get(cell.lower())
     if found is None:
         raise MisfitError("true or false says whether the row deletes the rows of its key", [DELETED])

@@ -54,7 +54,7 @@ def warn_of_long_copies(
 
 
 def warn_of_long_copy(reason: str, count_bytes: int, throttle_bytes_per_s: int) -> None:
-    """Warn if so many bytes take long under the throttle (0: no limit)."""
+    """Warn if `count_bytes` take long under the throttle (0: no limit)."""
     seconds = count_bytes / throttle_bytes_per_s if throttle_bytes_per_s else 0.0
     if seconds >= LONG_S:
         print_warning(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts reassignments, as many as fit into a ZooKeeper node, the others as earlier ones end; follows and cancels."""
+"""Starts reassignments, at most as many as fit into a ZooKeeper node at a time; follows and cancels them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MoveFeed:
         self._running: set[TopicPartition] = set()
 
     def begin(self) -> int:
-        """Start as many as fit; returns the number of the others.
+        """Start as many as fit; returns the number of the remaining ones.
 
         Raises:
             TidemarkError: a refusal of the service; INVALID_REQUEST if not a single one fits.
@@ -70,7 +70,7 @@ class MoveFeed:
         return 0
 
     def follow(self, view: MoveView) -> list[EndedReassignment]:
-        """Wait until all ended, and start the others meanwhile; returns how each ended."""
+        """Wait until all ended, and start the remaining ones meanwhile; returns how each ended."""
         ended: list[EndedReassignment] = []
         while self._running or self._waiting:
             self.begin()

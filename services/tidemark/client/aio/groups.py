@@ -33,7 +33,7 @@ class GroupListing(NamedTuple):
 
 
 class GroupMember(NamedTuple):
-    """A member; `state`: STABLE, UNREVOKED (must release partitions), UNRELEASED (waits for some) or AWAY."""
+    """A member; `state`: STABLE, UNREVOKED (must release partitions), UNRELEASED (waits for other members) or AWAY."""
 
     member_id: str
     instance_id: str

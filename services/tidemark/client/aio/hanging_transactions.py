@@ -35,7 +35,7 @@ class Hanging(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command that ends it."""
+        """The command that ends the transaction."""
         if self.transactional_id:
             return f"tidemark transaction abort {shlex.quote(self.transactional_id)}"
         end_offset = self.first_offset + self.records
@@ -43,7 +43,7 @@ class Hanging(NamedTuple):
         return f"tidemark topic delete-records {topic} --partition {index} --before {end_offset}"
 
     def as_json(self) -> dict[str, object]:
-        """As JSON; null for a transaction without a coordinator."""
+        """The transaction as JSON; null for a transaction without a coordinator."""
         return {
             **self.partition._asdict(),
             **self.producer._asdict(),

@@ -136,7 +136,7 @@ class Transaction:
             raise TidemarkError(ErrorCode.INVALID_TXN_STATE, f"this transaction {state}: use `async with`")
 
     async def _abort_quietly(self, cause: BaseException) -> None:
-        """Abort because of an exception, which is what the application gets to see."""
+        """Abort because of an exception, which the application gets instead of an error of the abort."""
         limit_s = INTERRUPTED_S if isinstance(cause, INTERRUPTIONS) else None
         try:
             async with asyncio.timeout(limit_s):

@@ -20,9 +20,9 @@ from tidemark.v1 import transaction_service_pb2 as pb
 
 _CALL_S: Final = 10.0
 _PARTITIONS: Final = 10_000
-"""Partitions of one call."""
+"""Largest number of partitions in one call."""
 _IDS: Final = 500
-"""Transactional ids of one call; an answer also names the partitions of each."""
+"""Largest number of transactional ids in one call; an answer also names the partitions of each."""
 
 
 class TransactionListing(NamedTuple):
@@ -123,7 +123,7 @@ class TransactionAdmin(CoordinatorAdmin):
         """Describe ids of a list with few calls, at the coordinators that listed them; leaves expired ids out.
 
         Returns:
-            The descriptions, and errors of what is missing.
+            The descriptions, and the errors of calls that failed.
         """
         found, missing, moved = await self._described_at_each(listed)
         if moved:  # other brokers coordinate them now

@@ -330,7 +330,7 @@ class Fetcher:
         self._regroup_if_due()
 
     def _throttled(self, loop: _LeaderLoop, asked: list[_Asked], wait_s: float) -> None:
-        """Send this broker no fetch for a while; others are not concerned."""
+        """Send this broker no fetch for a while; fetches to other brokers continue."""
         if wait_s <= 0:
             return
         now_s = time.monotonic()

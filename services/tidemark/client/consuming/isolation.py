@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The isolation level of a reader, and what the answer to a fetch states for it (rule X4)."""
+"""The isolation level of a reader, and the fields of a fetch's answer that depend on it (rule X4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def level_of(isolation_level: str) -> pb.IsolationLevel.ValueType:
 
 
 def aborted_in(result: pb.PartitionFetchResult) -> AbortedBatches:
-    """The aborted transactions that overlap the batches of a fetch; none of a read_uncommitted one."""
+    """The aborted transactions that overlap the batches of a fetch; none for a read_uncommitted fetch."""
     if not result.aborted_transactions:
         return NONE_ABORTED
     return AbortedBatches(
@@ -28,5 +28,5 @@ def aborted_in(result: pb.PartitionFetchResult) -> AbortedBatches:
 
 
 def readable_end(result: pb.PartitionFetchResult, high_watermark: int) -> int:
-    """The end of what this reader may read: the last stable offset if the answer states one."""
+    """End (exclusive) of the records that the reader may read: the last stable offset if the answer states one."""
     return result.last_stable_offset if result.HasField("last_stable_offset") else high_watermark

@@ -28,7 +28,7 @@ _log = logging.getLogger("tidemark.client")
 _ATTEMPT_S: Final = 2.0
 """First timeout of an attempt."""
 _AT_ONCE: Final = 1_000
-"""Partitions of one request."""
+"""Largest number of partitions in one request."""
 
 Start = str | int | Timestamp
 """A start: "earliest", "latest", an offset, or a Timestamp (the end, if no record is at or after that time)."""

@@ -100,7 +100,7 @@ class PreferredReplicas:
         return partition in self._named
 
     def asked(self, partition: TopicPartition, now_s: float, *, wanted: bool) -> None:
-        """Note that a fetch is sent now, or that none is sent since the buffer is full (not `wanted`)."""
+        """Note the time of a fetch, or that none is sent since the buffer is full (not `wanted`)."""
         named = self._named.get(partition)
         if named is not None and (named.asked_since_s is None or not wanted):
             named.asked_since_s = now_s if wanted else None
@@ -158,13 +158,13 @@ class PreferredReplicas:
             self._doubted[partition] = self._named.pop(partition).broker_id
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget all other partitions."""
+        """Discard the choices for all other partitions."""
         for known in (self._named, self._left, self._doubted):
             for partition in [one for one in known if one not in partitions]:
                 del known[partition]
 
     def _is_there(self, partition: TopicPartition) -> bool:
-        """Whether it is live and in sync by the current metadata."""
+        """Whether the named replica is live and in sync by the current metadata."""
         broker_id = self._named[partition].broker_id
         view = self._view()
         topic = view.topics.get(partition.topic)

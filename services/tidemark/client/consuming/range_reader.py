@@ -272,7 +272,7 @@ class RangeReader:
 
     @staticmethod
     def _begun(fetch: Callable[[int, int], Fetched], offset: int, epoch: int) -> Fetched:
-        """Fetch where `epoch` may be an upper bound only: leaders without a record have epochs that no log knows."""
+        """The first fetch; `epoch` may be an upper bound, as leaders without a record have epochs that no log knows."""
         try:
             return fetch(offset, epoch)
         except LogTruncatedError as error:
@@ -351,7 +351,7 @@ class RangeReader:
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
     def _fetch(self, begin: RangeStart, fetch_bytes: int, typed: BatchRows | None, *, check: bool) -> Fetched:
-        """`check`: the broker checks and repairs the batches first; CORRUPT_BATCH is then final."""
+        """Fetch once. With `check`, the broker first checks and repairs the batches; CORRUPT_BATCH is then final."""
         where = TopicPartition(begin.topic, begin.partition)
 
         def ask() -> Fetched:
@@ -532,7 +532,7 @@ class RangeReader:
         raise none_answers(causes)
 
     def _of_any(self, addresses: Sequence[str], method: Callable[[grpc.Channel], Any], request: Any) -> Any:
-        """The first response; an address that has none for now leaves the request to the next one."""
+        """The first response; after a retriable error of one address, the next address is asked."""
         failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
         for address in addresses:
             try:

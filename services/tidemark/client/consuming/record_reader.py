@@ -81,7 +81,7 @@ class WaitingRecords:
         self._cursor: Cursor | None = None
         self._generation = 0
         self._records: list[ConsumerRecord] = []
-        """From the last to the next."""
+        """The waiting records, from the last to the next."""
 
     @property
     def cursor(self) -> Cursor | None:

@@ -249,7 +249,7 @@ class GroupReader:
         return 0.0 if self._working_since_s is None else time.monotonic() - self._working_since_s
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
-        """Return no more records of these; wait until the application has processed those already returned."""
+        """Return no more records of these partitions; wait until the application has processed the returned ones."""
         cursors = self._fetcher.cursors
         for where in partitions & cursors.keys():
             cursors[where].withheld = True
@@ -268,7 +268,7 @@ class GroupReader:
         }
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read these as well, from the committed offsets, after `on_assigned`."""
+        """Read these partitions, too, from the committed offsets, after `on_assigned`."""
         membership = self._membership
         known = await self.fetch(sorted(partitions), timeout_s=_FETCH_TIMEOUT_S, as_member=True)
         made: dict[TopicPartition, Cursor] = {}
@@ -296,7 +296,7 @@ class GroupReader:
         )
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these at once; calls `on_lost` for those of the application."""
+        """Stop reading these partitions at once; calls `on_lost` for those that the application got."""
         mine = frozenset(partitions)
         dropped = mine & self._fetcher.cursors.keys()
         lost = sorted(mine & self._announced)
@@ -331,7 +331,7 @@ class GroupReader:
         self._fetcher.wake()
 
     async def _call(self, callback: RebalanceCallback | None, partitions: Collection[TopicPartition]) -> None:
-        """Run a callback in a task of its own, which goes on if the callback itself leaves the group."""
+        """Run a callback in a task of its own, which continues if the callback itself leaves the group."""
         if callback is None or not partitions:
             return
         with _waiting(_this_task()):

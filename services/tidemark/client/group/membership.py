@@ -43,16 +43,16 @@ class Reader(Protocol):
     """The consumer, as its membership uses it."""
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
-        """Return no more records of these; wait until the application has processed those already returned."""
+        """Return no more records of these partitions; wait until the application has processed the returned ones."""
 
     def processed(self) -> Mapping[TopicPartition, GroupPosition]:
         """Return the positions up to which the application has processed records."""
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read these as well, from the committed offsets."""
+        """Read these partitions, too, from the committed offsets."""
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these at once."""
+        """Stop reading these partitions at once."""
 
     def suspend(self, *, suspended: bool) -> None:
         """Return no records while suspended."""
@@ -108,7 +108,7 @@ class Membership:
 
     @property
     def may_be_out(self) -> bool:
-        """Whether other members may have its partitions: its timers start before those of the coordinator."""
+        """Whether other members may have this member's partitions: its timers start before those of the coordinator."""
         now_s = time.monotonic()
         return now_s - self._session_since_s > self._session_s or now_s > self._confirm_by_s
 

@@ -19,7 +19,7 @@ class OffsetChange(NamedTuple):
     Attributes:
         partition: the partition.
         before: offset of the next record to read, before the reset; -1 for none.
-        offset: the same afterwards.
+        offset: offset of the next record to read, after the reset.
     """
 
     partition: TopicPartition

@@ -16,7 +16,7 @@ FIRST_S: Final = 0.02
 MAX_S: Final = 0.4
 ATTEMPT_S_MAX: Final = 30.0
 METADATA_ATTEMPT_S_MAX: Final = 8.0
-"""Shorter, because a broker that starts meanwhile is asked with the next attempt only."""
+"""Shorter than for other requests, because a broker that starts meanwhile is only asked by the next attempt."""
 _ATTEMPT_S_MIN: Final = 0.01
 
 

@@ -28,7 +28,7 @@ _MOVED: Final = frozenset(
     }
 )
 _NOT_HERE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
-"""Retriable with a newer epoch only, so not here."""
+"""Errors that are retriable with a newer epoch only; these calls are retried unchanged."""
 
 
 Find = Callable[[str, float], Awaitable[str]]

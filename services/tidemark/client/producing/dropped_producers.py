@@ -61,7 +61,7 @@ def _end_at_exit() -> None:
 
 
 def _after_fork() -> None:
-    """The parent sends its records."""
+    """Forget the senders in a forked child: the parent sends their records."""
     _open.clear()
 
 

@@ -20,7 +20,7 @@ from tidemark.client.typed.mismatches import MisfitError
 
 
 class Lane(Protocol):
-    """Any thread may call `send`."""
+    """Appends records to open batches of one topic; any thread may call `send`."""
 
     def send(self, key: Any, value: Any) -> SendHandle | None:
         """Append a record without headers, of the partition that its key names, with the current time."""
@@ -32,7 +32,7 @@ class Lane(Protocol):
 
 
 _SOME: Final = 1000
-"""Records that are appended while other threads wait for the lock."""
+"""Number of records that are appended while other threads wait for the lock."""
 
 
 class Lanes:

@@ -234,7 +234,7 @@ class PartitionQueue:
         return chain(self._in_flight, self._ready)
 
     def _pass(self, batch: PendingBatch) -> None:
-        """Remove it from the window when every batch before it is acknowledged."""
+        """Remove a batch from the window when every batch before it is acknowledged."""
         if batch in self._window:
             self._window[batch] = True
         for oldest, acknowledged in tuple(self._window.items()):
@@ -301,7 +301,7 @@ class PartitionQueue:
         self._ready.extendleft(part for part, refusal in reversed(parts) if refusal is None)
 
     def _take_sequences_back(self, refused: PendingBatch) -> None:
-        """Give the sequences of a batch that is certainly not in the log, and of those behind it, to what is sent next.
+        """Give the sequences of a batch that is certainly not in the log, and of later ones, to the next batches.
 
         None of the batches behind it is in the log, since a leader appends no batch behind a gap (rule P2). A lost
         attempt of one may still arrive: it must not fit behind the pieces, so the producer id changes then.

@@ -109,7 +109,7 @@ class Sender:
         self._linger: asyncio.TimerHandle | None = None
         self._flushing = 0
         self._acknowledged = [0, 0, 0]
-        """Records, batches, bytes."""
+        """Numbers of acknowledged records, batches and bytes."""
         self._failed_records = 0
         self._refusals = 0
         self._throttled_s = 0.0

@@ -28,7 +28,7 @@ Frame = pa.Table | pa.RecordBatch | ArrowStream
 
 
 def as_batches(table: Frame) -> list[pa.RecordBatch]:
-    """The rows of a table of any kind, as they lie; raises INVALID_PAYLOAD."""
+    """The rows of a table of any kind, as record batches in their order; raises INVALID_PAYLOAD."""
     if not isinstance(table, pa.RecordBatch | ArrowStream):
         kind = type(table).__name__
         raise TidemarkError(

@@ -29,7 +29,7 @@ TIMESTAMP: Final = "_timestamp"
 _HEADERS: Final = "_headers"
 _DELETED: Final = "_deleted"
 _HASHES_MAX: Final = 10_000
-"""Keys whose hash is remembered."""
+"""Largest number of keys whose hash is remembered."""
 
 
 class TypedFormat:

@@ -44,7 +44,7 @@ class _Call(Generic[T]):
         return await work
 
     def end(self) -> None:
-        """Cancel; no effect on a coroutine that has ended."""
+        """Cancel the coroutine, unless it has ended."""
         self.drop()
         if self._task is not None:
             self._task.cancel()

@@ -29,7 +29,7 @@ def add(producer: Producer, background: BackgroundLoop) -> None:
 
 
 def remove(producer: Producer) -> None:
-    """The application closes this producer."""
+    """Do not flush this producer at exit: the application closes it."""
     _open.pop(producer, None)
 
 
@@ -67,7 +67,7 @@ def _flush_at_exit() -> None:
 
 
 def _after_fork() -> None:
-    """The parent flushes its producers."""
+    """Forget the producers in a forked child: the parent flushes them."""
     _open.clear()
     _closing.clear()
 

@@ -114,7 +114,7 @@ class ArchiveFile:
         return f"{self.partition}/{self.path.stem}"
 
     def footer(self) -> Footer:
-        """As `read_footer`."""
+        """The footer of a file; raises as `read_footer`."""
         return read_footer(self.path)
 
 

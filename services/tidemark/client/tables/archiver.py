@@ -41,7 +41,7 @@ _SYSTEM: Final = (PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED)
 _GROUP_ROWS: Final = 1 << 17
 """Rows of a row group at most; readers skip groups by the least and largest values of each column."""
 _GROUP_BYTES: Final = 32 << 20
-"""The same in bytes of Arrow."""
+"""Largest size of a row group, in bytes of Arrow."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def archive_topic(
         topic: name of the topic.
         root: directory of the archive, on a mounted file system; a new one, or that of an earlier run.
         file_mib: approximate size of a file at most.
-        skip_lost: go on behind rows that retention deleted before they were archived.
+        skip_lost: continue behind rows that retention deleted before they were archived.
         deadline_s: seconds that a request may take, with its retries.
         run: runs `write_partition` for each task, and yields its results; None: one after the other, here.
         iceberg: "namespace.table": an Iceberg table that has the files, too; needs pyiceberg. None: no such table.
@@ -156,7 +156,7 @@ def plan(
 
 
 def check_incarnation(archived: Footer, incarnation: str, latest: int) -> None:
-    """Check that a partition goes on where its archive ends.
+    """Check that a partition continues where its archive ends.
 
     Raises:
         TidemarkError: INVALID_REQUEST: the partition was created again; OFFSET_OUT_OF_RANGE: the log ends before.
@@ -253,7 +253,7 @@ class WrittenFile:
         self.close()
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file; no more rows can be written."""
         self._writer.close()
 
 

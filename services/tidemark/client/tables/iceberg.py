@@ -32,7 +32,7 @@ OFFSETS: Final = "tidemark.offsets"
 TOPIC_ID: Final = "tidemark.topic-id"
 """Property of a table and of its snapshots."""
 _PROPERTIES: Final = {"format-version": "2", "commit.retry.num-retries": "0"}
-"""A retry of pyiceberg would add the files on top of a snapshot that may have them."""
+"""Properties of a new table. A retry of pyiceberg would add the files on top of a snapshot that may have them."""
 _ATTEMPTS: Final = 5
 
 

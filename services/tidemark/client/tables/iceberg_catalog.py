@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 _NAME: Final = "tidemark"
-"""Of the catalog in pyiceberg's configuration: .pyiceberg.yaml, or PYICEBERG_CATALOG__TIDEMARK__URI and so on."""
+"""Name of the catalog in pyiceberg's configuration: .pyiceberg.yaml, or PYICEBERG_CATALOG__TIDEMARK__URI and so on."""
 _FILES: Final = {"token-file": "token", "credential-file": "credential"}
 """Our properties that name a file, and those of pyiceberg that get its content."""
 _SECRET: Final = re.compile(r"token|credential|secret|password|authorization|auth$", re.IGNORECASE)
@@ -132,7 +132,7 @@ def _has_secret(properties: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _plain_errors(properties: Mapping[str, Any]) -> Iterator[None]:
-    """Tell an error of the catalog in one sentence, without secrets."""
+    """Report an error of the catalog in one sentence, without secrets."""
     from pyiceberg import exceptions
     from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_changes(now: Schema, wanted: Schema, version: Version) -> None:
-    """Check that Iceberg can change a table's columns so; raises INCOMPATIBLE_SCHEMA."""
+    """Check that Iceberg allows these changes of a table's columns; raises INCOMPATIBLE_SCHEMA."""
     from pyiceberg.exceptions import ResolveError
     from pyiceberg.schema import promote
     from pyiceberg.types import PrimitiveType

@@ -260,7 +260,7 @@ def read_table(
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, BROKER_NOT_AVAILABLE; INVALID_REQUEST: no schema, no such
-            column; UNKNOWN_SCHEMA_VERSION. While it is read also OFFSET_OUT_OF_RANGE, CORRUPT_BATCH,
+            column; UNKNOWN_SCHEMA_VERSION. From the reader also OFFSET_OUT_OF_RANGE, CORRUPT_BATCH,
             INCOMPATIBLE_SCHEMA, REQUEST_TIMED_OUT.
         TypeError: an argument has a wrong type.
 

@@ -146,11 +146,11 @@ class ProducerTransactions:
         self._needs_init = False
 
     def sends_offsets(self) -> None:
-        """Offsets may reach a coordinator: the transaction needs a decision."""
+        """Note that offsets may reach a coordinator, so that the transaction needs a decision."""
         self._sender.transaction.sent = True
 
     def fail(self, cause: TidemarkError) -> None:
-        """The open transaction can only be aborted, because of this error."""
+        """Note the error after which the open transaction can only be aborted."""
         if self.phase is Phase.OPEN:
             self._sender.fail_transaction(cause)
 

@@ -136,7 +136,7 @@ def stand_in(column: Column) -> Any:
 
 
 def size_bytes(value: Any) -> int:
-    """About the bytes of a value of any length in a batch."""
+    """Approximate size of a value of any length in a batch, in bytes."""
     if isinstance(value, str | bytes):
         return len(value) + 4
     if isinstance(value, dict):
@@ -303,7 +303,7 @@ def _local_converter(kind: type, wanted: Primitive) -> Convert:
 
 
 def _as_datetime(value: Any) -> datetime.datetime:
-    """Of a subclass, such as pandas' Timestamp, which has nanoseconds and a missing value."""
+    """Convert a value of a subclass, such as pandas' Timestamp, which has nanoseconds and a missing value."""
     if value != value or getattr(value, "nanosecond", 0):
         raise MisfitError(f"{shown_value(value)} is no whole number of microseconds")
     found: datetime.datetime = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value

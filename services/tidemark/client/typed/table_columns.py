@@ -313,7 +313,7 @@ def _fit_values(array: Any, column_type: ColumnType, nullable: bool, made: Any) 
 
 
 def _check_years(array: Any, wanted: ColumnType) -> None:
-    """Python and pandas have no other years, so that a reader would fail at the row."""
+    """Refuse other years, which Python and pandas do not have: a reader would fail at the row."""
     integers, first, last, unit = _YEARS_1_TO_9999[wanted]
     numbers = array.view(integers)
     found: Any = pc.min_max(numbers)

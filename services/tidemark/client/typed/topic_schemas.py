@@ -124,7 +124,7 @@ class TopicSchemas:
             view = self._cluster.topic_now(topic) or view
 
     async def look_for_newer(self, topic: str) -> bool:
-        """Ask for the version after the newest known one for a moment, at most every few seconds; whether it came."""
+        """Request the version after the newest known one, at most every few seconds; returns whether it exists."""
         known = self.known.get(topic)
         now_s = time.monotonic()
         if known is None or now_s < self._looked_s.get(topic, -_LOOK_AGAIN_S) + _LOOK_AGAIN_S:

@@ -40,7 +40,7 @@ def named_partition(given: Mapping[str, str]) -> tuple[str, int | None]:
 
 
 def is_confirmed(asked: Asked, plan: str) -> bool:
-    """Whether the request carries this plan out; a console that only reads refuses every change."""
+    """Whether the request carries this plan out; a read-only console refuses every change."""
     if asked.changes:
         asked.need_write()
     return asked.changes and asked.form.get("plan") == plan

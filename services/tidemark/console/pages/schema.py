@@ -14,7 +14,7 @@ from tidemark.console.pages.topic import columns_of, topic_of
 from tidemark.core.schemas.differences import Difference, history
 
 VERSIONS: Final = 20
-"""Versions on a page."""
+"""Number of versions on a page."""
 
 
 async def load(asked: Asked) -> View:

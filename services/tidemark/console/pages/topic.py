@@ -94,7 +94,7 @@ def replicas_by_partition(dirs: Iterable[BrokerLogDirs]) -> Mapping[int, list[tu
 
 
 def leader_on_disk(replicas: Iterable[tuple[int, str, ReplicaOnDisk]]) -> ReplicaOnDisk | None:
-    """The leader among them."""
+    """The leader's replica among the replicas on disk."""
     return next((one for _, _, one in replicas if one.leader and not one.future), None)
 
 

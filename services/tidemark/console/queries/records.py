@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 CLIENT_ID: Final = "tidemark console"
 READS_AT_ONCE: Final = 4
-"""Of all users together; further reads wait."""
+"""Limit of the reads of all users together; further reads wait."""
 SCAN_RECORDS_MAX: Final = 20_000
 SCAN_BYTES_MAX: Final = 32 << 20
 SCAN_S: Final = 4.0

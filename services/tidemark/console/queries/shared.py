@@ -19,7 +19,7 @@ from tidemark.model import ErrorCode, TidemarkError
 T = TypeVar("T")
 
 SHARE_MAX: Final = 10
-"""A call that took t is repeated after this multiple of t at the earliest."""
+"""Multiple of the duration of a call after which the call is repeated at the earliest."""
 ENTRIES_MAX: Final = 2_000
 YOUNG_MS: Final = 10_000
 """Age up to which an answer is good enough for a page that would wait longer than `YOUNG_S` for a newer one."""

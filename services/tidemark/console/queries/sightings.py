@@ -24,7 +24,7 @@ class Sighting(NamedTuple):
 
 
 class Sightings:
-    """The states by key; `ENTRIES_MAX` at most, the newest ones."""
+    """The states by key: the newest `ENTRIES_MAX`."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms

@@ -54,7 +54,10 @@ class CommandAnswers:
             self._stops_answered(event, pending, now_ms)
 
     def _first_answer(self, broker: BrokerId) -> None:
-        """A refused leader may wait for it (rule Z4). An error counts, too, so that no election waits for retries."""
+        """Note the first answer of a broker, for which a refused leader may wait (rule Z4).
+
+        An error counts, too, so that no election waits for retries.
+        """
         if broker in self._ctx.unconfirmed:
             self._ctx.unconfirmed.remove(broker)
             self._ctx.dirty.update(one for one in self._ctx.on_broker[broker] if self._ctx.is_refused(one))

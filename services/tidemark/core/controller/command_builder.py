@@ -246,7 +246,7 @@ class CommandBuilder:
         return SendUpdateMetadata(broker, request_id, pending.broker_epoch, view)
 
     def _begin_snapshot(self) -> MetadataSnapshot:
-        """Shared by brokers that begin while no metadata changes; later changes are sent to each of them afterwards."""
+        """Begin a snapshot, or share the one that began since the last change of metadata; later changes follow it."""
         version = self._ctx.metadata_version
         if self._snapshot is None or self._snapshot.version != version:
             self._snapshot = MetadataSnapshot(tuple(self._ctx.partitions), version)
@@ -314,7 +314,7 @@ class CommandBuilder:
 
 
 def _known_schema(topic: TopicDescription) -> KnownSchema:
-    """A broker's knowledge of the schema once it acknowledged every version."""
+    """A broker's knowledge of the schema after the broker has acknowledged every version."""
     damaged = frozenset(version for version, schema in topic.schemas.items() if not schema.text)
     return KnownSchema(topic.topic_id, topic.schema_version, damaged)
 

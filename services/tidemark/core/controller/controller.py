@@ -277,7 +277,7 @@ class ControllerCore:
         )
 
     def _announce(self, partition_state: PartitionState, now_ms: int) -> None:
-        """Tell of an election once its node is known to be written (rule C1)."""
+        """Report an election once its node is known to be written (rule C1)."""
         told = partition_state.take_announcement()
         if told is not None:
             write_ms = now_ms - told.decided_ms
@@ -391,7 +391,7 @@ class ControllerCore:
             self._ctx.dirty |= self._comparisons.answered(event, now_ms)
 
     def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
-        """Holds, retries and back-offs end. Costs nothing for a partition that waits for none."""
+        """End holds, pauses and back-offs whose time is over. A partition that waits for none costs nothing."""
         self._ctx.dirty |= self._comparisons.due(now_ms) | self._elections.due(now_ms)
         self._partition_count.due(now_ms)
         self._preferred_rebalance.due(now_ms)

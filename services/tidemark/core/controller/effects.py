@@ -48,7 +48,7 @@ class SendLeaderAndIsr:
 
 @dataclass(frozen=True, slots=True)
 class SendStopReplica:
-    """Answered by `ControlAnswered`."""
+    """Stop replicas at a broker; answered by `ControlAnswered`."""
 
     broker: BrokerId
     request_id: int
@@ -67,7 +67,7 @@ class SendUpdateMetadata:
 
 @dataclass(frozen=True, slots=True)
 class DescribeReplicas:
-    """Before an unclean election (rule T4); answered by `ReplicasDescribed`."""
+    """Ask replicas about their logs before an unclean election (rule T4); answered by `ReplicasDescribed`."""
 
     broker: BrokerId
     request_id: int

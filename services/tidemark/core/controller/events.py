@@ -249,7 +249,7 @@ class DirectoriesFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """About every 100 ms."""
+    """A tick of the clock, about every 100 ms."""
 
 
 @dataclass(frozen=True, slots=True)

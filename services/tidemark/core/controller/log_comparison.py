@@ -72,14 +72,14 @@ class _Asked:
     pause_ms: int = ASK_AGAIN_MS
 
     def again(self, now_ms: int) -> None:
-        """Ask again after a pause."""
+        """Ask this replica again after a pause."""
         self.failed = False
         self.ask_at_ms = now_ms + self.pause_ms
         self.pause_ms = min(2 * self.pause_ms, ASK_AGAIN_MAX_MS)
 
     @property
     def settled(self) -> bool:
-        """Whether it has answered or failed."""
+        """Whether the replica has answered or failed."""
         return self.failed or self.answer is not None
 
 
@@ -199,7 +199,7 @@ class LogComparisons:
         return {partition for partition, survey in self._surveys.items() if survey.wakes(now_ms)}
 
     def questions(self) -> list[DescribeReplicas]:
-        """Questions to send now, one call for each broker."""
+        """DescribeReplicas questions to send now, one call for each broker."""
         effects = []
         for (broker, broker_epoch), replicas in self._to_ask.items():
             asked_now = [(one, asked) for one, asked in replicas.items() if self._asks(one, broker, asked)]
@@ -223,7 +223,7 @@ class LogComparisons:
         return ReplicaQuestion(partition, survey.identity, survey.leader_epoch)
 
     def answered(self, event: ReplicasDescribed, now_ms: int) -> set[TopicPartition]:
-        """Take an answer in; gives the partitions to decide. Parts of the answer to abandoned questions are ignored."""
+        """Use an answer; returns the partitions to decide. Parts of the answer to abandoned questions are ignored."""
         touched = set()
         for partition in self._requests.pop(event.request_id, ()):
             survey = self._surveys.get(partition)

@@ -80,7 +80,7 @@ class PartitionCountChanges:
         _asked: partition by request id of a `DescribeReplicas` in flight.
         _questions: to be sent.
         _finishing: requests whose nodes are to be deleted, until that is confirmed; seen after that, they are new.
-        _finished, _refused: those of them that the next `FinishPartitionRequests` names.
+        _finished, _refused: the requests in `_finishing` that the next `FinishPartitionRequests` names.
     """
 
     def __init__(self, ctx: ControllerContext, reassigned: Container[TopicPartition]) -> None:
@@ -260,7 +260,7 @@ class PartitionCountChanges:
         )
 
     def answered(self, event: ev.ReplicasDescribed, now_ms: int) -> bool:
-        """Use an answer; returns False if the question was of another part of the controller."""
+        """Use an answer; returns False if the question came from another part of the controller."""
         partition = self._asked.pop(event.request_id, None)
         if partition is None:
             return False
@@ -298,7 +298,7 @@ class PartitionCountChanges:
             self._ctx.rewritten.add(topic)
 
     def acknowledged(self) -> None:
-        """Brokers have acknowledged commands."""
+        """Continue removals for which brokers have acknowledged commands."""
         for name, removal in self._removals.items():
             if not removal.gone:
                 self._ctx.dirty.update(TopicPartition(name, index) for index in removal.forced)
@@ -351,7 +351,7 @@ class PartitionCountChanges:
             self._delete(name, removal)
 
     def topic_gone(self, topic: str) -> None:
-        """The topic was deleted, and its requests with it."""
+        """Drop the requests of a topic that was deleted."""
         added, removal = self._added.pop(topic, {}), self._removals.pop(topic, None)
         self._finish(ADD, topic, list(added))
         self._finish(REMOVE, topic, [] if removal is None else list(removal.forced))
@@ -364,7 +364,7 @@ class PartitionCountChanges:
         self._ctx.emit(DeletePartitions(topic, tuple(sorted(removal.forced))))
 
     def deleted(self, event: ev.PartitionsDeleted, now_ms: int) -> None:
-        """The nodes were deleted, or the deletion failed."""
+        """Note that the nodes were deleted, or that the deletion failed."""
         removal = self._removals.get(event.topic)
         if removal is None or not removal.gone:
             return

@@ -114,7 +114,7 @@ class PartitionCounts:
         return left
 
     def _why(self, partition_state: PartitionState, entry: IsrEntry, leaving: Collection[BrokerId]) -> str:
-        """The reason, one of `OF_LEAVING`."""
+        """The reason for which a replica left the ISR, one of `OF_LEAVING`."""
         registration = self._ctx.brokers.get(entry.broker_id)
         if registration is None or registration.broker_epoch != entry.broker_epoch:
             return BROKER_FAILED

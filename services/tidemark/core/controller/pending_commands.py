@@ -35,13 +35,13 @@ class InFlightCommand:
         return self.request_id is None and now_ms >= self.retry_at_ms
 
     def succeeded(self) -> None:
-        """The command was answered."""
+        """Note an answer to the command."""
         self.request_id = None
         self.failures = 0
         self.retry_at_ms = 0
 
     def failed(self, now_ms: int) -> None:
-        """The command was not answered, or refused as a whole: retry after a back-off."""
+        """Note that the command was not answered, or was refused as a whole: retry after a back-off."""
         self.request_id = None
         self.retry_at_ms = now_ms + min(_RETRY_FIRST_MS << min(self.failures, 10), _RETRY_MAX_MS)
         self.failures += 1

@@ -26,7 +26,7 @@ class PreferredLeaderRebalance:
         self._wanted: set[TopicPartition] = set()
 
     def elected(self) -> None:
-        """A leader was elected."""
+        """Note that a leader was elected."""
         self._changed = True
 
     def due(self, now_ms: int) -> None:

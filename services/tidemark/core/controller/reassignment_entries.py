@@ -93,17 +93,17 @@ class ReassignmentEntries:
         return topic is not None and topic.partitions.get(entry.partition.partition) == entry.replicas
 
     def finish(self, entry: PartitionReassignment) -> None:
-        """The entry has to leave the node."""
+        """Have the entry removed from the node."""
         self._finishing.add(entry)
         self._finished.append(entry)
 
     def refuse(self, entry: PartitionReassignment, error: TidemarkError) -> None:
-        """The entry has to leave the node, and the refusal is kept."""
+        """Have the entry removed from the node, and keep the refusal."""
         self.finish(entry)
         self.report(entry, error)
 
     def report(self, entry: PartitionReassignment, error: TidemarkError) -> None:
-        """The refusal of a part of the entry is kept; the entry stays."""
+        """Keep the refusal of a part of the entry; the entry stays."""
         self._report(Refusal(REASSIGN, entry.partition, error, entry.request_id))
 
     def _report(self, refusal: Refusal) -> None:
@@ -114,7 +114,7 @@ class ReassignmentEntries:
         self._refused.append(refusal)
 
     def finished(self, entries: Iterable[PartitionReassignment]) -> None:
-        """These entries have left the node."""
+        """Note that these entries have left the node."""
         self._finishing.difference_update(entries)
 
     def effects(self) -> Iterator[FinishReassignments]:

@@ -112,7 +112,7 @@ class Reassignments:
             self._entries.report(one.entry, log_dir_refusal(broker, error))
 
     def finished(self, event: ev.ReassignmentsFinished) -> None:
-        """These entries have left the node."""
+        """Note that these entries have left the node."""
         self._entries.finished(event.finished)
 
     def effects(self) -> Iterator[FinishReassignments]:
@@ -240,7 +240,7 @@ class Reassignments:
         return decision
 
     def acknowledged(self, partitions: Iterable[TopicPartition]) -> None:
-        """Brokers have acknowledged commands about these partitions."""
+        """Note that brokers have acknowledged commands about these partitions."""
         for partition in self._by_partition.keys() & set(partitions):
             one, partition_state = self._by_partition[partition], self._ctx.partitions.get(partition)
             if partition_state is not None:
@@ -249,7 +249,7 @@ class Reassignments:
                 self._ctx.dirty.add(partition)
 
     def brokers_changed(self) -> None:
-        """A broker that a reassignment waits for may be gone, or back."""
+        """Look at the reassignments that wait for a broker: it may be gone, or back."""
         self._ctx.dirty.update(
             one.partition for one in self._by_partition.values() if one.committed or one.log_dirs_known_by is not None
         )

@@ -68,7 +68,7 @@ class TopicDeletions:
         self._deleted_ids &= present
 
     def forget(self, topic: str) -> None:
-        """The topic's node was deleted."""
+        """Note that the topic's node was deleted."""
         self._under_way.pop(topic, None)
 
     def begin(self) -> None:
@@ -87,12 +87,12 @@ class TopicDeletions:
                 )
 
     def broker_left(self, broker: BrokerId) -> None:
-        """The broker's registration ended or was replaced: its replicas are deleted when it next registers."""
+        """Note that a broker's registration ended or was replaced: its replicas are deleted when it next registers."""
         for deletion in self._under_way.values():
             deletion.waiting.discard(broker)
 
     def stopped(self, broker: BrokerId, pending: PendingCommands) -> None:
-        """The broker has acknowledged a StopReplica."""
+        """Note that the broker has acknowledged a StopReplica."""
         open_topics = {partition.topic for partition in pending.stopping} if self._under_way else set()
         for name, deletion in self._under_way.items():
             if name not in open_topics:
@@ -109,7 +109,7 @@ class TopicDeletions:
                 self._ctx.emit(DeleteTopic(topic))
 
     def answered(self, event: ev.TopicDeleted, now_ms: int) -> bool:
-        """Take an answer in; gives whether the topic's nodes were deleted."""
+        """Use an answer; returns whether the topic's nodes were deleted."""
         deletion = self._under_way.get(event.topic)
         if deletion is None or deletion.topic.topic_id != event.topic_id:
             return False

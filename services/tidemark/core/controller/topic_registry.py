@@ -97,7 +97,7 @@ class TopicRegistry:
         self._ctx.send_metadata(self._ctx.partitions[TopicPartition(partition.topic, 0)])
 
     def forget(self, name: str) -> None:
-        """The topic was deleted."""
+        """Remove the topic, which was deleted."""
         topic = self._ctx.topics.pop(name, None)
         self._deletions.forget(name)
         if topic is None:

@@ -139,7 +139,7 @@ class GroupCoordinator:
         return self._groups.get(group_id)
 
     def heartbeat(self, beat: Heartbeat, now: Situation) -> Outcome[HeartbeatAnswer]:
-        """See `heartbeat.heartbeat`; INVALID_GROUP_ID too."""
+        """Handle a heartbeat, see `heartbeat.heartbeat`; also raises INVALID_GROUP_ID."""
         check_group_id(beat.group_id)
         return self._change(beat.group_id, lambda changes: heartbeat.heartbeat(changes, beat, now))
 
@@ -157,7 +157,7 @@ class GroupCoordinator:
                     since_ms[member_id] += ms
 
     def commit(self, asked: Commit, now: Situation) -> Outcome[Refusals]:
-        """See `offsets.commit`; INVALID_GROUP_ID too."""
+        """Commit offsets, see `offsets.commit`; also raises INVALID_GROUP_ID."""
         check_group_id(asked.group_id)
         return self._change(asked.group_id, lambda changes: offsets.commit(changes, asked, now))
 
@@ -181,7 +181,7 @@ class GroupCoordinator:
         return Outcome(PendingCommit(producer, undo, refused), tuple(starmap(Change, values.items())))
 
     def take_back(self, commit: PendingCommit) -> None:
-        """The records of `commit_in_transaction` were not written."""
+        """Undo `commit_in_transaction`, whose records were not written."""
         self._pending.undo(commit.producer, commit.undo)
 
     def end_transaction(self, producer_id: int, marker_epoch: int, *, commit: bool) -> tuple[Change, ...]:

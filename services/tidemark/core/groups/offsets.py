@@ -171,7 +171,7 @@ def _delete_group_values(changes: PendingChanges) -> None:
 
 
 _ORPHAN_AFTER_MS = 60_000
-"""Time by which the topics that a broker knows may be older than a commit."""
+"""Largest time, in ms, by which a broker's view of the topics may be older than a commit."""
 
 
 def _is_orphan(partition: TopicPartition, committed: Committed, now: Situation) -> bool:

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class GroupSettings(NamedTuple):
-    """See docs/configuration.md. `assignors`: by name; the first one is the default of the broker."""
+    """Settings of the group coordinator, see docs/configuration.md.
+
+    `assignors`: by name; the first one is the default.
+    """
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000

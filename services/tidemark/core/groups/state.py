@@ -51,7 +51,7 @@ class MemberState(StrEnum):
 
 
 class GroupState(StrEnum):
-    """The state of a group."""
+    """States of a group."""
 
     EMPTY = "empty"
     ASSIGNING = "assigning"

@@ -109,7 +109,7 @@ def _way_back(target: BrokerId, came_from: Mapping[BrokerId, BrokerId | None]) -
 
 
 def _find_for_count(layout: ReplicaLayout, source: BrokerId, target: BrokerId) -> Held | None:
-    """A replica of about the surplus of the source, and the deficit of the target, per replica that is to move."""
+    """A replica of about the surplus of the source, and the deficit of the target, divided by the replicas to move."""
     brokers = len(layout.brokers)
     mean_count = sum(layout.count.values()) / brokers
     mean_bytes = sum(layout.load_bytes.values()) / brokers

@@ -28,7 +28,7 @@ OTHERS: Final = QuotaEntity(_OTHER, _OTHER)
 """Client ids beyond `ACCOUNTS_MAX` whose quota is of no user, and users beyond twice as many."""
 
 _UNITS: Final[Mapping[QuotaKind, float]] = MappingProxyType({QuotaKind.REQUEST_PERCENTAGE: 0.01})
-"""Of a limit: the amounts of request time are seconds."""
+"""Factor from the unit of a limit to the unit of its amounts: amounts of request time are seconds."""
 
 
 class Account:
@@ -102,7 +102,7 @@ class Accounts:
         return iter(tuple(self._accounts.values()))
 
     def use(self, quotas: Quotas) -> None:
-        """Put quotas into effect. Accounts keep what is owed, at their new rates."""
+        """Put quotas into effect. Accounts keep their debts, at their new rates."""
         self.quotas = quotas
         self._found.clear()
 
@@ -149,7 +149,7 @@ class Accounts:
         return shared_by if known else OTHERS
 
     def _close_idle(self, now_s: float) -> None:
-        """Remove the accounts that owe nothing: a new one would be the same, apart from the sums."""
+        """Remove the accounts without a debt: a new account would be the same, apart from the sums."""
         idle = [key for key, one in self._accounts.items() if one.bucket.wait_s(one.rate, now_s) == 0]
         for key in idle:
             del self._accounts[key]

@@ -83,7 +83,7 @@ class ControllerCommands:
         self._ctx.emit(ReplyToControl(event.request_id, error, tuple(refused)))
 
     def _stale(self, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch) -> TidemarkError | None:
-        """Rule F4 for a command as a whole."""
+        """The refusal of a stale command as a whole (rule F4)."""
         if controller_epoch < self._controller_epoch:
             return TidemarkError(
                 ErrorCode.STALE_CONTROLLER_EPOCH,

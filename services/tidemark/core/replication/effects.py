@@ -131,7 +131,7 @@ class ProduceResult:
 
 @dataclass(frozen=True, slots=True)
 class ReplyToProduce:
-    """Answer a `ProduceArrived`, exactly once for each."""
+    """Answer a `ProduceArrived`; each one is answered exactly once."""
 
     request_id: int
     partition: TopicPartition

@@ -48,7 +48,7 @@ class SessionExpired:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrArrived:
-    """A command of the controller; answered by `ReplyToControl(request_id)`."""
+    """A LeaderAndIsr command of the controller; answered by `ReplyToControl(request_id)`."""
 
     request_id: int
     command: LeaderAndIsrCommand
@@ -56,7 +56,7 @@ class LeaderAndIsrArrived:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaArrived:
-    """A command of the controller; answered by `ReplyToControl(request_id)`."""
+    """A StopReplica command of the controller; answered by `ReplyToControl(request_id)`."""
 
     request_id: int
     command: StopReplicaCommand

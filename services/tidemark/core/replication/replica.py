@@ -265,7 +265,7 @@ class Replica:
         *,
         committed_only: bool = False,
     ) -> ReadableRange:
-        """Rules K1, E4, E6 and X4."""
+        """The range that a consumer may read; see `BrokerQueries.readable`."""
         log = leader.log
         if fetch_offset < log.log_start_offset:
             raise TidemarkError(
@@ -285,7 +285,7 @@ class Replica:
         return ReadableRange(max(limit, fetch_offset), stated, log.log_start_offset, log.log_end_offset, stable)
 
     def describe(self, question: ReplicaQuestion) -> ReplicaDescription:
-        """See `BrokerQueries.describe`."""
+        """The log of this replica; see `BrokerQueries.describe`."""
         log, code, why = self.log, None, ""
         if question.identity != self.identity:
             code, why = ErrorCode.UNKNOWN_TOPIC_ID, "has another topic id or incarnation here"

@@ -220,7 +220,7 @@ class ReplicaLog:
         self._ctx.effects.append(AppendToLog(self.partition, self.identity, base, leader_epoch, batches, stamp))
 
     def appended(self, log_end_offset: Offset) -> None:
-        """The oldest append in flight is written."""
+        """Note that the oldest append in flight is written."""
         expected, _ = self._in_flight.popleft()
         assert log_end_offset == expected, f"{self.partition}: log end {log_end_offset} after an append to {expected}"
         if self.log_end_offset == self.high_watermark:
@@ -292,7 +292,7 @@ class ReplicaLog:
             self.save_epochs()
 
     def truncated(self, event: LogTruncated) -> None:
-        """The truncation or reset is done."""
+        """Note that the truncation or reset is done."""
         assert self.truncating, "an answer follows a truncation"
         self.truncating = False
         self.log_start_offset = event.log_start_offset

@@ -47,7 +47,7 @@ PRIMITIVES: Final[dict[Primitive, Type]] = {
     Primitive.TIMESTAMP_NTZ: pa.timestamp("us"),
 }
 _ENTRIES_ID_OF_MAP: Final = 2
-"""Nodes of a map's own id: the map, and the struct of its entries."""
+"""Number of nodes with a map's own id: the map, and the struct of its entries."""
 
 
 def arrow_schema(schema: TopicSchema) -> pa.Schema:
@@ -105,12 +105,12 @@ def arrow_type(column_type: ColumnType, dictionaries: bool = False) -> Type:
 
 
 def list_type(element: Type, nullable: bool) -> Type:
-    """A list; its field has pyarrow's name."""
+    """A list type; the field of its elements has pyarrow's name."""
     return pa.list_(pa.field("item", element, nullable))
 
 
 def map_type(key: Type, value: Type, nullable: bool) -> Type:
-    """A map; `nullable` is that of its values."""
+    """A map type; `nullable` is that of its values."""
     entries: Any = (pa.field(MAP_KEY, key, nullable=False), pa.field(MAP_VALUE, value, nullable))
     return cast("Type", pa.map_(*entries))
 

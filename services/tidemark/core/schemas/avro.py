@@ -77,7 +77,7 @@ def draft_from_avro(text: str) -> SchemaDraft:
 class _Reader:
     def __init__(self) -> None:
         self._named: dict[str, tuple[Mapping[str, object], str]] = {}
-        """Definition and namespace by full name."""
+        """Definition and namespace of each named type, by full name."""
         self._budget = ColumnBudget()
 
     def record(self, avro: object) -> tuple[Column, ...]:

@@ -143,7 +143,7 @@ def _check_type(path: Path, column: Column) -> None:
 
 
 def _check_unnamed(path: Path, column: Column, name: str) -> None:
-    """Columns of lists and maps have fixed names, and nothing that belongs to a named one."""
+    """Refuse other names, defaults and `renamed_from` in lists and maps, whose columns have fixed names."""
     if column.name != name:
         raise invalid(f"its {name} is named {shown(column.name)!r}, not {name!r}", path)
     if column.default is not None:

@@ -49,7 +49,7 @@ def selected(schema: TopicSchema, paths: Sequence[str] | None) -> tuple[Column, 
 
 
 def _find(columns: Sequence[Column], path: str) -> Column | None:
-    """A name may have dots: the longest name that fits is tried first."""
+    """The column that the names lead to. A name may have dots: the longest name that fits is tried first."""
     fitting = [column for column in columns if path == column.name or path.startswith(f"{column.name}.")]
     for column in sorted(fitting, key=lambda column: len(column.name), reverse=True):
         rest = path[len(column.name) + 1 :]

@@ -176,7 +176,7 @@ def _column(source: Column, target: Column, path: Path, versions: tuple[int, int
 
 
 def _removed_defaults(current: TopicSchema, following: TopicSchema) -> Iterator[Problem]:
-    """A version before the column's first one has no value for the column."""
+    """Problems of removed defaults: a version before the column's first one has no value for the column."""
     before = current.by_id()
     for path, column in walk(following.columns):
         old = before.get(column.id)
@@ -186,7 +186,7 @@ def _removed_defaults(current: TopicSchema, following: TopicSchema) -> Iterator[
 
 
 def _added_defaults(current: TopicSchema, following: TopicSchema) -> Iterator[Problem]:
-    """Once a version drops the column, its readers of the first versions would have no value for the column."""
+    """Problems of added defaults: once a version drops the column, readers of the first versions lack a value."""
     before = current.by_id()
     for path, column in walk(following.columns):
         old = before.get(column.id)

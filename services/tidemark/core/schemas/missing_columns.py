@@ -57,7 +57,7 @@ def filler(column: Column, dictionaries: bool) -> Fill:
 
 
 def _one(column_type: ColumnType, value: DefaultValue) -> Array:
-    """An array with one value. Not by pa.array, which imports pandas where it is installed: half a second."""
+    """An array with one value, without pa.array, which imports pandas where it is installed: half a second."""
     plain = plain_type(column_type)
     made = arrow_type(plain)
     content = _bytes(plain, value)
@@ -68,7 +68,7 @@ def _one(column_type: ColumnType, value: DefaultValue) -> Array:
 
 
 def nulls(made: pa.DataType, count: int) -> Array:
-    """Nulls of a type."""
+    """An array of nulls of a type."""
     if not types.is_struct(made):
         return cast("Array", pa.nulls(count, cast("Any", made)))
     none_valid = pa.py_buffer(bytes((count + 7) // 8))
@@ -76,13 +76,13 @@ def nulls(made: pa.DataType, count: int) -> Array:
 
 
 def _below(made: pa.DataType, count: int) -> list[Array]:
-    """Columns of structs: null, or zero where null is not allowed."""
+    """The columns of a struct without values: null, or zero where null is not allowed."""
     fields = [made.field(place) for place in range(made.num_fields)]
     return [nulls(field.type, count) if field.nullable else _zeros(field.type, count) for field in fields]
 
 
 def _zeros(made: pa.DataType, count: int) -> Array:
-    """Values of no meaning: 0, empty."""
+    """An array of values that no reader sees: 0 or empty."""
     if types.is_struct(made):
         return pa.Array.from_buffers(made, count, [None], children=_below(made, count))
     if types.is_list(made) or types.is_map(made):
@@ -98,14 +98,14 @@ def _zeros(made: pa.DataType, count: int) -> Array:
 
 
 def _empty_ones(made: pa.DataType, count: int) -> Array:
-    """Empty lists or maps."""
+    """An array of empty lists or maps."""
     none = nulls(made.field(0).type, 0)
     offsets = pa.py_buffer(bytes(4 * (count + 1)))
     return pa.Array.from_buffers(made, count, [None, offsets], children=[none])
 
 
 def _bytes(plain: ColumnType, value: DefaultValue) -> bytes:
-    """A value as Arrow stores it."""
+    """The bytes of a value as Arrow stores the value."""
     match value:
         case bool():
             return bytes([value])

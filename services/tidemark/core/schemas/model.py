@@ -89,7 +89,7 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class StructOf:
-    """A row within a row."""
+    """A struct: a row within a row."""
 
     columns: tuple[Column, ...]
 

@@ -219,7 +219,7 @@ def _type_with_columns(found: object, path: Path, budget: ColumnBudget) -> Colum
 
 
 def _of_values(values: Sequence[object], path: Path) -> ColumnType:
-    """The type of an enum or a Literal."""
+    """The type that the values of an enum or a Literal have."""
     kinds = {_TYPES.get(type(value)) for value in values}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
         return kind

@@ -9,7 +9,7 @@ from tidemark.record.typed.layout import TypedLayout
 
 
 def layout_of(schema: TopicSchema) -> TypedLayout:
-    """How batches of this version lie."""
+    """The layout in which batches of this version are stored."""
     event_time = schema.event_time_column
     return TypedLayout(
         schema.version,

@@ -47,7 +47,7 @@ class Decision(NamedTuple):
 
 
 _Asked: TypeAlias = tuple[str, Operation, Resource | ResourceType]
-"""Host, operation, and a resource, or any of a type."""
+"""Parts of a question: host, operation, and a resource or a type of resources."""
 _NONE: Final[Mapping[_Asked, Decision]] = {}
 SUPER_USER: Final = Decision(True, None, "super user")
 _BY_DEFAULT: Final = Decision(False, None, "no rule allows it")

@@ -53,7 +53,7 @@ def check_generation(transactional_id: str, generation: int, metadata: Transacti
 
 
 def fenced(transactional_id: str, producer: ProducerIdentity, metadata: TransactionMetadata | None) -> TidemarkError:
-    """PRODUCER_FENCED; `metadata` is None for an id without state."""
+    """The error PRODUCER_FENCED; `metadata` is None for an id without state."""
     if metadata is None:
         why = "the coordinator has no such id: it expired, or never started; start a new producer"
     else:
@@ -62,14 +62,14 @@ def fenced(transactional_id: str, producer: ProducerIdentity, metadata: Transact
 
 
 def concurrent(transactional_id: str, why: str = "its last transaction is still being completed") -> TidemarkError:
-    """CONCURRENT_TRANSACTIONS."""
+    """The error CONCURRENT_TRANSACTIONS."""
     return TidemarkError(
         ErrorCode.CONCURRENT_TRANSACTIONS, f"transactional id {transactional_id!r}: {why}; retry the request"
     )
 
 
 def not_found(transactional_id: str) -> TidemarkError:
-    """TRANSACTION_NOT_FOUND."""
+    """The error TRANSACTION_NOT_FOUND."""
     return TidemarkError(
         ErrorCode.TRANSACTION_NOT_FOUND,
         f"there is no transactional id {transactional_id!r}: no producer of it ever started, or the id expired",
@@ -77,12 +77,12 @@ def not_found(transactional_id: str) -> TidemarkError:
 
 
 def invalid_state(transactional_id: str, why: str) -> TidemarkError:
-    """INVALID_TXN_STATE."""
+    """The error INVALID_TXN_STATE."""
     return TidemarkError(ErrorCode.INVALID_TXN_STATE, f"transactional id {transactional_id!r}: {why}")
 
 
 def abortable(transactional_id: str, why: str) -> TidemarkError:
-    """TRANSACTION_ABORTABLE."""
+    """The error TRANSACTION_ABORTABLE."""
     return TidemarkError(
         ErrorCode.TRANSACTION_ABORTABLE, f"transactional id {transactional_id!r}: {why}; abort the transaction"
     )

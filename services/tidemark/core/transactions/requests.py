@@ -92,7 +92,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """JoinTransaction (rule X16).
+    """The request JoinTransaction (rule X16).
 
     Attributes:
         fresh_producer_id: a producer id that was never given before; it becomes the member's.

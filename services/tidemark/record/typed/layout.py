@@ -20,7 +20,7 @@ HEADERS_ID: Final = -2
 DELETED_ID: Final = -3
 OFFSET_DELTA_ID: Final = -4
 _ALWAYS: Final = frozenset({DELETED_ID, OFFSET_DELTA_ID})
-"""A reader needs these for every row."""
+"""System columns that a reader needs for every row."""
 
 _SYSTEM: Final[tuple[tuple[int, int, pa.Field[Any]], ...]] = (
     (HAS_TIMESTAMPS, TIMESTAMP_ID, pa.field("_timestamp", TIMESTAMP_TYPE, nullable=False)),

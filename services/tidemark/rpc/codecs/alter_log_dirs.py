@@ -27,7 +27,7 @@ class AlterLogDirs:
 
 
 Alteration = tuple[TopicPartition, TidemarkError | None]
-"""A partition, and its error; None: the change was recorded."""
+"""A partition, and the error of its alteration; None: the broker recorded the change."""
 
 
 def alterations_to_proto(request: AlterLogDirs) -> pb.AlterReplicaLogDirsRequest:

@@ -18,7 +18,7 @@ _PARTITIONS_MAX: Final = 1_000
 
 
 def plan_to_proto(plan: Plan, unknown_sizes: int) -> pb.BrokerPlan:
-    """A plan, and the number of its partitions whose size is unknown."""
+    """Encode a plan, and the number of its partitions whose size is unknown."""
     return pb.BrokerPlan(
         moves=[move_to_proto(move) for move in plan.moves],
         current=[move_to_proto(move) for move in plan.current],
@@ -33,7 +33,7 @@ def plan_to_proto(plan: Plan, unknown_sizes: int) -> pb.BrokerPlan:
 
 
 def plan_from_proto(message: pb.BrokerPlan) -> tuple[Plan, int]:
-    """A plan, and the number of its partitions whose size is unknown."""
+    """Decode a plan, and the number of its partitions whose size is unknown."""
     plan = Plan(
         moves=tuple(move_from_proto(move) for move in message.moves),
         current=tuple(move_from_proto(move) for move in message.current),
@@ -64,7 +64,7 @@ def _load_to_proto(broker: BrokerId, before: BrokerLoad, after: BrokerLoad) -> p
 
 
 def obstacle_to_proto(obstacle: RestartObstacle) -> pb.RestartObstacle:
-    """An obstacle to a restart."""
+    """Encode an obstacle to a restart."""
     return pb.RestartObstacle(
         reason=str(obstacle.reason),
         message=obstacle.message,
@@ -73,7 +73,7 @@ def obstacle_to_proto(obstacle: RestartObstacle) -> pb.RestartObstacle:
 
 
 def obstacle_from_proto(message: pb.RestartObstacle) -> RestartObstacle:
-    """An obstacle to a restart; a reason of a later version is OTHER."""
+    """Decode an obstacle to a restart; a reason of a later version is OTHER."""
     known = message.reason in Obstacle.__members__
     return RestartObstacle(
         Obstacle(message.reason) if known else Obstacle.OTHER,

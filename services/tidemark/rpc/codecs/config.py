@@ -26,12 +26,12 @@ _SOURCES: Final = {
 
 
 def resource_to_proto(resource: ConfigResource) -> pb.ConfigResource:
-    """A topic or a broker."""
+    """Encode a topic or a broker."""
     return pb.ConfigResource(type=_KINDS[resource.kind], name=resource.name)
 
 
 def resource_from_proto(message: pb.ConfigResource) -> ConfigResource:
-    """A topic or a broker; raises INVALID_REQUEST for an unset type and for one of a later version."""
+    """Decode a topic or a broker; raises INVALID_REQUEST for an unset type and for one of a later version."""
     for kind, number in _KINDS.items():
         if number == message.type:
             return ConfigResource(kind, message.name)

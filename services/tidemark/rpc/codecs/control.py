@@ -169,7 +169,7 @@ def _description_from_proto(message: pb.ReplicaDescription) -> ReplicaDescriptio
 
 
 def held_to_proto(held: Mapping[TopicPartition, HeldState]) -> list[pb.HeldState]:
-    """The states that replicas know (rule Z4)."""
+    """Encode the states that replicas know (rule Z4)."""
     return [
         pb.HeldState(
             state=_state_to_proto(one.command),
@@ -182,7 +182,7 @@ def held_to_proto(held: Mapping[TopicPartition, HeldState]) -> list[pb.HeldState
 
 
 def held_from_proto(messages: Iterable[pb.HeldState]) -> dict[TopicPartition, HeldState]:
-    """The states that replicas know (rule Z4)."""
+    """Decode the states that replicas know (rule Z4)."""
     found = {}
     for message in messages:
         command = _state_from_proto(message.topic_id, message.state)
@@ -194,12 +194,12 @@ def held_from_proto(messages: Iterable[pb.HeldState]) -> dict[TopicPartition, He
 def header_to_proto(
     controller_id: BrokerId, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch
 ) -> pb.ControlHeader:
-    """The epochs of sender and receiver (rule F4)."""
+    """Encode the epochs of sender and receiver (rule F4)."""
     return pb.ControlHeader(controller_id=controller_id, controller_epoch=controller_epoch, broker_epoch=broker_epoch)
 
 
 def refusals_to_proto(refused: Iterable[tuple[TopicPartition, TidemarkError]]) -> list[pb.PartitionError]:
-    """The partitions that a broker refused."""
+    """Encode the partitions that a broker refused."""
     return [
         pb.PartitionError(
             partition=ref_to_proto(partition),
@@ -210,7 +210,7 @@ def refusals_to_proto(refused: Iterable[tuple[TopicPartition, TidemarkError]]) -
 
 
 def refusals_from_proto(messages: Iterable[pb.PartitionError]) -> tuple[tuple[TopicPartition, TidemarkError], ...]:
-    """The partitions that a broker refused."""
+    """Decode the partitions that a broker refused."""
     return tuple((ref_from_proto(message.partition), errors.from_proto(message.error)) for message in messages)
 
 

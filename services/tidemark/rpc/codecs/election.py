@@ -17,12 +17,12 @@ _TYPES: Final = {
 
 
 def kind_to_proto(kind: ElectionKind) -> pb.ElectionType.ValueType:
-    """The kind of a request."""
+    """Encode the kind of a request."""
     return _TYPES[kind]
 
 
 def kind_from_proto(number: int) -> ElectionKind:
-    """The kind of a request; raises INVALID_REQUEST for an unset kind and for one of a later version."""
+    """Decode the kind of a request; raises INVALID_REQUEST for an unset kind and for one of a later version."""
     for kind, known in _TYPES.items():
         if known == number:
             return kind

@@ -14,7 +14,7 @@ from tidemark.rpc.codecs import wire
 from tidemark.v1 import broker_service_pb2 as pb
 
 SMALL_BYTES: Final = 16 << 10
-"""Up to this size protobuf's copies are faster than the code here."""
+"""Largest size at which protobuf's copies are faster than the code here."""
 _PARTITIONS: Final = pb.FetchResponse.PARTITIONS_FIELD_NUMBER
 _BATCHES: Final = pb.PartitionFetchResult.BATCHES_FIELD_NUMBER
 

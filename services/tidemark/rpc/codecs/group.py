@@ -29,7 +29,7 @@ _MEMBER_STATES: Final = {
 
 
 def state_to_proto(state: GroupState) -> pb.GroupState.ValueType:
-    """The state of a group."""
+    """Encode the state of a group."""
     return _STATES[state]
 
 
@@ -47,7 +47,7 @@ def turn_from_proto(message: pb.CommitOffsetsRequest) -> Turn:
 
 
 def partitions_to_proto(partitions: Iterable[GroupPartition]) -> pb.GroupPartitions:
-    """A set of partitions, with topics and indexes in order."""
+    """Encode a set of partitions, with topics and indexes in order."""
     return pb.GroupPartitions(
         topics=[
             pb.GroupTopicPartitions(topic=topic, topic_id=topic_id, partitions=indexes)
@@ -57,14 +57,14 @@ def partitions_to_proto(partitions: Iterable[GroupPartition]) -> pb.GroupPartiti
 
 
 def partitions_from_proto(message: pb.GroupPartitions) -> Partitions:
-    """A set of partitions."""
+    """Decode a set of partitions."""
     return frozenset(
         GroupPartition(topic.topic, topic.topic_id, index) for topic in message.topics for index in topic.partitions
     )
 
 
 def heartbeat_from_proto(message: pb.GroupHeartbeatRequest, client_host: str) -> Heartbeat:
-    """A heartbeat of a member."""
+    """Decode a heartbeat of a member."""
     return Heartbeat(
         group_id=message.group_id,
         member_id=message.member_id,
@@ -84,7 +84,7 @@ def heartbeat_from_proto(message: pb.GroupHeartbeatRequest, client_host: str) ->
 def results_to_proto(
     partitions: Sequence[TopicPartition], refused: Mapping[TopicPartition, TidemarkError]
 ) -> list[pb.GroupPartitionResult]:
-    """The result of each partition, in their order."""
+    """Encode the result of each partition, in their order."""
     return [
         pb.GroupPartitionResult(
             topic=one.topic,
@@ -96,7 +96,7 @@ def results_to_proto(
 
 
 def listing_to_proto(group: Group, partition: int) -> pb.GroupListing:
-    """The entry of a group in a list."""
+    """Encode a group as an entry of a list."""
     return pb.GroupListing(
         group_id=group.group_id,
         protocol="" if group.metadata is None else group.metadata.protocol,
@@ -107,7 +107,7 @@ def listing_to_proto(group: Group, partition: int) -> pb.GroupListing:
 
 
 def description_to_proto(group: Group, coordinator_id: int) -> pb.GroupDescription:
-    """A group and its members, without its partitions."""
+    """Encode a group and its members, without its partitions."""
     return pb.GroupDescription(
         group_id=group.group_id,
         protocol="" if group.metadata is None else group.metadata.protocol,

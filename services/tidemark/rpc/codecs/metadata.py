@@ -122,7 +122,7 @@ def view_from_proto(message: metadata_pb2.ClusterMetadata, *, shared: bool = Fal
 
 
 def broker_to_proto(broker: BrokerRegistration) -> metadata_pb2.BrokerEndpoint:
-    """The address of a broker."""
+    """Encode the address of a broker."""
     return metadata_pb2.BrokerEndpoint(
         broker_id=broker.broker_id,
         host=broker.host,
@@ -135,7 +135,7 @@ def broker_to_proto(broker: BrokerRegistration) -> metadata_pb2.BrokerEndpoint:
 
 
 def broker_from_proto(message: metadata_pb2.BrokerEndpoint) -> BrokerRegistration:
-    """The address of a broker, without its directories: at the listener that this process uses."""
+    """Decode the address of a broker, without its directories: at the listener that this process uses."""
     broker = BrokerRegistration(
         broker_id=BrokerId(message.broker_id),
         host=message.host,

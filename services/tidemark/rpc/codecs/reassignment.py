@@ -74,7 +74,7 @@ refusal_from_proto: Final = _REFUSAL.from_proto
 
 
 def progress_to_proto(moved: ReassignmentProgress) -> pb.Reassignment:
-    """The progress of a reassignment; unknown figures are -1."""
+    """Encode the progress of a reassignment; unknown figures are -1."""
     return pb.Reassignment(
         partition=ref_to_proto(moved.partition),
         original_replicas=moved.original,
@@ -99,7 +99,7 @@ def progress_to_proto(moved: ReassignmentProgress) -> pb.Reassignment:
 
 
 def progress_from_proto(message: pb.Reassignment) -> ReassignmentProgress:
-    """The progress of a reassignment; a phase or state of a later version is read as the most similar known one."""
+    """Decode the progress of a reassignment; an unknown phase or state is read as the most similar known one."""
     return ReassignmentProgress(
         partition=ref_from_proto(message.partition),
         original=_brokers(message.original_replicas),

@@ -8,10 +8,10 @@ from tidemark.v1 import record_pb2
 
 
 def ref_to_proto(partition: TopicPartition) -> record_pb2.PartitionRef:
-    """The message of a partition."""
+    """Encode a partition."""
     return record_pb2.PartitionRef(topic=partition.topic, partition=partition.partition)
 
 
 def ref_from_proto(message: record_pb2.PartitionRef) -> TopicPartition:
-    """The partition of a message."""
+    """Decode a partition."""
     return TopicPartition(message.topic, message.partition)

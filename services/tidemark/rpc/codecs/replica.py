@@ -35,10 +35,10 @@ from tidemark.v1 import replica_service_pb2 as pb
 _log = logging.getLogger(__name__)
 
 RELEASED_MAX: Final = 32_768
-"""Released handles that are still known. Messages in flight may name them, even when a leader of tens of thousands of
-partitions is replaced. A follower of an earlier version reuses its handles."""
+"""Largest number of released handles that are still known. Messages in flight may name them, even when a leader of tens
+of thousands of partitions is replaced. A follower of an earlier version reuses its handles."""
 HANDLES_MAX: Final = 200_000
-"""Limit for one stream, far above the number of partitions of a broker."""
+"""Largest number of handles of one stream, far above the number of partitions of a broker."""
 
 _CHUNKS: Final = pb.ReplicateResponse.CHUNKS_FIELD_NUMBER
 _BATCHES: Final = pb.ReplicaChunk.BATCHES_FIELD_NUMBER

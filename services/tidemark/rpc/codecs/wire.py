@@ -16,7 +16,7 @@ _VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
 _FIXED_BYTES: Final = {_FIXED_64: 8, _FIXED_32: 4}
 _VARINT_BYTES_MAX: Final = 10
 _HEAD_BYTES_MAX: Final = 5
-"""Of a tag or a length, which has 32 bits."""
+"""Largest size of a tag or a length, which has 32 bits."""
 _TAG_MAX: Final = (1 << 32) - 1
 
 

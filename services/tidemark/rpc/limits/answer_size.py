@@ -17,7 +17,7 @@ from tidemark.runtime.slices import Pace
 from tidemark.v1 import record_pb2
 
 ERRORS_BYTES_MAX: Final = 4 << 20
-"""Errors of an answer that are sent whole; later ones have a code and a short sentence."""
+"""Limit of the errors of an answer that are sent whole; later errors have a code and a short sentence."""
 BRIEF: Final = "as the errors before; this answer has no room for more"
 
 

@@ -22,29 +22,29 @@ from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.slices import Pace
 
 _FRAMING: Final = 32
-"""Of so many bytes one may be framing of TLS and HTTP/2, or an acknowledgement of what the server sent."""
+"""Of this number of bytes one may be framing of TLS and HTTP/2, or an acknowledgement of bytes that the server sent."""
 CALL_BYTES: Final = 20_000
 """Memory of a call that runs: of gRPC, and of Python's task (measured)."""
 MESSAGE_OVERHEAD_BYTES: Final = 256
-"""Allowed beside each message: its frames, and updates of windows."""
+"""Bytes that are allowed beside each message: its frames, and updates of windows."""
 
 _CALL_ARRIVING_BYTES_MAX: Final = MESSAGE_BYTES_MAX + dict(WINDOW)["grpc.http2.lookahead_bytes"]
-"""Of one call: an unfinished message, and what its peer may send ahead."""
+"""Limit of the arriving bytes of one call: an unfinished message, and the bytes that its peer may send ahead."""
 _HEADERS_BYTES_MAX: Final = 64 << 10
 """A connection that holds more may be one whose headers never end: no call bounds them."""
 REFUSALS_PER_S: Final = 1.0
 """Requests of one address that are refused for their size or items: gRPC has assembled each of them before."""
 ABANDONED_PER_S: Final = 100.0
 ABANDONED_AT_ONCE: Final = 1_000
-"""Calls of one address that their client ends before the answer. Timeouts and ends of clients are fewer."""
+"""Limit of the calls of one address that the client ends before the answer. Timeouts and ends of clients are fewer."""
 ENDED_PER_S: Final = 10.0
 ENDED_AT_ONCE: Final = 50
-"""Connections of one address that a limit ends. Above this its attempts are dropped."""
+"""Limit of the connections of one address that a limit ends. Above it, attempts of the address are dropped."""
 DROPPED_S: Final = 5.0
 """For so long attempts of an address are dropped of which very many connections end, or which has all that it may."""
 _ENDED_OF_A_SLICE: Final = 8
 _ENDED_OF_A_LOOK: Final = 500
-"""gRPC works 0.1 ms to end a connection, which delays calls. The next look ends more."""
+"""Largest number of connections that a look ends: gRPC works 0.1 ms to end one, which delays calls."""
 
 ADDRESS: Final = "connections_per_address"
 CONNECTION: Final = "bytes_per_connection"
@@ -131,12 +131,12 @@ class Connection:
         return self.arriving_bytes + self.sending_bytes
 
     def call_is_over(self) -> None:
-        """One call less runs."""
+        """Count the end of a call."""
         self.calls -= 1
         self._had_calls = True
 
     def took(self, size_bytes: int) -> None:
-        """A whole message, or the headers of a call, came."""
+        """Count a whole message, or the headers of a call, that arrived."""
         self._allowed_bytes += size_bytes + size_bytes // _FRAMING + MESSAGE_OVERHEAD_BYTES
 
     def seen(self, found: Found) -> None:
@@ -210,7 +210,7 @@ class Connections:
         return found
 
     def call_began(self, connection: Connection, header_bytes: int) -> None:
-        """A call runs, whose headers came."""
+        """Count a call whose headers arrived."""
         connection.calls += 1
         self._calls += 1
         connection.took(header_bytes)
@@ -218,24 +218,24 @@ class Connections:
         self.can_exceed = self.can_exceed or self._calls_can_exceed(connection)
 
     def call_is_over(self, connection: Connection) -> None:
-        """A call less runs."""
+        """Count the end of a call."""
         self._calls -= 1
         connection.call_is_over()
         self.sends(connection, -CALL_BYTES)
 
     def sends(self, connection: Connection, more_bytes: int) -> None:
-        """So many bytes more, or fewer, are held to be sent; ends connections at the limits."""
+        """Count bytes that are held to be sent, or that were sent (negative); ends connections at the limits."""
         connection.sending_bytes += more_bytes
         self._sending_bytes += more_bytes
         if more_bytes > 0:
             self._keep_to_bytes(connection)
 
     def refusal_early_s(self, connection: Connection) -> float:
-        """A request is refused; the time for which its answer waits: a program that repeats it sends it rarely."""
+        """Note a refused request; returns the seconds by which its answer is delayed, so that repeats stay rare."""
         return self._refusals.early_s(connection.peer.host, time.monotonic())
 
     def abandoned(self, connection: Connection) -> None:
-        """The client ended a call that had no answer; ends the connection if its address does so too often."""
+        """Note that the client ended a call without an answer; ends the connection if its address does so too often."""
         self.can_exceed = True  # only a look tells the bytes of its request from those of the calls that run
         if self._abandonments.early_s(connection.peer.host, time.monotonic()):
             self._end_for(ABANDONED, connection)

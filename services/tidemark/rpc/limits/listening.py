@@ -30,7 +30,7 @@ _PASS: Final = 0xFFFF_FFFF
 
 
 class Attempts:
-    """Tells of the next attempt at any of some listening sockets.
+    """Reports the next attempt to connect to any of the listening sockets.
 
     Args:
         tell: called on the event loop.

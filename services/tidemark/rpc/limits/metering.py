@@ -71,7 +71,7 @@ class Call:
         self._held_bytes = 0
 
     def began(self, context: Any) -> None:
-        """The handler runs."""
+        """Note that the handler runs."""
         peer = peer_of(context.peer(), self._port)
         task = asyncio.current_task()
         if peer is None or task is None:
@@ -141,13 +141,13 @@ class Call:
         return data
 
     def sends(self, size_bytes: int) -> None:
-        """An answer is given to gRPC, or, with 0, the last one was sent."""
+        """Note that an answer is given to gRPC, or, with 0, that gRPC has sent the last one."""
         if self._connection is not None and size_bytes != self._held_bytes:
             more_bytes, self._held_bytes = size_bytes - self._held_bytes, size_bytes
             self._connections.sends(self._connection, more_bytes)
 
     def abandoned(self) -> None:
-        """The client ended the call."""
+        """Note that the client ended the call."""
         if self._connection is not None and not self._answered:
             self._connections.abandoned(self._connection)
 
@@ -158,7 +158,7 @@ class Call:
 
 
 async def _refusal(data: bytes, descriptor: Any, *, unary: bool) -> TidemarkError | None:
-    """The error of a request that is too long, or has too many items. Its trace would keep the request."""
+    """The error of a request that is too long, or has too many items; without a trace, which would keep it alive."""
     try:
         if unary:
             check_size(data)

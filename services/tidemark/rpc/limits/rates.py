@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 
 class Rate:
-    """Tells how much too early each event of an address comes (the generic cell rate algorithm).
+    """Computes by how many seconds each event of an address is too early (the generic cell rate algorithm).
 
     Args:
         per_s: events per second.

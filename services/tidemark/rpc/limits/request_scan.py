@@ -16,7 +16,7 @@ from tidemark.runtime.slices import Pace
 
 COUNTED_FROM_BYTES: Final = 128 << 10
 _ITEMS_PER_NAME: Final = 4
-"""Items at every depth, of which some name a topic: a partition with its batches, for example, is two or more."""
+"""Limit of items at every depth, for each name that is allowed: a partition with its batches is two items or more."""
 _OTHERS_PER_NAME: Final = 12
 _OTHERS_MAX: Final = 200
 """Other fields of one message. Encoders write each field once, and lists of numbers as one field."""
@@ -27,7 +27,7 @@ _DEPTH_MAX: Final = 16
 _FIELDS_AT_ONCE: Final = 300
 SLICE_S: Final = 0.000_3
 PAUSE_S: Final = 0.001
-"""Of counting, which may turn out to be for a request that is refused. Few requests are counted for so long."""
+"""Pause between two slices of counting, since the request may be refused. Few requests are counted for so long."""
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
@@ -61,7 +61,7 @@ class ItemScan:
         self._stack: list[_Open] = [(0, len(data), _fields(descriptor), _OTHERS_MAX)]
 
     def count(self, fields: int) -> bool:
-        """Count so many fields more; whether the request is at its end.
+        """Count up to `fields` more fields; returns whether the request is at its end.
 
         Messages whose type has no items are not entered: decoding them takes less time than counting. Protobuf will
         refuse a malformed request.
@@ -119,7 +119,7 @@ class ItemScan:
 
 
 def _after(data: bytes, at: int, kind: int) -> int:
-    """The end of a number."""
+    """Position after the number that begins at `at`."""
     if kind == _VARINT:
         return _varint(data, at)[1]
     if kind == _FIXED_32:

@@ -23,7 +23,7 @@ _INFO_BYTES: Final = 136
 _COUNTS_AT: Final = 120
 """Offset in Linux's `struct tcp_info` of the counts of acknowledged and of received bytes, since version 4.1."""
 _FLOOD: Final = 300
-"""New files since the last look."""
+"""Number of new files since the last look that counts as a flood."""
 _MAPPED: Final = "::ffff:"
 
 

@@ -18,17 +18,17 @@ from tidemark.runtime.slices import Pace
 
 _INTERVAL_S: Final = 0.25
 _QUIET_INTERVAL_S: Final = 1.0
-"""While nothing connects, and the calls that run cannot hold more than the limits: an idle service rests."""
+"""Interval of looks while nothing connects and running calls stay within the limits: an idle service rests."""
 _SLICE_S: Final = 0.000_3
 _PAUSE_S: Final = 0.003
-"""A look is not urgent: each call of that moment is delayed by one short slice, or by none."""
+"""Pause between slices of a look, which is not urgent: a running call is delayed by one short slice, or by none."""
 _SHARE: Final = 50
-"""A look takes at most one part of so many of the time: with very many open files looks are rarer."""
+"""Looks take at most one part of the time in this number: with very many open files looks are rarer."""
 _LOG_INTERVAL_S: Final = 10.0
 _GLANCE_S: Final = 0.002
-"""From an attempt to connect until new connections are counted, if no look comes before."""
+"""Time from an attempt to connect until new connections are counted, if no look comes before."""
 _MANY: Final = 16
-"""New connections that are counted before the next look."""
+"""Number of new connections that are counted before the next look."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class ConnectionWatch:
                 await self._task
 
     def ports_close(self) -> None:
-        """The listening sockets are going to be closed; connections are still looked at."""
+        """Note that the listening sockets will be closed; connections are still looked at."""
         self._attempts.end()
 
     async def _run(self) -> None:
@@ -100,7 +100,7 @@ class ConnectionWatch:
             await self._until_due(until_s)
 
     def _is_quiet(self) -> bool:
-        """Whether nothing has happened since the last look that only a look can judge."""
+        """Whether no event since the last look needs another look."""
         is_due = self._look_is_due or self.connections.can_exceed or self._dropped_until_s
         return not is_due and self._sockets.opened() <= 0
 

@@ -61,7 +61,7 @@ class ClientQuotas:
         return CallerQuotas(self, caller.name, client_id_of(context))
 
     async def pause(self, wait_s: float) -> None:
-        """Wait so long, or until the quotas change."""
+        """Wait for `seconds`, or until the quotas change."""
         try:
             async with asyncio.timeout(wait_s):
                 await self._changed.wait()

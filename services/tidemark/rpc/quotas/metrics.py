@@ -67,7 +67,7 @@ class QuotaMetrics:
         self._limit = limit
 
     def render(self, names: Collection[str] = ()) -> str:
-        """The families."""
+        """The metric families as text."""
         accounts = list(self._accounts)
         return "".join(self._family(one, accounts) for one in _FAMILIES)
 

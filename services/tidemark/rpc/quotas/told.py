@@ -8,7 +8,7 @@ from typing import Final
 from tidemark.core.quotas.accounts import WAIT_MAX_S
 
 TOLD_MAX_S: Final = 2 * WAIT_MAX_S
-"""Brokers tell at most half of it."""
+"""Longest wait that a client accepts; brokers state at most half of it."""
 _MS_MAX: Final = 1 << 40
 
 

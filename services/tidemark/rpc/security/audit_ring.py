@@ -34,13 +34,13 @@ class AuditRing(logging.Handler):
         self._denials: deque[tuple[int, AuditLine]] = deque(maxlen=LINES_MAX)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
+        """Keep an audit line in the ring."""
         line = _line(record, extra_of(record))
         self._count += 1
         (self._denials if line.outcome == DENIED else self._changes).append((self._count, line))
 
     def audit(self, service: str, wanted: AuditFilter, *, authorization_enabled: bool) -> ServiceAudit:
-        """The selected lines."""
+        """The audit lines that the filter selects."""
         kept = tuple(self._changes)[::-1], tuple(self._denials)[::-1]
         both = merge(*kept, key=lambda numbered: -numbered[0])
         selected = (line for _, line in both if wanted.selects(line))

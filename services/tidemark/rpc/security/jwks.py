@@ -26,12 +26,12 @@ STALE_S: Final = 2 * REFRESH_S
 UNKNOWN_KEY_S: Final = 10.0
 """Shortest time between two reads because of unknown keys: anyone can send tokens with made-up keys."""
 _FETCH_S: Final = 5.0
-"""For one read of the keys as a whole."""
+"""Time limit of one read of the keys as a whole."""
 _CHUNK_BYTES: Final = 64 << 10
 _BYTES_MAX: Final = 1 << 20
 _RSA_BITS_MIN: Final = 2048
 _TYPES: Final = "application/jwk-set+json, application/json"
-"""An API server of Kubernetes answers 406 to a request for application/json alone."""
+"""Accepted media types: an API server of Kubernetes answers 406 to a request for application/json alone."""
 _ALGORITHMS: Final = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "P-256": ("ES256",),
@@ -39,7 +39,7 @@ _ALGORITHMS: Final = {
     "P-521": ("ES512",),
     "Ed25519": ("EdDSA",),
 }
-"""By type or curve of the key: a key is never used for an algorithm of another kind, such as HMAC."""
+"""Algorithms by type or curve of the key: a key is never used for an algorithm of another kind, such as HMAC."""
 
 _log = logging.getLogger(__name__)
 

@@ -49,7 +49,7 @@ class Issuers:
 
     Args:
         issuers: with different values of `issuer`.
-        clock_skew_s: by which clocks may differ.
+        clock_skew_s: largest difference between clocks, in seconds.
     """
 
     def __init__(self, issuers: Sequence[Issuer], clock_skew_s: float) -> None:
@@ -121,7 +121,7 @@ def _principal(issuer: Issuer, subject: str) -> Principal:
 
 
 def _fault(error: Exception, issuer: Issuer) -> TidemarkError:
-    """The error for PyJWT's."""
+    """The error for an error of PyJWT."""
     if isinstance(error, jwt.ExpiredSignatureError):
         return refused(TOKEN_EXPIRED, f"the token of {issuer.alias} has expired: call again with a new one")
     if isinstance(error, jwt.ImmatureSignatureError):

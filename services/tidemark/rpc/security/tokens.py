@@ -20,7 +20,7 @@ REASONS: Final = (
 )
 """Reasons in the metadata of a refusal, and in the metric."""
 TOKEN_BYTES_MAX: Final = 8 << 10
-"""gRPC refuses larger headers, by itself and with less to say."""
+"""Largest token: gRPC itself refuses larger headers, and its error names no cause."""
 RECHECK_S: Final = 300.0
 """Streams with a static token end after this time, and their clients open others: a removed token is of no more use."""
 TRUST_S: Final = 3600.0
@@ -39,7 +39,7 @@ class StaticTokens:
         self._file = ChangedFile(path, _by_hash)
 
     def name_of(self, digest: str) -> str | None:
-        """The name of the token with this hash; None: there is none. A new token is known at once."""
+        """The name of the token with this hash; None without one. A new token is known at once."""
         found = self._file.current().get(digest)
         return self._file.current(at_once=True).get(digest) if found is None else found
 

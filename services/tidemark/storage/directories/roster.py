@@ -27,7 +27,7 @@ ROSTER_FILE: Final = "empty-replicas"
 
 _VERSION: Final = b"1\n"
 _DEAD_LINES_MIN: Final = 4096
-"""Bound of obsolete lines before the file is rewritten."""
+"""Smallest number of obsolete lines at which the file is rewritten."""
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -50,7 +50,7 @@ class Roster:
         """Partition and incarnation of replicas that were set aside, according to the file when it was read."""
         self._lines = 0
         self._torn = False
-        """The last line may be incomplete."""
+        """Whether the last line may be incomplete."""
         if not self._read() or self._has_many_dead_lines():
             self._rewrite()
 

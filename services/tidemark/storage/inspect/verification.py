@@ -192,7 +192,7 @@ class _SegmentPass:
         self._index.pass_over(bad.position)
 
     def _end_damage(self, offset: int) -> None:
-        """The damaged batches before this offset end there."""
+        """Note that the damaged batches before this offset end there."""
         last = self._found[-1] if self._found else None
         if last is not None and last.kind is FindingKind.BATCH and last.end_offset is None and last.offset != offset:
             self._found[-1] = replace(last, end_offset=offset)
@@ -360,4 +360,4 @@ class _IndexWalk:
 
 
 def _nothing(_: int) -> None:
-    """A second pass reports no progress."""
+    """Count nothing: a second pass reports no progress."""

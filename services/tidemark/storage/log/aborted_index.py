@@ -45,7 +45,7 @@ class AbortedIndex:
             column.append(value)
 
     def add(self, row: AbortedRow) -> None:
-        """A marker was appended."""
+        """Add the transaction of an abort marker that was appended."""
         self._append(row)
         self.unwritten_from = min(self.unwritten_from, row.last_offset)
 
@@ -98,7 +98,7 @@ class AbortedIndex:
         return UnwrittenRows(start, tuple(self.rows()))
 
     def put_back(self, unwritten: UnwrittenRows) -> None:
-        """The files were not written."""
+        """Mark the rows as unwritten again, after files could not be written."""
         self.unwritten_from = min(self.unwritten_from, unwritten.from_offset)
 
 

@@ -68,7 +68,7 @@ class SegmentCleaning:
 
     @property
     def clean_point(self) -> int:
-        """Below it (exclusive) there is one record of each key."""
+        """Offset (exclusive) below which there is one record of each key."""
         return read_clean_point(self._context.path)
 
     def view(self, end_offset: int, *, truncations: int | None = None) -> CleaningView | None:

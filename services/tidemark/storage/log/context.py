@@ -64,7 +64,7 @@ class LogContext:
 
     @property
     def is_usable(self) -> bool:
-        """Neither the log nor its log directory has failed."""
+        """Whether neither the log nor its log directory has failed."""
         return not (self.broken or self.home.failed)
 
     def check_usable(self) -> None:

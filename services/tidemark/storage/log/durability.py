@@ -72,11 +72,11 @@ class Durability:
         self._replayed = replayed
         self.flushed_offset = recovered.recovery_point
         self._names_behind = True
-        """Names of files in the directory may be missing after a power loss; under `memory_lock`."""
+        """Whether names of files in the directory may be missing after a power loss; under `memory_lock`."""
         self._identity_behind = True
-        """partition.json and the directory's own name were not synced yet."""
+        """Whether partition.json and the directory's own name have yet to be synced."""
         self._truncation_marked = recovered.cut is not None
-        """cut-point.json is there: the checkpoints on disk are older than the last truncation."""
+        """Whether cut-point.json exists: the checkpoints on disk are older than the last truncation."""
         self._high_watermark_max = max(recovered.cut.end_offset, 0) if recovered.cut is not None else NOT_TRUNCATED
         self._damaged_until = recovered.damage.until if recovered.damage else None
         """Log end that ends the damage, None for an undamaged log."""
@@ -126,7 +126,7 @@ class Durability:
         os.fdatasync(opened.number)
 
     def _sync_names(self) -> None:
-        """Records on disk are lost in a power loss if the name of their file or their partition.json is not on disk."""
+        """Sync the names of new files: a power loss loses records whose file or partition.json has no name on disk."""
         path = self._context.path
         if self._identity_behind:
             sync_file(path / PARTITION_FILE)
@@ -139,7 +139,10 @@ class Durability:
             self._identity_behind = False
 
     def names_changed(self) -> None:
-        """Files were made, renamed or removed: the next flush syncs the directory. The caller holds `memory_lock`."""
+        """Note that files were made, renamed or removed: the next flush syncs the directory.
+
+        The caller holds `memory_lock`.
+        """
         self._names_behind = True
 
     # -- truncation
@@ -184,7 +187,7 @@ class Durability:
 
     @property
     def checkpoint_due(self) -> bool:
-        """A truncation, removable segments or the end of damage wait for a checkpoint."""
+        """Whether a truncation, removable segments or the end of damage wait for a checkpoint."""
         return self._truncation_marked or self._damage_over or self._segments.has_trimmed
 
     @property
@@ -269,11 +272,11 @@ class Durability:
 
     @property
     def is_damaged(self) -> bool:
-        """Records are missing, or no checkpoint covers the refetched log yet (rule T5)."""
+        """Whether records are missing, or no checkpoint covers the refetched log yet (rule T5)."""
         return self._damaged_until is not None
 
     def end_damage(self) -> None:
-        """The log is refetched: the next checkpoint removes the mark of the damage."""
+        """Note that the log is refetched: the next checkpoint removes the mark of the damage."""
         if self._damaged_until is not None:
             self._damaged_until = 0
 

@@ -233,7 +233,7 @@ class LogSegments:
         return dropped
 
     def finish_truncation(self) -> None:
-        """The files are as the list says; the caller holds both locks."""
+        """Note that the files are as the list says; the caller holds both locks."""
         self.truncations += 1
 
     def remove(self, dropped: Sequence[Segment]) -> None:
@@ -299,7 +299,7 @@ class LogSegments:
 
     @property
     def has_trimmed(self) -> bool:
-        """Files below the log start wait for a checkpoint."""
+        """Whether files below the log start wait for a checkpoint."""
         return bool(self._trimmed)
 
     def trim(self, start_offset: int) -> None:
@@ -337,7 +337,7 @@ class LogSegments:
     # -- replacing, moving
 
     def begin_swap(self) -> None:
-        """The files of segments are about to change; the caller holds `files_lock`."""
+        """Note that files of segments are about to change; the caller holds `files_lock`."""
         with self._context.memory_lock:
             self.swaps += 1
 
@@ -351,7 +351,7 @@ class LogSegments:
             self._pool.drop(source)
 
     def move_to(self, path: Path) -> None:
-        """The directory has this path now; the caller holds both locks."""
+        """Note the new path of the directory; the caller holds both locks."""
         for segment in (*self._trimmed, *self.all):
             segment.stem = path / segment.stem.name
             segment.log_path = path / segment.log_path.name

@@ -101,7 +101,7 @@ class PartitionLog:
 
     @property
     def flushed_offset(self) -> Offset:
-        """Everything below is on disk."""
+        """Offset (exclusive) below which everything is on disk."""
         return Offset(self.durability.flushed_offset)
 
     @property
@@ -111,12 +111,12 @@ class PartitionLog:
 
     @property
     def is_damaged(self) -> bool:
-        """Records are missing, or no checkpoint covers the refetched log yet (rule T5)."""
+        """Whether records are missing, or no checkpoint covers the refetched log yet (rule T5)."""
         return self.durability.is_damaged
 
     @property
     def has_directory(self) -> bool:
-        """The replica has held a record, or had to make room for one."""
+        """Whether the replica has a directory: it has held a record, or had to make room for one."""
         return self._unmade is None
 
     def size_bytes(self) -> int:
@@ -488,7 +488,7 @@ class PartitionLog:
                 raise_storage_error(f"write {EPOCH_FILE} of {self.path.name}", error)
 
     def end_damage(self) -> None:
-        """The log is refetched: the next checkpoint covers the log as it is, and removes the damage."""
+        """Note that the log is refetched: the next checkpoint covers the log as it is, and removes the damage."""
         self.durability.end_damage()
 
     def finish(self) -> None:

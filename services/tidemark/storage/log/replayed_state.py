@@ -61,9 +61,9 @@ class ReplayedState:
         self._context = context
         self._epochs: LeaderEpochs = recovered.epochs
         self._latest_epoch: int = recovered.epochs.latest
-        """That of `_epochs`: an append compares it with the epoch of each batch."""
+        """Latest epoch of `_epochs`: an append compares it with the epoch of each batch."""
         self._epochs_behind = False
-        """The leader-epoch-checkpoint lacks an epoch that is in memory."""
+        """Whether the leader-epoch-checkpoint lacks an epoch that is in memory."""
         self._producers = self._expiring(recovered.producers)
         self._aborted = AbortedIndex(recovered.aborted, recovered.aborted_unwritten_from)
         self._snapshot_at = recovered.snapshot_at
@@ -242,7 +242,7 @@ class ReplayedState:
             raise
 
     def note_unwritten_aborted(self, base_offset: int) -> None:
-        """The file of the segment at `base_offset` was not written: the next checkpoint writes it."""
+        """Note that the file of the segment at `base_offset` was not written: the next checkpoint writes it."""
         with self._context.memory_lock:
             self._aborted.unwritten_from = min(self._aborted.unwritten_from, base_offset)
 

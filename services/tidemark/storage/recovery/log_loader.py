@@ -68,7 +68,7 @@ class Expected:
         return self.recovery_point <= 0 and self.high_watermark <= 0 and self.log_start in (None, UNKNOWN, 0)
 
     def after(self, cut: CutPoint | None) -> Expected:
-        """The same after a truncation that is newer than the checkpoints."""
+        """The expected offsets after a truncation that is newer than the checkpoints."""
         if cut is None:
             return self
         end = cut.end_offset

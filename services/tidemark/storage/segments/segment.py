@@ -27,9 +27,9 @@ from tidemark.storage.segments.index import (
 
 LOG_SUFFIX: Final = ".log"
 ABORTED_SUFFIX: Final = ".txnindex"
-"""Of the aborted transactions of a segment (rule X5)."""
+"""Suffix of the file with the aborted transactions of a segment (rule X5)."""
 SET_ASIDE_SUFFIX: Final = ".damaged"
-"""Of damaged files that are kept for inspection until their records are refetched."""
+"""Suffix of damaged files that are kept for inspection until their records are refetched."""
 OFFSET_DIGITS: Final = 20
 _WALK_BYTES: Final = 4096
 

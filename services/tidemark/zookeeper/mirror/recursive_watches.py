@@ -34,7 +34,7 @@ class AddWatch:
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> None:
-        """The answer has no content that matters."""
+        """Discard the answer, whose content does not matter."""
 
 
 class RecursiveWatches:

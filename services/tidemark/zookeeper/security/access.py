@@ -39,7 +39,7 @@ CHECK_S: Final = 2.0
 """Interval at which each session looks whether the tree was closed or opened."""
 
 SIGNED_ACL: Final = [*OPEN_ACL_UNSAFE, *CREATOR_ALL_ACL]
-"""Of znodes in an open tree: open, with the subject of their creator."""
+"""ACL of znodes in an open tree: open, with the subject of their creator."""
 
 Ask = Callable[[Any], Awaitable[Any]]
 """Sends a request of kazoo, whose paths include the chroot, and returns its answer."""
@@ -54,7 +54,7 @@ class CertificateRequiredError(ZookeeperError):  # type: ignore[misc]  # kazoo h
 EXCEPTIONS[_CERTIFICATE_REQUIRED] = CertificateRequiredError
 
 REFUSALS: Final = (NoAuthError, InvalidACLError, CertificateRequiredError)
-"""ZooKeeper refuses this process, not this request."""
+"""Errors with which ZooKeeper refuses this process, not this request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,12 @@ class WhoAmI:
     type: ClassVar[int] = _WHO_AM_I
 
     def serialize(self) -> bytes:
-        """The request has no body."""
+        """Encode no body: the request has none."""
         return b""
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> list[tuple[str, str]]:
-        """The identities."""
+        """Decode the identities."""
         (count,) = int_struct.unpack_from(data, offset)
         offset += int_struct.size
         found = []

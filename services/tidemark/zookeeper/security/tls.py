@@ -83,7 +83,7 @@ class ZooKeeperTls:
         return TlsHandler(self)
 
     def context(self) -> ssl.SSLContext:
-        """With the newest files that fit together; raises OSError if no files ever did."""
+        """The context with the newest files that fit together; raises OSError if no files ever did."""
         fingerprint = self._identity.current().fingerprint
         if self._context is None or fingerprint != self._fingerprint:
             try:

@@ -153,7 +153,7 @@ class ZooKeeperSession:
         await asyncio.sleep(0)
 
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Results in order; once all have ended, the first failure is raised, so that none runs on unnoticed."""
+        """Results in order; after all have ended, raises the first failure, so that no coroutine runs on unnoticed."""
         results = await asyncio.gather(*calls, return_exceptions=True)
         found: list[T] = []
         for result in results:
@@ -370,7 +370,7 @@ class ZooKeeperSession:
             await self._look_again(chroot)
 
     async def _look_again(self, chroot: str) -> None:
-        """Another session may have made the missing root since the start of this one."""
+        """Learn the access again: another session may have created the missing root since the start of this one."""
         try:
             await self._access.begin(self.ask, chroot)
         except AccessError as error:

@@ -36,31 +36,31 @@ class SessionTally:
         self._total_s = 0.0
 
     def connected(self, timeout_ms: int) -> None:
-        """A session was established or restored."""
+        """Note that a session was established or restored."""
         self.state, self.timeout_ms = "connected", timeout_ms
 
     def suspended(self) -> None:
-        """The connection was lost; the session may still live."""
+        """Note that the connection was lost; the session may still live."""
         self.state = "suspended"
         self.disconnects += 1
 
     def expired(self) -> None:
-        """ZooKeeper expired the session."""
+        """Note that ZooKeeper expired the session."""
         self.state = "expired"
         self.expiries += 1
 
     def closed(self) -> None:
-        """This process closed the session; an expired session stays expired until the next one."""
+        """Note that this process closed the session; an expired session stays expired until the next one."""
         if self.state != "expired":
             self.state = "closed"
 
     def answered(self, seconds: float) -> None:
-        """A request was answered, if only with a refusal."""
+        """Count an answered request, also one that ZooKeeper refused."""
         self._counts[bisect_left(_BOUNDS_S, seconds)] += 1
         self._total_s += seconds
 
     def latency(self) -> str:
-        """The histogram."""
+        """The histogram of request latencies."""
         doc = "Time from a request to ZooKeeper to its answer"
         return histogram("tidemark_zookeeper_request_seconds", doc, _BOUNDS_S, tuple(self._counts), self._total_s)
 
@@ -86,7 +86,7 @@ class SessionMetrics:
         self._now_ms = now_ms
 
     def render(self, names: Collection[str] = ()) -> str:
-        """All families."""
+        """The metric families as text."""
         tally, lease_ms = self._tally, max(0, self._lease_until_ms() - self._now_ms())
         name, state = "tidemark_zookeeper", tally.state
         states = {labels(state=one): int(one == state) for one in STATES}

@@ -132,7 +132,7 @@ class NodeFeed(Generic[ContentT]):
         return True
 
     def _complain(self, why: str) -> None:
-        """Log each cause once."""
+        """Log each cause of a failed read once."""
         if why == self._complaint:
             return
         self._complaint = why

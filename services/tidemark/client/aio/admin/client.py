@@ -587,7 +587,7 @@ class AdminClient(Lifecycle):
         validate_only: bool = False,
         request_id: str = "",
     ) -> PlannedMoves:
-        """Reassign to live brokers their share of the replicas; returns when the reassignments are stored.
+        """Reassign to live brokers a share of the replicas; returns when the reassignments are stored.
 
         Args:
             brokers: broker ids.

@@ -133,7 +133,7 @@ class PartitionFollower:
 
     @property
     def offset_lag(self) -> int:
-        """Records below the leader's last high watermark that are not in this log."""
+        """Number of records below the leader's last high watermark that are not in this log."""
         return max(0, self._leader_high_watermark - self.log.log_end_offset)
 
     @property
@@ -317,7 +317,7 @@ class PartitionFollower:
             log.truncate(end)
 
     def on_truncated(self) -> None:
-        """The truncation is done."""
+        """Continue after a truncation or reset."""
         self._after_truncation()
 
     def _after_truncation(self) -> None:

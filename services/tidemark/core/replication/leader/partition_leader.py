@@ -148,7 +148,7 @@ class PartitionLeader:
 
     @property
     def may_state_high_watermark(self) -> bool:
-        """Rule E6: the high watermark has reached this epoch's start."""
+        """Whether the high watermark has reached the start of this epoch, as rule E6 requires."""
         return self.log.high_watermark >= self.epoch_start_offset
 
     @property

@@ -16,7 +16,7 @@ from tidemark.record.markers import EndMarker, read_marker
 ACKS_ALL = -1
 
 Refuse = Callable[[ErrorCode, str], TidemarkError]
-"""Makes the error for a partition of a code and of the text that follows the name of the partition."""
+"""Makes the error for a partition from a code and a text that follows the name of the partition."""
 
 
 class DuplicateRange(NamedTuple):
@@ -82,7 +82,7 @@ def _check_in_sync(state: LeaderAndIsr, in_sync: int, refuse: Refuse) -> None:
 
 
 def _check_transactional(event: ProduceArrived, refuse: Refuse) -> None:
-    """Rule X1: pending batches come with a transactional id and acks=all, and others without."""
+    """Refuse pending batches without a transactional id and acks=all, and other batches with one (rule X1)."""
     for batch in event.batches:
         envelope = batch.envelope
         if envelope.is_control:
