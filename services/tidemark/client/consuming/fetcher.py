@@ -56,8 +56,8 @@ class _LeaderLoop:
         self.partitions: frozenset[TopicPartition] = frozenset()
         self.wake = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
-        self.in_flight: frozenset[TopicPartition] = frozenset()
-        """The partitions of the last fetch."""
+        self.left_out: frozenset[TopicPartition] = frozenset()
+        """Paused partitions, without which the last fetch may wait long."""
         self.free_at_s = 0.0
         """Time before which no fetch is sent to this broker, because of a quota (rule Q2)."""
 
@@ -148,10 +148,9 @@ class Fetcher:
 
     def resumed(self, cursors: Iterable[Cursor]) -> None:
         """Fetch for cursors that were paused. A fetch without them may wait for records of the others."""
-        now_s = time.monotonic()
-        wanting = {cursor.partition for cursor in cursors if self._has_room(cursor, now_s)}
+        partitions = {cursor.partition for cursor in cursors}
         for loop in self._leaders.values():
-            if wanting & (loop.partitions - loop.in_flight):
+            if partitions & loop.left_out:
                 loop.interrupt()
         self.look_again()
         self.wake()
@@ -294,8 +293,8 @@ class Fetcher:
     async def _fetch(self, address: str, loop: _LeaderLoop, asked: list[_Asked]) -> None:
         """Send one fetch, and take its response."""
         settings = self._settings
-        loop.in_flight = frozenset(question.cursor.partition for question in asked)
         all_asked = len(asked) == sum(self._may_ask(partition) for partition in loop.partitions)
+        loop.left_out = loop.partitions - {one.cursor.partition for one in asked} if all_asked else frozenset()
         max_wait_ms = settings.fetch_max_wait_ms if all_asked else min(_SHORT_WAIT_MS, settings.fetch_max_wait_ms)
         request = pb.FetchRequest(
             max_wait_ms=max_wait_ms,

@@ -112,8 +112,9 @@ async def test_a_seek_ends_a_fetch_whose_stream_is_not_open_yet(monkeypatch: pyt
     await fetcher.stop()
 
 
-async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it() -> None:
-    """The fetch of the others may wait for `fetch_max_wait_ms`."""
+@pytest.mark.parametrize("is_full", [False, True], ids=["without rows", "with rows up to its limit"])
+async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it(is_full: bool) -> None:
+    """The fetch of the others may wait for `fetch_max_wait_ms`, and the rows of the buffer are soon returned."""
     questions: Any = Questions()
     fetcher = Fetcher(questions, consumer_settings())
     fetcher.start()
@@ -122,6 +123,7 @@ async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it() -> Non
         fetcher.cursors[where] = Cursor(where, 0, topic_id="id", incarnation="i")
     paused = fetcher.cursors[T0]
     paused.paused = True
+    paused.buffered_bytes = is_full * (4 << 20)
     fetcher.regroup()
     await settle()
     assert [[part.partition for part in request.partitions] for _, request, _ in questions.asked] == [[1]]
@@ -129,7 +131,9 @@ async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it() -> Non
     paused.paused = False
     fetcher.resumed([paused])
     await settle()
-    assert {part.partition for part in questions.asked[1][1].partitions} == {0, 1}
+    _, request, _ = questions.asked[1]
+    assert {part.partition for part in request.partitions} == ({1} if is_full else {0, 1})
+    assert request.max_wait_ms == (50 if is_full else 5000)
 
     paused.paused = True
     paused.paused = False
