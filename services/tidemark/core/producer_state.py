@@ -74,9 +74,11 @@ class ProducerStates:
         self._entries: dict[int, ProducerEntry] = dict(entries) if entries else {}
         self._expiration_ms: int | None = None
         self._seen_ms: dict[int, int] = {}
-        opened = sorted((entry.open_offset, one) for one, entry in self._entries.items() if entry.is_open)
-        self._open = OrderedDict((producer_id, offset) for offset, producer_id in opened)
+        self._open: OrderedDict[int, Offset] = OrderedDict()
         """First offset of each open transaction, by producer id. Invariant: the offsets rise."""
+        if self._entries:
+            opened = sorted((entry.open_offset, one) for one, entry in self._entries.items() if entry.is_open)
+            self._open.update((producer_id, offset) for offset, producer_id in opened)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProducerStates) and self._entries == other._entries
@@ -105,7 +107,7 @@ class ProducerStates:
     @property
     def first_open_offset(self) -> Offset | None:
         """First offset of the oldest open transaction, None without any."""
-        return next(iter(self._open.values()), None)
+        return next(iter(self._open.values()), None) if self._open else None
 
     @property
     def open_producers(self) -> tuple[int, ...]:

@@ -38,3 +38,7 @@ def test_changed_settings_apply_to_the_next_roll(tmp_path: Path) -> None:
             lead(log, make_batch(["x" * 600], timestamp_us=next(seconds) * 1_000_000))
         assert segments() == expected
     logs.close()
+
+
+def test_logs_without_settings_of_their_own_expire_producers_after_their_broker_s_time() -> None:
+    assert [storage_settings({}, producer_id_expiration_ms=one).producer_id_expiration_ms for one in (1, 2)] == [1, 2]

@@ -335,9 +335,10 @@ class ReplicaMover:
         Raises:
             OSError: the disk does not answer.
         """
-        place = directory.path / str(found.partition)
-        if found.path == place or found.identity is None or not found.path.exists():
+        name = str(found.partition)
+        if found.path.name == name or found.identity is None or not found.path.exists():
             return found
+        place = directory.path / name
         found.path.rename(place)
         sync_directory(directory.path)
         return found._replace(path=place)

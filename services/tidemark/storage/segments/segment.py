@@ -79,8 +79,9 @@ class Segment:
 
     def __init__(self, directory: Path, base_offset: int) -> None:
         self.base_offset = base_offset
-        self.stem = directory / f"{base_offset:0{OFFSET_DIGITS}d}"
-        self.log_path = self.stem.with_name(self.stem.name + LOG_SUFFIX)
+        name = f"{base_offset:0{OFFSET_DIGITS}d}"
+        self.stem = directory / name
+        self.log_path = directory / (name + LOG_SUFFIX)
         self.size_bytes = 0
         self.next_offset = base_offset
         self.max_timestamp_us = NO_TIMESTAMP_US
