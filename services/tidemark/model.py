@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple, NewType
 
 from tidemark.errors import RETRIABLE as RETRIABLE
@@ -84,7 +85,13 @@ class LeaderAndIsr:
     @property
     def isr_ids(self) -> tuple[BrokerId, ...]:
         """Broker ids of the ISR, in its order."""
-        return tuple(entry.broker_id for entry in self.isr)
+        return _ids_of(self.isr)
+
+
+@lru_cache(1024)
+def _ids_of(entries: tuple[IsrEntry, ...]) -> tuple[BrokerId, ...]:
+    """Thousands of partitions have the same few ISRs."""
+    return tuple([entry.broker_id for entry in entries])
 
 
 IsrReasons = tuple[tuple[BrokerId, str], ...]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidemark.core.reassignment.request import fields_of
@@ -46,6 +47,9 @@ _PORT_MAX: Final = (1 << 16) - 1
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Longest name that a reader accepts; names in znodes become part of paths."""
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{0,128}")
+_STATES_KEPT: Final = 8192
+"""Different states that are kept: thousands of partitions have the same few."""
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 T = TypeVar("T")
 
@@ -56,13 +60,17 @@ class _MalformedError(ValueError):
 
 def encode(fields: Mapping[str, object]) -> bytes:
     """Compact JSON with the format's version in front."""
-    return json.dumps({"version": VERSION, **fields}, separators=(",", ":"), ensure_ascii=False).encode()
+    return _ENCODER.encode({"version": VERSION, **fields}).encode()
 
 
 def decode(path: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T:
     """Build a value from the JSON object in a node; raises INTERNAL with a reason for an operator."""
+    return _read(path, data, lambda found: build(_object_of(found)))
+
+
+def _read(path: str, data: bytes, parse: Callable[[bytes], T]) -> T:
     try:
-        return build(_object_of(data))
+        return parse(data)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise TidemarkError(
             ErrorCode.INTERNAL, f"the ZooKeeper node {path} cannot be understood: {_why(error)}", {"path": path}
@@ -138,6 +146,7 @@ def _bool(value: object) -> bool:
     return value
 
 
+@lru_cache(_STATES_KEPT)
 def encode_state(state: LeaderAndIsr) -> bytes:
     """A leaderAndISR node."""
     return encode(
@@ -156,21 +165,23 @@ def encode_state(state: LeaderAndIsr) -> bytes:
 
 
 def decode_state(path: str, data: bytes) -> LeaderAndIsr:
-    """Inverse of `encode_state`."""
-    return decode(
-        path,
-        data,
-        lambda fields: LeaderAndIsr(
-            leader=BrokerId(_int32(fields["leader"])),
-            leader_epoch=LeaderEpoch(_int32(fields["leader_epoch"])),
-            isr=_entries(fields["isr"]),
-            elr=_entries(fields.get("elr", ())),
-            last_known=_entries(fields.get("last_known", ())),
-            min_isr=_int32(fields.get("min_isr", 1)),
-            lineage=_int(fields.get("lineage", 0)),
-            sealed=_bool(fields.get("sealed", False)),
-            controller_epoch=ControllerEpoch(_int32(fields.get("controller_epoch", 0))),
-        ),
+    """Inverse of `encode_state`; nodes with the same content share one state."""
+    return _read(path, data, _state_of)
+
+
+@lru_cache(_STATES_KEPT)
+def _state_of(data: bytes) -> LeaderAndIsr:
+    fields = _object_of(data)
+    return LeaderAndIsr(
+        leader=BrokerId(_int32(fields["leader"])),
+        leader_epoch=LeaderEpoch(_int32(fields["leader_epoch"])),
+        isr=_entries(fields["isr"]),
+        elr=_entries(fields.get("elr", ())),
+        last_known=_entries(fields.get("last_known", ())),
+        min_isr=_int32(fields.get("min_isr", 1)),
+        lineage=_int(fields.get("lineage", 0)),
+        sealed=_bool(fields.get("sealed", False)),
+        controller_epoch=ControllerEpoch(_int32(fields.get("controller_epoch", 0))),
     )
 
 

@@ -35,6 +35,20 @@ def test_the_reason_names_the_node_and_the_field(data: bytes, why: str) -> None:
     assert refused.value.message == f"the ZooKeeper node {PATH} cannot be understood: {why}"
 
 
+def test_each_unreadable_node_is_named_however_often_its_content_occurs() -> None:
+    for path in (PATH, PATH.replace("/0/", "/1/")):
+        with pytest.raises(TidemarkError, match=f"the ZooKeeper node {path} cannot") as refused:
+            codecs.decode_state(path, b"{}")
+        assert refused.value.metadata == {"path": path}
+
+
+def test_nodes_with_the_same_content_share_one_state() -> None:
+    data = json.dumps(WHOLE).encode()
+    first, second = (codecs.decode_state(path, bytes(bytearray(data))) for path in (PATH, PATH.replace("/0/", "/1/")))
+    assert first is second
+    assert codecs.decode_state(PATH, codecs.encode_state(first)) == first
+
+
 def test_no_bytes_are_blamed_on_a_codec() -> None:
     for first in range(256):
         with pytest.raises(TidemarkError) as refused:

@@ -17,9 +17,6 @@ CHANGES_MAX: Final = 10
 PARTITIONS_MAX: Final = 20_000
 """Limit of the partitions with changes; the one whose last change is the oldest is removed first."""
 
-_shared_reasons: Final = lru_cache(1_024)(parsed)
-"""When a broker is lost, thousands of partitions have the same change, and share its parts."""
-
 
 class IsrHistory:
     """Keeps `CHANGES_MAX` changes of a partition; a partition without a change costs nothing.
@@ -45,7 +42,7 @@ class IsrHistory:
                 LeaderEpoch(int(fields["leader_epoch"])),
                 int(fields["partition_epoch"]),
                 _shared_ids(str(fields["isr"])),
-                _shared_reasons(str(fields["reasons"])),
+                parsed(str(fields["reasons"])),
             )
         )
         self._changes[key] = changes

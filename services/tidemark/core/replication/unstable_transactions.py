@@ -55,7 +55,7 @@ class UncommittedEnds:
         if high_watermark < self.known_from:
             return None
         stable = high_watermark
-        for first in (producers.first_open_offset, self.first_offset):
+        for first in (producers.first_open_offset, self.first_offset if self._ended else None):
             if first is not None and first < stable:
                 stable = first
         return stable

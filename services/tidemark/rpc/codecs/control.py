@@ -23,8 +23,6 @@ from tidemark.model import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
-    IsrEntry,
-    LeaderAndIsr,
     LeaderEpoch,
     Offset,
     ReplicaIdentity,
@@ -35,9 +33,15 @@ from tidemark.rpc import errors
 from tidemark.rpc.codecs.message import PARTITION, SPREAD_IDENTITY, SPREAD_PARTITION, Codec
 from tidemark.rpc.codecs.metadata import broker_from_proto, broker_to_proto
 from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
-from tidemark.rpc.codecs.shared import entries_from_proto, ids_from_proto, reasons_from_proto, reasons_to_proto
+from tidemark.rpc.codecs.shared import (
+    entries_from_proto,
+    entries_to_proto,
+    ids_from_proto,
+    reasons_from_proto,
+    reasons_to_proto,
+    shared_state,
+)
 from tidemark.v1 import controller_service_pb2 as pb
-from tidemark.v1 import record_pb2
 from tidemark.v1.topic_schemas_pb2 import SchemaVersion
 
 HELD: Final = "held"
@@ -223,9 +227,9 @@ def _state_to_proto(command: PartitionCommand) -> pb.PartitionState:
         assigned_replicas=command.assigned_replicas,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
-        isr=_entries_to_proto(state.isr),
-        elr=_entries_to_proto(state.elr),
-        last_known=_entries_to_proto(state.last_known),
+        isr=entries_to_proto(state.isr),
+        elr=entries_to_proto(state.elr),
+        last_known=entries_to_proto(state.last_known),
         min_isr=state.min_isr,
         lineage=state.lineage,
         sealed=state.sealed,
@@ -244,16 +248,16 @@ def _state_from_proto(topic_id: str, message: pb.PartitionState) -> PartitionCom
         partition=TopicPartition(sys.intern(message.topic), message.partition),
         identity=ReplicaIdentity(topic_id, message.incarnation),
         assigned_replicas=ids_from_proto(message.assigned_replicas),
-        state=LeaderAndIsr(
-            leader=BrokerId(message.leader),
-            leader_epoch=LeaderEpoch(message.leader_epoch),
-            isr=entries_from_proto(message.isr),
-            elr=entries_from_proto(message.elr),
-            last_known=entries_from_proto(message.last_known),
-            min_isr=message.min_isr,
-            lineage=message.lineage,
-            sealed=message.sealed,
-            controller_epoch=ControllerEpoch(message.controller_epoch),
+        state=shared_state(
+            BrokerId(message.leader),
+            LeaderEpoch(message.leader_epoch),
+            entries_from_proto(message.isr),
+            entries_from_proto(message.elr),
+            entries_from_proto(message.last_known),
+            message.min_isr,
+            message.lineage,
+            message.sealed,
+            ControllerEpoch(message.controller_epoch),
         ),
         partition_epoch=message.partition_epoch,
         adding_replicas=ids_from_proto(message.adding_replicas),
@@ -262,7 +266,3 @@ def _state_from_proto(topic_id: str, message: pb.PartitionState) -> PartitionCom
         log_dir=message.log_dir,
         isr_reasons=reasons_from_proto(message.isr_reasons),
     )
-
-
-def _entries_to_proto(entries: Iterable[IsrEntry]) -> list[record_pb2.IsrEntry]:
-    return [record_pb2.IsrEntry(broker_id=entry.broker_id, broker_epoch=entry.broker_epoch) for entry in entries]

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of brokers in messages: thousands of partitions have the same few lists, and share one tuple of each."""
+"""Lists of brokers, and states, in messages: thousands of partitions have the same few, and share one value of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, cast
 
-from tidemark.model import BrokerEpoch, BrokerId, IsrEntry, IsrReasons
+from tidemark.model import BrokerEpoch, BrokerId, IsrEntry, IsrReasons, LeaderAndIsr
 from tidemark.v1 import record_pb2
 
 _KEPT_MAX: Final = 8192
 
 
-def ids_from_proto(ids: Iterable[int]) -> tuple[BrokerId, ...]:
+def ids_from_proto(ids: Sequence[int]) -> tuple[BrokerId, ...]:
     """Broker ids, in their order."""
-    return _shared_ids(tuple(ids))
+    return _shared_ids(tuple(ids)) if ids else ()
 
 
 def entries_from_proto(entries: Sequence[record_pb2.IsrEntry]) -> tuple[IsrEntry, ...]:
@@ -25,9 +25,19 @@ def entries_from_proto(entries: Sequence[record_pb2.IsrEntry]) -> tuple[IsrEntry
     return _shared_entries(tuple([(entry.broker_id, entry.broker_epoch) for entry in entries]))
 
 
+@lru_cache(_KEPT_MAX)
+def entries_to_proto(entries: tuple[IsrEntry, ...]) -> tuple[record_pb2.IsrEntry, ...]:
+    """The messages of members of an ISR or ELR, to be copied, never changed."""
+    return tuple([record_pb2.IsrEntry(broker_id=one.broker_id, broker_epoch=one.broker_epoch) for one in entries])
+
+
+shared_state: Final = lru_cache(_KEPT_MAX)(LeaderAndIsr)
+"""The state with these attributes, in their order."""
+
+
 def reasons_from_proto(reasons: Sequence[record_pb2.ReplicaReason]) -> IsrReasons:
     """Replicas that joined or left an ISR."""
-    return tuple((BrokerId(one.broker_id), one.reason) for one in reasons) if reasons else ()
+    return _shared_reasons(tuple([(one.broker_id, one.reason) for one in reasons])) if reasons else ()
 
 
 def reasons_to_proto(reasons: IsrReasons) -> list[record_pb2.ReplicaReason]:
@@ -38,6 +48,11 @@ def reasons_to_proto(reasons: IsrReasons) -> list[record_pb2.ReplicaReason]:
 @lru_cache(_KEPT_MAX)
 def _shared_ids(ids: tuple[int, ...]) -> tuple[BrokerId, ...]:
     return cast("tuple[BrokerId, ...]", ids)
+
+
+@lru_cache(_KEPT_MAX)
+def _shared_reasons(pairs: tuple[tuple[int, str], ...]) -> IsrReasons:
+    return cast("IsrReasons", pairs)
 
 
 @lru_cache(_KEPT_MAX)

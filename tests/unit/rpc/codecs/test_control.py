@@ -9,6 +9,7 @@ from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.controller.command_builder import METADATA_PARTITIONS_MAX, PART_PARTITIONS_MAX
 from tidemark.core.controller.log_comparison import QUESTIONS_MAX
 from tidemark.core.messages import (
+    HeldState,
     LeaderAndIsrCommand,
     NewSchemas,
     PartitionCommand,
@@ -299,3 +300,20 @@ def test_a_command_without_partitions_is_one_slice() -> None:
     command = LeaderAndIsrCommand(BrokerId(100), ControllerEpoch(2), BrokerEpoch(3), (), complete=True)
     (only,) = control_codec.leader_and_isr_slices_from_proto(control_codec.leader_and_isr_to_proto(command), 2)
     assert only == command
+
+
+def test_partitions_in_the_same_state_share_one_state() -> None:
+    state = LeaderAndIsr(BrokerId(1), LeaderEpoch(2), (IsrEntry(BrokerId(1), BrokerEpoch(0)),))
+    request = pb.LeaderAndIsrRequest()
+    for topic in ("a", "b"):
+        request.topics.add(topic=topic, topic_id=topic).partitions.append(_partition_state(topic, state))
+    (command,) = control_codec.leader_and_isr_slices_from_proto(request, 10)
+    first, second = command.partitions
+    assert first.state == state
+    assert first.state is second.state
+
+
+def _partition_state(topic: str, state: LeaderAndIsr) -> pb.PartitionState:
+    command = PartitionCommand(TopicPartition(topic, 0), ReplicaIdentity(topic, "i"), (BrokerId(1),), state, 3)
+    held = control_codec.held_to_proto({command.partition: HeldState(command, False, None)})
+    return held[0].state
