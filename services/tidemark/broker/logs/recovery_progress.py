@@ -10,10 +10,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from tidemark.broker.logs.backlog import Backlog
 from tidemark.model import TopicPartition
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
@@ -52,7 +53,7 @@ class RecoveryProgress:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._opening: dict[TopicPartition, _Opening] = {}
-        self._estimator = ThreadPoolExecutor(1, thread_name_prefix="recovery-estimate")
+        self._estimator = Backlog(1, "recovery-estimate")
         count = metrics.gauge("log_recovery_remaining_logs", "Logs on disk that are not opened yet", ["directory"])
         size = metrics.gauge(
             "log_recovery_remaining_bytes",
@@ -81,7 +82,7 @@ class RecoveryProgress:
             self._opening[partition] = _Opening(directory)
             self._submitted += 1
             self._logs_gauges[directory].inc()
-        self._estimator.submit(self._estimate, partition)
+        self._estimator.add(partial(self._estimate, partition))
 
     def opened(self, partition: TopicPartition) -> None:
         """Count a log that is open, or that cannot be opened."""
@@ -97,7 +98,7 @@ class RecoveryProgress:
 
     def stop(self) -> None:
         """Stop estimating."""
-        self._estimator.shutdown(wait=True, cancel_futures=True)
+        self._estimator.stop()
 
     def _estimate(self, partition: TopicPartition) -> None:
         if partition not in self._opening:

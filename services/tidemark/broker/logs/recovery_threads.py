@@ -7,9 +7,10 @@ New replicas have threads of their own, and need not wait until gigabytes of oth
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
+from tidemark.broker.logs.backlog import Backlog
 from tidemark.broker.logs.recovery_progress import RecoveryProgress
 from tidemark.model import TopicPartition
 from tidemark.ports import Logs
@@ -28,35 +29,35 @@ class RecoveryThreads:
         self._logs = logs
         self._progress = progress
         self._threads_per_directory = threads_per_directory
-        self._by_directory: dict[int, ThreadPoolExecutor] = {}
-        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="open-new")
+        self._by_directory: dict[int, Backlog] = {}
+        self._others = Backlog(_OTHERS, "open-new")
 
     def open(self, partition: TopicPartition, act: Callable[[], None]) -> None:
         """Open a log by `act`, which must not raise."""
         directory = self._logs.directory_of(partition)
         if directory is None:
-            self._others.submit(act)
+            self._others.add(act)
             return
-        pool = self._by_directory.get(directory)
-        if pool is None:
-            pool = ThreadPoolExecutor(self._threads_per_directory, thread_name_prefix=f"open-{directory}")
-            self._by_directory[directory] = pool
+        backlog = self._by_directory.get(directory)
+        if backlog is None:
+            backlog = self._by_directory[directory] = Backlog(self._threads_per_directory, f"open-{directory}")
         if self._progress is None:
-            pool.submit(act)
+            backlog.add(act)
         else:
             self._progress.submitted(partition, directory)
-            pool.submit(self._open, partition, act, self._progress)
+            backlog.add(partial(self._open, partition, act, self._progress))
 
     def run(self, act: Callable[[], None]) -> None:
         """Run another call that may wait for a disk."""
-        self._others.submit(act)
+        self._others.add(act)
 
     def stop(self) -> None:
         """Cancel queued openings; blocks until the running ones are done."""
-        for pool in (*self._by_directory.values(), self._others):
-            pool.shutdown(wait=False, cancel_futures=True)
-        for pool in (*self._by_directory.values(), self._others):
-            pool.shutdown(wait=True)
+        backlogs = (*self._by_directory.values(), self._others)
+        for backlog in backlogs:
+            backlog.drop()
+        for backlog in backlogs:
+            backlog.stop()
         if self._progress is not None:
             self._progress.stop()
 
