@@ -110,7 +110,7 @@ class ReadOptions:
         token_file: path of a file with a bearer token; None: that of the environment, or none.
         client_id: a name for quotas and metrics of brokers; "": none.
         is_typed: whether the topic has a schema; `columns` is then empty.
-        goes_on: whether a stream goes on with the version of its start after a change of the schema.
+        goes_on: whether a stream continues with the version of its start after a change of the schema.
         isolation_level: "read_committed" or "read_uncommitted".
         group_id: consumer group that shows the progress of a stream; "": none.
         history: directory of an archive of the topic, for the rows that are archived; "": all rows from brokers.

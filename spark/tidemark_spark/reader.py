@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""From the rows of one range to the columns that Spark expects."""
+"""Function from the rows of one range to the columns that Spark expects."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Assignment:
     Attributes:
         offsets: range of one partition.
         topic_id: uuid; a recreated topic has another one, and the read is refused.
-        incarnation: uuid of the partition, used likewise.
+        incarnation: uuid of the partition; a recreated partition has another one, and the read is refused.
         timestamp_type: CREATE_TIME or LOG_APPEND_TIME.
         last_epoch: highest leader epoch of the records before the range; -1: unknown.
         archive: directory of the archive that has the range; "": brokers have it.

@@ -35,7 +35,7 @@ class QuotaAdministration:
         return await self._store.quotas()
 
     async def alter(self, changes: Sequence[QuotaChange], *, validate_only: bool) -> ChangedQuotas:
-        """Set and remove limits in one write; a change that is made already is passed over.
+        """Set and remove limits in one write; a change that is in effect already is skipped.
 
         Raises:
             TidemarkError: INVALID_REQUEST for an entity with two changes, or too many entities; REQUEST_TIMED_OUT if

@@ -14,7 +14,7 @@ from tidemark.runtime.shared_calls import SharedCalls
 
 _DEADLINE_S: Final = 3.0
 _NAMED_MAX: Final = 5_000
-"""With more partitions, a request for all of them is smaller than one that names each."""
+"""Largest number of partitions that a request names; for more, a request for all partitions is smaller."""
 
 AGE_MAX_MS: Final = 500
 """Largest age of a broker's answer that serves another caller: half the default interval between updates of a watch."""

@@ -17,7 +17,7 @@ _ACKS: Final = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _OUT_OF_RANGE: Final = ("fail", "earliest", "latest")
 IN_FLIGHT_MAX: Final = 5
-"""Most batches in flight: a broker keeps the sequences of so many batches for each producer (rule P1)."""
+"""Most batches in flight: for each producer a broker keeps the sequences of this number of batches (rule P1)."""
 
 
 class ProducerOptions(TypedDict, total=False):

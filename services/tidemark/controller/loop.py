@@ -47,7 +47,7 @@ class ControllerLoop:
         self._observer = observer
         self._new_term = new_term
         self._changed = scheduler.signal()
-        """Set when /controller or the session may have changed."""
+        """Event that is set when /controller or the session may have changed."""
         self._expired = False
         store.listen(self._on_store_event)
 

@@ -50,7 +50,7 @@ class BrokerPeers:
         self._controller_epoch = controller_epoch
         self._brokers: dict[BrokerId, BrokerRegistration] = {}
         self._partitions: dict[int, tuple[PartitionView, PartitionMetadata]] = {}
-        """By `id`, views with their messages: each broker gets them, at times of its own."""
+        """Views with their messages, by `id` of the view: each broker gets the same views, at different times."""
         self._last_topics: tuple[Mapping[str, TopicView], list[TopicMetadata]] | None = None
         self._channels: dict[BrokerId, tuple[BrokerRegistration, grpc.aio.Channel]] = {}
 

@@ -137,7 +137,7 @@ class MetadataAssembler:
         _topics: of the parts so far.
         _next_part: the part that has to come next.
         _last: controller epoch and sequence of the last update. A part is sent when the part before is acknowledged, so
-            sequences also tell the parts of two views apart.
+            sequences also distinguish the parts of two views.
     """
 
     def __init__(self) -> None:

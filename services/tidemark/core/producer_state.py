@@ -90,7 +90,7 @@ class ProducerStates:
 
     @property
     def entries(self) -> Mapping[int, ProducerEntry]:
-        """By producer id; what a snapshot holds."""
+        """Entries by producer id, as a snapshot holds them."""
         return self._entries
 
     def copy(self) -> ProducerStates:

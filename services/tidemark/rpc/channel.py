@@ -35,7 +35,7 @@ network round trip, or than a delay on a busy machine, would fail every call to 
 load of 60, the first frame of a local server takes up to 0.6 s."""
 _RESOLVE_AGAIN_MS: int = 1_000
 """A name may resolve to another address after a restart of its server, as for a pod. gRPC's default of 30 s between two
-resolutions would make a restarted broker unreachable for so long."""
+resolutions would make a restarted broker unreachable for that time."""
 KEEPALIVE_MS: int = 5_500
 """Only these pings show a waiting stream that the other machine is unreachable; gRPC stops after two of them without
 other traffic. Servers accept one every `server.PING_ACCEPTED_MS`."""

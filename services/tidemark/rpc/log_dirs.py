@@ -144,7 +144,7 @@ def wanted_from_proto(request: pb.DescribeLogDirsRequest) -> Wanted:
 def contents_to_proto(
     contents: Iterable[LogDirectoryContent], *, replicas_a_message: int = _REPLICAS_A_MESSAGE
 ) -> Iterator[pb.DescribeLogDirsResponse]:
-    """The messages of an answer, with at most so many replicas each; every directory is in at least one."""
+    """The messages of an answer, with at most `replicas_a_message` replicas each; every directory is in one."""
     response = pb.DescribeLogDirsResponse()
     room = replicas_a_message
     for content in contents:

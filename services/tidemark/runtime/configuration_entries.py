@@ -22,7 +22,7 @@ OWNERS: Final = {ConfigKind.TOPIC: "topic", ConfigKind.BROKER: "broker"}
 
 
 class ConfigSource(StrEnum):
-    """Source of a value."""
+    """Source of the effective value of a setting."""
 
     UNKNOWN = "unknown"  # the broker does not answer
     DEFAULT = "default"

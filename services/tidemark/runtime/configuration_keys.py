@@ -570,8 +570,8 @@ _TOPIC: Final = (
     _topic_choice(
         "schema.compatibility",
         ("backward", "forward", "full", "none"),
-        "Allowed changes of a typed topic's schema: with backward, the newest version reads what every earlier one "
-        "wrote. With forward, every earlier one reads what the newest wrote",
+        "Allowed changes of a typed topic's schema. With backward, readers with the newest version read batches of "
+        "every earlier one; with forward, readers with every earlier version read batches of the newest one",
     ),
     _topic_choice(
         "message.timestamp.type",

@@ -34,8 +34,8 @@ LIMITS: Final[tuple[ConfigKey, ...]] = (
         _ALL,
         200,
         "connections",
-        "New connections of one address to one listener per second, and at once. Above it the kernel drops attempts, "
-        "which the client's kernel repeats",
+        "New connections of one address to one listener per second, and as a burst. Above it the kernel drops "
+        "attempts, which the client's kernel repeats",
         minimum=1,
         maximum=100_000,
         unlimited=True,
@@ -73,7 +73,8 @@ LIMITS: Final[tuple[ConfigKey, ...]] = (
         _ALL,
         512 << 20,
         "bytes",
-        "Such bytes of all connections; above, the connection with the most is closed, of the address with the most",
+        "Bytes in flight of all connections, above which the connection with the most is closed, of the address with "
+        "the most",
         minimum=64 << 20,
         unlimited=True,
     ),

@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """In this context SIGTERM raises KeyboardInterrupt; for the main thread only."""
+    """Raise KeyboardInterrupt at SIGTERM while the context is entered; for the main thread only."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -155,7 +155,7 @@ class StallMeter:
     def __init__(self, loop: asyncio.AbstractEventLoop, selector: WatchedSelector) -> None:
         now_s = loop.time()
         self.lateness = Tally(
-            "tidemark_event_loop_stall_seconds", "How late the event loop runs a task that is due", now_s
+            "tidemark_event_loop_stall_seconds", "Delay with which the event loop runs a task that is due", now_s
         )
         self.busy = Tally("tidemark_event_loop_stall_busy_seconds", "CPU time of this process within a stall", now_s)
         self.collections = Tally("tidemark_gc_pause_seconds", "Pauses for garbage collection", now_s)
@@ -172,7 +172,7 @@ class StallMeter:
         self._where: tuple[float, str] = (0.0, "")
         self._lines: deque[float] = deque(maxlen=_LINES_A_MINUTE)
         self._running = threading.Lock()
-        """Held from `start` to `stop`; a wait for a lock takes less than one for an event."""
+        """Lock that is held from `start` to `stop`; a wait for a lock takes less than a wait for an event."""
         self._watch = threading.Thread(target=self._look, name="event loop watch", daemon=True)
 
     def collectors(self) -> Sequence[Collector]:

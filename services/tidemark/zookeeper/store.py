@@ -115,7 +115,7 @@ class SessionMetadataStore:
         return self._session.lease_valid_until_ms()
 
     def lease_length_ms(self) -> int:
-        """How long a lease is: the negotiated session timeout less a margin; 0 before the first session."""
+        """Length of a lease: the negotiated session timeout less a margin; 0 before the first session."""
         return self._session.lease_length_ms()
 
     async def start(self) -> None:

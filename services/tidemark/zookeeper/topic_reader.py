@@ -175,7 +175,7 @@ class TopicReader:
         nodes: Mapping[str, Nodes],
         versions: Mapping[str, Sequence[str]],
     ) -> dict[str, TopicDescription]:
-        """These topics, which changed, with the versions of their schemas."""
+        """The changed topics, with the versions of their schemas."""
         asked = []
         for name, topic in topics.items():
             known = self._known.get(name)

@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
         "--grace-hours",
         type=float,
         default=24.0,
-        help="superseded files stay so long for running readers; a later --compact deletes them (24)",
+        help="time for which superseded files stay for running readers; a later --compact deletes them (24)",
     )
     return made
 

@@ -41,7 +41,7 @@ def begin(options: WriteOptions, transactional_id: str) -> Started:
     """Fence earlier drivers of the id, abort their open transaction, and return the generation of this one.
 
     Raises:
-        NoTransactionsError: see there.
+        NoTransactionsError: the cluster has no transactions, or does not allow them to this user.
         TidemarkError: INVALID_TRANSACTION_TIMEOUT; REQUEST_TIMED_OUT with the last error.
     """
     timeout_ms = options.transactions.timeout_ms

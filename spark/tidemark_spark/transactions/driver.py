@@ -75,7 +75,7 @@ def end_micro_batch(options: WriteOptions, memberships: Iterable[Membership | No
     """Commit a micro-batch; returns whether it was committed before.
 
     Raises:
-        StaleCheckpointError: see there.
+        StaleCheckpointError: the checkpoint is older than the last one that the query has written with.
         TidemarkError: as `end_batch`.
     """
     decision = decide(memberships)

@@ -147,12 +147,12 @@ def prune_stored(
 
     Args:
         read: reads bytes of the batches.
-        size_bytes: size of all of them.
-        topic: see `prune_batches`, as for all others.
-        layouts: see there.
-        column_ids: see there.
-        max_bytes: see there.
-        times: see there.
+        size_bytes: size of all batches.
+        topic: as for `prune_batches`.
+        layouts: as for `prune_batches`.
+        column_ids: as for `prune_batches`.
+        max_bytes: as for `prune_batches`.
+        times: as for `prune_batches`.
     """
     found: Parts = []
     asked: dict[int, frozenset[int]] = {}

@@ -61,7 +61,7 @@ class FlushThreads:
             thread.join()
 
     def written(self, replica: OpenReplica) -> None:
-        """From any thread: the log may have records to flush. Does nothing where the kernel flushes."""
+        """Note, on any thread, that the log may have records to flush. Does nothing where the kernel flushes."""
         if replica.flush_policy != OS:
             self._waiting[replica.directory].add(replica)
 

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class FullDirectories:
-    """Used on the event loop.
+    """Notes the log directories that are full; used on the event loop.
 
     Args:
         show: called with the number of full directories when that changes.

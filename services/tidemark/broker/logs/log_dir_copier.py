@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Outcome(Enum):
-    """How a move ended."""
+    """The way in which a move ended."""
 
     MOVED = "moved"
     STOPPED = "stopped"  # the copy stays: the replica was closed, or the broker stops
@@ -96,7 +96,7 @@ class CopyMetrics:
         self.failures = metrics.counter("broker_log_dir_moves_failed", "Log directory moves that failed")
         self.copied_bytes = metrics.counter("broker_log_dir_moves_copied_bytes", "Bytes copied between log directories")
         self.paused_s = metrics.histogram(
-            "broker_log_dir_move_pause_seconds", "How long a replica accepted no appends at the end of its move"
+            "broker_log_dir_move_pause_seconds", "Time for which a replica accepted no appends at the end of its move"
         )
 
 

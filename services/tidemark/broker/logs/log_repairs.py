@@ -34,7 +34,7 @@ REPAIR_MS: Final = 5_000
 """Time that a request waits for a repair."""
 _ROLL_MS: Final = 20
 _ROLLS_MAX: Final = 100
-"""How often, at intervals of `_ROLL_MS`, a repair looks whether the damaged active segment has been rolled."""
+"""Number of checks, at intervals of `_ROLL_MS`, whether the damaged active segment has been rolled."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class SuspectSegment(Protocol):
 
     @property
     def whole(self) -> DamagedRange:
-        """All of the segment, as a range to replace."""
+        """The whole segment, as a range to replace."""
 
     def find_damage(self) -> list[DamagedRange]:
         """Check every batch. Raises OSError."""

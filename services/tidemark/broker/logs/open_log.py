@@ -63,6 +63,6 @@ class OpenReplica:
         self._first_failure = threading.Lock()
 
     def fail(self) -> bool:
-        """From any thread: mark the log as failed; True for the first call, whose caller notifies the core."""
+        """Mark the log as failed, on any thread; True for the first call, whose caller notifies the core."""
         self.failed = True
         return self._first_failure.acquire(blocking=False)

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class RefusedChunks:
-    """At most one request for a partition is in flight; the next refusal of the same chunk asks again."""
+    """Asks leaders to check their logs, once at a time for a partition; another refusal of a chunk asks again."""
 
     def __init__(self, peers: GrpcReplicaPeers, scheduler: Scheduler, fail: Callable[[BaseException], None]) -> None:
         self._peers = peers

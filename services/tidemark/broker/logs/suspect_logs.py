@@ -53,7 +53,7 @@ class OpenSegment:
 
     @property
     def whole(self) -> DamagedRange:
-        """All of the segment, as a range to replace."""
+        """The whole segment, as a range to replace."""
         one = self._segment
         return DamagedRange(one.base_offset, 0, one.size_bytes, one.base_offset, one.next_offset, "")
 

@@ -66,7 +66,7 @@ class TransactionMetrics:
                 self.decisions.labels(result, str(change.value.end_reason)).inc()
 
     def show(self, figures: Figures) -> None:
-        """Set the gauges."""
+        """Set the gauges of transactions."""
         self.ids.set(figures.ids)
         self.open.set(figures.ongoing)
         self.completing.set(figures.completing)

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
-    """See `Shard`.
+    """A `Shard` whose state is the transaction coordinator of one partition.
 
     Args:
         send_markers: called with the ids whose decision is committed; `markers` of this shard has their markers.

@@ -71,7 +71,7 @@ class Verification:
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partition: TransactionPartition
     ) -> Awaitable[TidemarkError | None]:
-        """See `Verifier`; callers share a verification in flight."""
+        """Verify a partition, as `Verifier.verify` states; callers share a verification in flight."""
         asked = _Asked(transactional_id, producer, partition)
         outcome = self._open.get(asked)
         if outcome is None:

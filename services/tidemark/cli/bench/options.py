@@ -85,7 +85,7 @@ class Batches:
             metavar="MS",
             min=0,
             max=_LINGER_MS_MAX,
-            help="How long a batch waits for more records.",
+            help="Time that a batch waits for more records.",
         ),
     ] = 5.0
     batch_size: BatchOption = "128KiB"

@@ -432,7 +432,7 @@ class Producer(Lifecycle):
             timeout_s: in seconds; None: the delivery timeout of the records bounds it.
 
         Raises:
-            TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer goes on to send.
+            TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer continues to send.
 
         Example: `await producer.flush(timeout_s=30)`
         """
@@ -486,7 +486,7 @@ class Producer(Lifecycle):
         return tables.by_target(rows, chosen)
 
     def _deletes_row(self, topic: str, key: Any, value: Any) -> bool:
-        """Whether a record deletes the row of a key, which is no bytes yet."""
+        """Whether a record deletes the row of a key that is not serialized yet."""
         return value is None and not isinstance(key, bytes) and key is not None and self._formats.now(topic) is not None
 
     async def has_newer_schema(self, topic: str, error: TidemarkError) -> bool:

@@ -68,7 +68,7 @@ class _LeaderLoop:
 
 
 class Fetcher:
-    """Used on one event loop, with its cursors."""
+    """Fetches for the cursors of one consumer; used on one event loop."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Fetcher:
     ) -> None:
         self.cursors: dict[TopicPartition, Cursor] = {}
         self.suspended = False
-        """No records are returned, because the group may have assigned the partitions to other members."""
+        """Whether no records are returned, because the group may have assigned the partitions to other members."""
         self.nearest = PreferredReplicas(settings.rack, lambda: cluster.view)
         self.follower_bytes = 0
         """Bytes read from followers."""

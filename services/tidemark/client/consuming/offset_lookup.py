@@ -26,7 +26,7 @@ from tidemark.v1 import broker_service_pb2 as pb
 _log = logging.getLogger("tidemark.client")
 
 _ATTEMPT_S: Final = 2.0
-"""First timeout of an attempt."""
+"""Timeout of the first attempt; the timeout doubles after an attempt that timed out."""
 _AT_ONCE: Final = 1_000
 """Largest number of partitions in one request."""
 

@@ -15,7 +15,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 
 class TypedTopics:
-    """Used on one event loop.
+    """Readers of the typed topics of a consumer; used on one event loop.
 
     Args:
         cluster: the metadata.

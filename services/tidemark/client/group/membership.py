@@ -97,7 +97,7 @@ class Membership:
         self._committed: dict[TopicPartition, int] = {}
         self._commits = commits or Commits(settings)
         self._committing = asyncio.Lock()
-        """Held by the commit in flight, so that `_committed` is known before the next commit."""
+        """Lock that the commit in flight holds, so that `_committed` is known before the next commit."""
         self._joins = 0
         """Number of joins: records read before the last join are not committed after it."""
         self._leaving = False

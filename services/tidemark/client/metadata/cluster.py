@@ -247,7 +247,7 @@ class Cluster:
         return view.error if view is not None and view.error is not None else unknown_topic(topic)
 
     async def _stayed_unknown(self, topic: str, error: TidemarkError) -> TidemarkError:
-        """Remember a topic that no broker knows. The metadata stream goes on to watch for its creation."""
+        """Remember a topic that no broker knows. The metadata stream continues to watch for its creation."""
         if error.code is not ErrorCode.UNKNOWN_TOPIC:
             self._forget(topic)
             return error

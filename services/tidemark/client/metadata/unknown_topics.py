@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tidemark.model import TidemarkError, TopicPartition
 
 REMEMBERED_S: Final = 60.0
-"""Time after an answer within which the next look-up asks once instead of for a time."""
+"""Time after an answer in which a look-up of the name makes one attempt, without retries."""
 ASK_AGAIN_S: Final = 1.0
 """Time after an answer within which a look-up asks no broker."""
 NAMES_MAX: Final = 100

@@ -63,7 +63,7 @@ class Accumulator:
         self.home: int | None = None
         """Id of the thread that resolves the batches."""
         self.open: dict[tuple[Any, ...], PendingBatch] = {}
-        """By (topic, index), of typed records by (topic, index, TYPED)."""
+        """Open batches by (topic, index); of typed records by (topic, index, TYPED)."""
         self._closed_batches: deque[PendingBatch] = deque()
         self.sticky: dict[str, int] = {}
         self.lock = threading.Lock()

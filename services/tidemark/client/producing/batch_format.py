@@ -59,7 +59,7 @@ class BatchFormat(Protocol):
         codec: Codec,
         **sealing: Unpack[Sealing],
     ) -> bytes | None:
-        """As `build` of `rows`, but faster; None: for these records it is not."""
+        """As `build` of `rows`, but faster; None for records that this method does not take."""
         ...
 
     def read(self, data: bytes) -> pa.RecordBatch:
@@ -82,7 +82,7 @@ class BytesFormat:
         headers: Sequence[Headers | None] | None,
         deleted: Sequence[bool] | None = None,
     ) -> pa.RecordBatch:
-        """See BatchFormat."""
+        """Rows in SCHEMA, as `BatchFormat.rows` states."""
         some_keys = None if keys.count(None) == len(keys) else keys
         return from_columns(some_keys, values, timestamps_us, headers)
 
@@ -94,7 +94,7 @@ class BytesFormat:
         codec: Codec,
         **sealing: Unpack[Sealing],
     ) -> bytes:
-        """See BatchFormat."""
+        """A sealed batch of bytes, as `BatchFormat.build` states."""
         return build_batch(rows, codec=codec, **sealing)
 
     def build_few(
@@ -107,7 +107,7 @@ class BytesFormat:
         codec: Codec,
         **sealing: Unpack[Sealing],
     ) -> bytes | None:
-        """See BatchFormat."""
+        """A sealed batch of a few records, as `BatchFormat.build_few` states."""
         if codec or headers is not None or len(values) > FEW:
             return None
         try:
@@ -116,11 +116,11 @@ class BytesFormat:
             return None  # `rows` raises the error for the application
 
     def read(self, data: bytes) -> pa.RecordBatch:
-        """See BatchFormat."""
+        """Rows in SCHEMA of a sealed batch, as `BatchFormat.read` states."""
         return read_batch(Batch(parse_envelope(data), data))
 
     def timestamps_us(self, rows: pa.RecordBatch) -> Sequence[int]:
-        """See BatchFormat."""
+        """Timestamps of rows in SCHEMA, as `BatchFormat.timestamps_us` states."""
         return timestamps_us(rows)
 
 

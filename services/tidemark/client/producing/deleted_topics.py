@@ -17,7 +17,7 @@ _GONE_S: Final = 2.0
 
 
 class DeletedTopics:
-    """Used by one producer, on its event loop."""
+    """Finds the topics of one producer that were deleted or recreated; used on the event loop of the producer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -66,7 +66,7 @@ class BytesLane:
         self._places = [(topic, index) for index in range(partitions)]
 
     def send(self, key: Any, value: Any) -> SendHandle | None:
-        """See Lane."""
+        """Append a record of bytes, as `Lane.send` states."""
         accumulator = self._accumulator
         if type(value) is not bytes or accumulator.buffered_bytes >= accumulator.buffer_bytes:
             return None
@@ -104,7 +104,7 @@ class BytesLane:
         return handle
 
     def send_some(self, records: Sequence[tuple[Any, Any]], handles: list[SendHandle]) -> None:
-        """See Lane; takes the lock once."""
+        """Append records of bytes, as `Lane.send_some` states; takes the lock once."""
         accumulator, sticky = self._accumulator, self._accumulator.sticky.get(self._topic, -1)
         some = records[len(handles) : len(handles) + _SOME]
         timestamp_us = time.time_ns() // 1000
@@ -155,7 +155,7 @@ class RowLane:
         self._places = [(typed.topic, index, TYPED) for index in range(partitions)]
 
     def send(self, key: Any, value: Any) -> SendHandle | None:
-        """See Lane."""
+        """Append a row, as `Lane.send` states."""
         accumulator, rows = self._accumulator, self._rows
         if key is not None or value is None or accumulator.buffered_bytes >= accumulator.buffer_bytes:
             return None
@@ -199,7 +199,7 @@ class RowLane:
         return handle
 
     def send_some(self, records: Sequence[tuple[Any, Any]], handles: list[SendHandle]) -> None:
-        """See Lane."""
+        """Append rows, as `Lane.send_some` states."""
         for key, value in records[len(handles) : len(handles) + _SOME]:
             handle = self.send(key, value)
             if handle is None:

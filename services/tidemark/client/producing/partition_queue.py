@@ -24,7 +24,7 @@ from tidemark.record.payload import reseal
 
 SEQUENCE_SPACE: Final = 1 << 31
 WINDOW_MAX: Final = 5
-"""Most batches from the oldest without acknowledgement to the newest sent: the brokers keep so many (rule P1)."""
+"""Most batches from the oldest without acknowledgement to the newest sent: brokers remember as many (rule P1)."""
 
 _BEHIND_A_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.UNKNOWN_PRODUCER_ID})
 """Errors of a batch whose predecessor was not appended."""

@@ -70,7 +70,7 @@ def no_transaction(transactional_id: str) -> TidemarkError:
 
 
 class Sender:
-    """Used on one event loop; only its accumulator is for any thread."""
+    """Sends the batches of a producer; used on one event loop, but any thread may use its accumulator."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Sender:
         self.pid = os.getpid()
         """The process that sends the records; a forked child has a copy of them."""
         self.ended = threading.Event()
-        """Set once every record has its outcome and no more can be added."""
+        """Event that is set once every record has its outcome and no more can be added."""
         self.accumulator = Accumulator(
             batch_bytes=settings.batch_bytes,
             buffer_bytes=settings.buffer_bytes,

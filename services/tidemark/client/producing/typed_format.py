@@ -104,7 +104,10 @@ class TypedFormat:
         base_sequence: int,
         pending: bool = False,
     ) -> bytes:
-        """See BatchFormat. Without Unpack: mypyc does not see the TypedDict of another module."""
+        """A sealed typed batch, as `BatchFormat.build` states.
+
+        Without Unpack: mypyc does not see the TypedDict of another module.
+        """
         return build_typed_batch(
             rows,
             self._layout,
@@ -118,14 +121,14 @@ class TypedFormat:
         )
 
     def build_few(self, *_: Any, **__: Any) -> None:
-        """See BatchFormat."""
+        """A sealed typed batch of a few records, as `BatchFormat.build_few` states."""
 
     def read(self, data: bytes) -> pa.RecordBatch:
         """The rows of a sealed batch, with their system columns."""
         return read_stored(Batch(parse_envelope(data), data), self._layout).rows
 
     def timestamps_us(self, rows: pa.RecordBatch) -> Sequence[int]:
-        """See BatchFormat."""
+        """Timestamps of typed rows, as `BatchFormat.timestamps_us` states."""
         name = TIMESTAMP if TIMESTAMP in rows.schema.names else self._layout.event_time
         if name is None:
             return [0] * rows.num_rows

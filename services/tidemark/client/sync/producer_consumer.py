@@ -217,7 +217,7 @@ class Producer(SyncClient[AsyncProducer]):
             timeout_s: in seconds; None: the delivery timeout of the records bounds it.
 
         Raises:
-            TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer goes on to send.
+            TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer continues to send.
 
         Example: `producer.flush(timeout_s=30)`
         """

@@ -36,7 +36,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 _FETCH_BYTES: Final = 4 << 20
 _ISOLATION_LEVEL: Final = "read_committed"
-"""No later run removes a row of an aborted transaction from the archive."""
+"""Isolation level of an archive: no later run removes a row of an aborted transaction."""
 _SYSTEM: Final = (PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED)
 _GROUP_ROWS: Final = 1 << 17
 """Rows of a row group at most; readers skip groups by the least and largest values of each column."""

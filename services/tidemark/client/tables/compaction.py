@@ -78,8 +78,8 @@ def compact_archive(
         root: directory of an archive of `archive_topic`, on a mounted file system.
         file_mib: approximate size of a merged file at most.
         min_files: number of neighbouring files that are worth a merge; 2 at least.
-        grace_hours: replaced files stay so long for readers that started earlier. Then the snapshots of the Iceberg
-            table that have them expire, unless a branch or a tag holds them.
+        grace_hours: time for which replaced files stay for readers that started earlier. Then the snapshots of the
+            Iceberg table that have them expire, unless a branch or a tag holds them.
         run: runs `merge` for each task, and yields its results; None: one after the other, here.
         catalog: that of the Iceberg table, as for `archive_topic`.
 

@@ -62,7 +62,7 @@ class TransactionCoordinator:
 
         Args:
             timeout_ms: the coordinator aborts a transaction that is open for longer.
-            identity: of a producer that goes on after an error; None: a new producer.
+            identity: of a producer that continues after an error; None: a new producer.
         """
         request = pb.InitTransactionsRequest(transactional_id=self.transactional_id, timeout_ms=timeout_ms)
         if identity is not None:
@@ -105,7 +105,7 @@ class TransactionCoordinator:
         return already
 
     async def phase(self) -> Phase:
-        """How far the last transaction is: until it leaves `PREPARED`, some partition has no marker yet."""
+        """The phase of the last transaction; until it leaves `PREPARED`, some partition has no marker yet."""
         request = pb.DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
         found = (await self._call("DescribeTransactions", request)).transactions[0]
         if found.HasField("error"):

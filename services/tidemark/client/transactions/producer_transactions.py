@@ -28,7 +28,7 @@ _OVER_IN_THE_NEXT: Final = _ENDED_BY_COORDINATOR | {
 
 
 class Phase(Enum):
-    """How far the producer is; the coordinator may have aborted an open transaction meanwhile."""
+    """Phases of a producer's transactions; the coordinator may have aborted an open transaction meanwhile."""
 
     CLOSED = auto()  # no transaction is open
     BEGINNING = auto()  # `begin` waits for the coordinator
@@ -38,7 +38,7 @@ class Phase(Enum):
 
 
 class ProducerTransactions:
-    """Used on the event loop of the producer.
+    """The transactions of a producer, one after another; used on its event loop.
 
     Args:
         coordinator: of the transactional id.

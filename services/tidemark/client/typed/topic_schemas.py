@@ -55,7 +55,7 @@ def versions_of(response: pb.GetTopicSchemasResponse) -> dict[int, TopicSchema]:
 
 
 class TopicSchemas:
-    """Used on one event loop; any thread may call `now`.
+    """The schemas of topics that a client uses; used on one event loop, but any thread may call `now`.
 
     Args:
         cluster: metadata, which names the newest version of each topic, and the brokers.

@@ -11,7 +11,7 @@ FORMS: Final = ("auto", "text", "json", "hex")
 _HEX_BYTES_MAX: Final = 512
 _HEX_LINE: Final = 16
 _UTF8_BYTES_MAX: Final = 4
-"""Of a character: a cut leaves up to three bytes of one."""
+"""Largest size of a character in UTF-8: a cut leaves up to three bytes of one."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _JSON_PARTS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 

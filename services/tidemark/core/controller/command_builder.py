@@ -36,7 +36,7 @@ was not written to ZooKeeper."""
 METADATA_PARTITIONS_MAX: Final = 1_000
 """Partitions in one UpdateMetadata: 10 ms to decode, under half of the message limit with the longest topic names."""
 VIEWS_KEPT_MAX: Final = 8_000
-"""Metadata of so many partitions is kept for the brokers that have yet to get them."""
+"""Partitions whose metadata is kept for the brokers that have yet to get it, at most."""
 SCHEMA_CHARACTERS_MAX: Final = 2 << 20
 """Characters of schemas in one message: with 2,000 partitions below the message limit, even at four bytes each."""
 
@@ -320,7 +320,7 @@ def _known_schema(topic: TopicDescription) -> KnownSchema:
 
 
 def _in_pieces(versions: Iterable[tuple[str, str, int, str]]) -> list[_Schemas]:
-    """These versions in pieces of at most `SCHEMA_CHARACTERS_MAX` characters, or of one version."""
+    """Divide the versions into pieces of at most `SCHEMA_CHARACTERS_MAX` characters, or of one version."""
     pieces: list[dict[tuple[str, str], dict[int, str]]] = []
     room = 0
     for name, topic_id, version, text in versions:

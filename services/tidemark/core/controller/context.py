@@ -31,7 +31,7 @@ DECIDED_AT_ONCE: Final = 500
 
 
 class ControllerContext:
-    """Changed by the controller's core and its parts only.
+    """The state of the controller's core; only the core and its parts change this state.
 
     Attributes:
         brokers: registrations of the live brokers.

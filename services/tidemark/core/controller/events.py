@@ -208,7 +208,7 @@ class ReplicasDescribed:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """Answer to `DeleteTopic`; `topic_id`: tells a late answer from one about a later topic; `error`: retry later."""
+    """Answer to `DeleteTopic` for the topic with `topic_id`: the answer may be late. `error`: retry later."""
 
     topic: str
     topic_id: str

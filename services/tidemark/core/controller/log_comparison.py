@@ -43,7 +43,7 @@ from tidemark.model import (
 )
 
 WAIT_MS: Final = 2_000
-"""How long the first answer waits for the other live replicas where none is trusted."""
+"""Time that the first answer waits for the other live replicas where none is trusted."""
 ASK_AGAIN_MS: Final = 100
 """The first pause; each further pause is twice as long, up to `ASK_AGAIN_MAX_MS`."""
 ASK_AGAIN_MAX_MS: Final = 1_000

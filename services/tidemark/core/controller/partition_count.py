@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 _RETRY_MS: Final = 500
 _EMPTY_WAIT_MS: Final = 30_000
-"""How long a sealed leader may take to report whether the partition is empty."""
+"""Time that a sealed leader may take to report whether the partition is empty."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class PartitionCountChanges:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def requested(self, event: ev.PartitionsRequested, now_ms: int) -> None:
-        """All requests as they are now."""
+        """Take all requests as they are now."""
         self._known = True
         requests = event.requests  # removals first: none is added to a topic that has a removal
         for refusal in requests.malformed:
@@ -378,7 +378,7 @@ class PartitionCountChanges:
     # -- answers -----------------------------------------------------------------------------------------------
 
     def finished(self, event: ev.PartitionRequestsFinished) -> None:
-        """These nodes were deleted; one that is read again is a new request."""
+        """Note that these nodes were deleted; a node that is read again is a new request."""
         self._finishing -= {(ADD, one) for one in event.added} | {(REMOVE, one) for one in event.removed}
 
     def _finish(self, kind: str, topic: str, partitions: list[int]) -> None:

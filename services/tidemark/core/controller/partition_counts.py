@@ -24,7 +24,7 @@ SHUTDOWN: Final = "shutdown"
 SUSPECTED: Final = "suspected"
 
 PARTITIONS_A_CALL: Final = 2_000
-"""A count of so many partitions takes a millisecond. After a count of more, as many calls count nothing."""
+"""Partitions of a count that takes a millisecond. After a count of more, as many calls count nothing."""
 
 OF_LEAVING: Final = (BROKER_FAILED, SUSPECTED, SHUTDOWN, REPLICA_FAILED, REASSIGNED)
 

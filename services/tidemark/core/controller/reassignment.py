@@ -18,7 +18,7 @@ from tidemark.model import NO_LEADER, BrokerId, LeaderAndIsr, LeaderEpoch, Parti
 
 
 class Phase(StrEnum):
-    """How far a reassignment is. The topic's node names it in `NAMED_IN_NODE`, and in no other phase."""
+    """Phases of a reassignment. The topic's node names it in `NAMED_IN_NODE`, and in no other phase."""
 
     REQUESTED = auto()  # its entry has yet to be compared with the assigned replicas
     INFORMING = auto()  # AR is what the entry asks for; brokers have yet to acknowledge the log directories it names

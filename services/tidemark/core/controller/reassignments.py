@@ -99,7 +99,7 @@ class Reassignments:
                 self._ctx.send_leader_and_isr(partition_state)
 
     def _name_log_dirs(self, one: Reassignment) -> None:
-        """From step 1 on, or at once where the replicas stay; until then commands name no log directory."""
+        """Name log directories from step 1 on, or at once where the replicas stay; until then commands name none."""
         partition_state, entry = self._ctx.partitions.get(one.partition), one.entry
         if partition_state is not None:
             begun = entry is not None and (one.named_in_node or self._entries.is_at_target(entry))

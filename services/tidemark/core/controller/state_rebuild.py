@@ -15,8 +15,8 @@ from tidemark.core.messages import HeldState
 from tidemark.model import NO_EPOCH, NO_LEADER, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, VersionedState
 
 EPOCHS_ABOVE: Final = 100
-"""A rebuilt state begins so far above the newest known leader epoch. A silent replica may know of later ones, without
-committed records, and no leader epoch may have two leaders."""
+"""Distance of a rebuilt state's leader epoch from the newest known one. A silent replica may know of later ones,
+without committed records, and no leader epoch may have two leaders."""
 
 Known = tuple[VersionedState, LeaderEpoch]
 """The state that this controller read or wrote last, and the highest leader epoch that it decided on."""
@@ -107,8 +107,7 @@ def _without_leader(
     held: Mapping[BrokerId, HeldState],
     states: Sequence[LeaderAndIsr],
 ) -> LeaderAndIsr | str:
-    """In a leader epoch without a leader only the controller changes the node, and it sends each change to the
-    replicas. The last one sent is the content."""
+    """The last state that was sent in a leader epoch without a leader: only the controller changes the node then."""
     newest = states[0].leader_epoch
     if len(set(states)) > 1:
         return f"the replicas know different states of leader epoch {newest}"
@@ -124,8 +123,8 @@ def _why_not_newest(
 ) -> str | None:
     """Why a later leader epoch may have committed records; None: it has not.
 
-    In its term, only this controller begins leader epochs. Of an earlier term it knows nothing: then the silent
-    replicas must be a minority, and too few to commit anything by themselves (rule R4).
+    In its term, only this controller begins leader epochs. This controller does not know those of an earlier term: then
+    the silent replicas must be a minority, and too few to commit anything by themselves (rule R4).
     """
     if known is not None and known[1] == state.leader_epoch:
         return None

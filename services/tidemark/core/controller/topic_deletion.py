@@ -51,7 +51,7 @@ class TopicDeletions:
         return topic in self._under_way
 
     def requested(self, topics: frozenset[str]) -> None:
-        """All requests as they are now."""
+        """Take all requests as they are now."""
         self._requested = topics
         self.begin()
 
@@ -64,7 +64,7 @@ class TopicDeletions:
         return topic.topic_id in self._deleted_ids
 
     def forget_ids(self, present: set[str]) -> None:
-        """Only these topic ids are still named by reads."""
+        """Drop the deleted topic ids that reads no longer name."""
         self._deleted_ids &= present
 
     def forget(self, topic: str) -> None:

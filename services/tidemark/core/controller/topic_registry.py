@@ -32,8 +32,10 @@ class TopicRegistry:
         self._partition_count = partition_count
 
     def learn_all(self, topics: Mapping[str, TopicDescription], unreadable: frozenset[str]) -> None:
-        """All topics. A missing one that this controller did not delete was deleted by the controller before. A topic
-        whose node does not parse any more keeps its last known state."""
+        """Learn all topics. A missing topic that this controller did not delete was deleted by the controller before.
+
+        A topic whose node does not parse any more keeps its last known state.
+        """
         self._ctx.learn_unreadable(unreadable, topics)
         for topic in topics.values():
             self.learn(topic)

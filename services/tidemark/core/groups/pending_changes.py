@@ -19,9 +19,9 @@ from tidemark.core.groups.state import (
 class PendingChanges:
     """The changes of one request. A request that is refused changes nothing.
 
-    A coordinator may find only the first of the records after a failure, and then goes on from there. So an epoch comes
-    before the values that depend on it, and a revocation before the assignment. Of a member its current assignment is
-    deleted first.
+    A coordinator may find only the first of the records after a failure, and then continues from that record. So an
+    epoch comes before the values that depend on it, and a revocation before the assignment. Of a member its current
+    assignment is deleted first.
 
     Attributes:
         _changes: by kind and key, the last change of each key, in the order of these last changes.

@@ -207,7 +207,7 @@ def even_leaders(layout: ReplicaLayout) -> None:
 
 
 def _led_with(layout: ReplicaLayout) -> dict[_Pair, dict[int, None]]:
-    """By two live brokers: partitions that one leads by preference and the other follows; used from the end."""
+    """Partitions by two live brokers, of which one leads by preference and the other follows; used from the end."""
     led: dict[_Pair, dict[int, None]] = {(one, other): {} for one in layout.brokers for other in layout.brokers}
     order = sorted(
         range(len(layout.partitions)),

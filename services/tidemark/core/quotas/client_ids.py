@@ -9,7 +9,7 @@ from typing import Final
 from tidemark.errors import ErrorCode, TidemarkError
 
 DEFAULT: Final = "<default>"
-"""In an entity: every user, or every client id, without a quota of its own."""
+"""Name in an entity for every user, or every client id, without a quota of its own."""
 _CHARACTERS_MAX: Final = 255
 _SHOWN_MAX: Final = 40
 _CLIENT_ID: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")

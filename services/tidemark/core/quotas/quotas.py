@@ -43,7 +43,7 @@ _KINDS: Final = ", ".join(QuotaKind)
 
 
 class QuotaEntity(NamedTuple):
-    """Whose quota it is. A member is a name, DEFAULT, or None: the quota does not depend on it.
+    """The owner of a quota. A member is a name, DEFAULT, or None: the quota does not depend on it.
 
     Attributes:
         user: name of a principal, such as "User:token:alice".
@@ -150,7 +150,7 @@ def check_entity(entity: QuotaEntity) -> QuotaEntity:
 
 
 def kind_of(word: str) -> QuotaKind:
-    """The kind that a word names; raises INVALID_REQUEST for an unknown word, with those there are."""
+    """The kind that a word names; raises INVALID_REQUEST for an unknown word, with the known words."""
     try:
         return QuotaKind(word)
     except ValueError:

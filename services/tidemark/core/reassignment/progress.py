@@ -31,7 +31,7 @@ _THROTTLED_FROM: Final = 0.8
 
 
 class ReassignmentPhase(StrEnum):
-    """How far a reassignment is, as operators see it."""
+    """Phases of a reassignment, as operators see them."""
 
     QUEUED = "queued"  # requested, not begun
     COPYING = "copying"  # members of the target are not in sync yet

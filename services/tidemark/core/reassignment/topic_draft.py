@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a topic's node changes with the reassignments of its partitions (rule M1, steps 1 and 10, and cancelling). Pure.
+"""Changes of a topic's node by the reassignments of its partitions (rule M1, steps 1 and 10, and cancelling). Pure.
 
 During a reassignment a partition's AR is its target and then what is being removed. `original`, `adding` and
 `removing` of the node name OAR, RAR - OAR and AR - RAR.

@@ -248,7 +248,7 @@ class ReportIsrChange:
 class ResignLeadership:
     """Ask the controller to elect another in-sync replica, since this broker's disk lags (rule R7). No answer.
 
-    The leader goes on meanwhile, and asks again after a pause.
+    The leader continues meanwhile, and asks again after a pause.
     """
 
     partition: TopicPartition

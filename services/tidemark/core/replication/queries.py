@@ -242,7 +242,7 @@ class BrokerQueries:
         return None if replica is None or replica.log is None else LeaderEpochs(replica.log.epochs.entries)
 
     def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
-        """Whether a leadership may go on past the session lease: no other was elected before `since_ms` (rule F2)."""
+        """Whether a leadership may continue past its session lease: none was elected before `since_ms` (rule F2)."""
         replica = self._replicas.get(partition)
         role = replica.role if replica is not None else None
         return isinstance(role, PartitionLeader) and role.holds_epoch_since(since_ms)

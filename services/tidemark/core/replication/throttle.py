@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits the replication traffic to replicas that a reassignment adds (rule M2): one token bucket for each limit.
 
-Only reads for such replicas take tokens, and wait while the bucket is empty. Nothing sleeps: waiting reads go on with
-each tick, and whenever a read returns tokens that it did not use.
+Only reads for such replicas take tokens, and wait while the bucket is empty. Nothing sleeps: waiting reads continue
+with each tick, and whenever a read returns tokens that it did not use.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Throttle:
         self._left_bytes = min(self._left_bytes + reserved_bytes - sent_bytes, self.bytes_per_s)
 
     def serve(self, now_ms: int) -> None:
-        """Let the waiting senders go on, the longest-waiting first, until the bucket is empty."""
+        """Continue the waiting senders, the longest-waiting first, until the bucket is empty."""
         while self.waiting and self._open(now_ms):
             self._served = sender = next(iter(self.waiting))
             del self.waiting[sender]

@@ -37,7 +37,7 @@ from tidemark.core.schemas.refusals import invalid, path_text, shown
 from tidemark.core.schemas.type_names import type_name
 
 MAP_NAMES_MIN: Final = 50
-"""Objects with so many different names, and values of one type, become maps."""
+"""Objects with at least this number of different names, and values of one type, become maps."""
 _INT64_DIGITS: Final = 19
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DATETIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(?P<zone>Z|[+-]\d\d:?\d\d)?", re.ASCII)
@@ -94,7 +94,7 @@ class _Seen:
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
         self.forms: Counter[Primitive] = Counter()
-        """Of texts: those that are dates or times."""
+        """Forms of the texts that are dates or times."""
         self.fields: dict[str, _Seen] = {}
         self.element: _Seen | None = None
         self.whole_digits = 0

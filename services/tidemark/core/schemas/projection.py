@@ -43,7 +43,7 @@ Convert = Callable[[Array], Array]
 
 
 class Projection:
-    """How a reader of version `target` gets batches of version `source`.
+    """Turns batches of version `source` into rows of version `target`.
 
     Args:
         source: version of the batches.

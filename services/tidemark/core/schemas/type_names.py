@@ -26,7 +26,7 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a text names types.
+    """The names of types in one kind of text.
 
     Attributes:
         names: of the primitive types.

@@ -232,7 +232,7 @@ def option(kind: type[_OptionT], text: str) -> _OptionT:
     """The member of an enumeration that a word names, in capitals or not, with "-" or "_".
 
     Raises:
-        TidemarkError: INVALID_REQUEST for an unknown word, with those there are.
+        TidemarkError: INVALID_REQUEST for an unknown word, with the known words.
     """
     try:
         return kind(text.upper().replace("-", "_"))

@@ -12,7 +12,7 @@ from tidemark.errors import TidemarkError
 OK: Final = "OK"
 DENIED: Final = "DENIED"
 FAILED: Final = "FAILED"
-"""In a filter: neither OK nor DENIED."""
+"""Outcome in a filter that stands for neither OK nor DENIED."""
 
 
 class AuditLine(NamedTuple):

@@ -94,7 +94,7 @@ class ListenerViews:
     def __init__(self, admin: Mapping[str, str]) -> None:
         self._admin = admin
         self._known: dict[Listener, tuple[object, Mapping[BrokerId, BrokerRegistration]]] = {}
-        """By listener: the brokers of the last view, as its callers receive them. Views share these objects."""
+        """Brokers of the last view by listener, as callers of the listener receive them. Views share these objects."""
 
     def of(self, view: ClusterView, listener: Listener) -> ClusterView:
         """The view for a caller of this listener: brokers without it are left out."""

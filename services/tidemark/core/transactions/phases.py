@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Phase(StrEnum):
-    """How far the transaction of an id is. The names are stored, and shown to operators."""
+    """Phases of a transactional id. The names are stored, and shown to operators."""
 
     EMPTY = "EMPTY"  # its producer has started, and has no transaction yet
     ONGOING = "ONGOING"  # has a partition or a member; no other phase accepts writes
@@ -30,7 +30,7 @@ class Input(StrEnum):
 
 
 CLOSED: Final = (Phase.EMPTY, Phase.COMPLETE_COMMIT, Phase.COMPLETE_ABORT)
-"""No transaction is open, and none is being completed."""
+"""Phases in which no transaction is open, and none is being completed."""
 PREPARED: Final = (Phase.PREPARE_COMMIT, Phase.PREPARE_ABORT)
 """The decision is stored; markers are sent until every partition has its marker."""
 

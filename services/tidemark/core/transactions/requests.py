@@ -52,7 +52,7 @@ class Init:
     """InitTransactions (rule X10).
 
     Attributes:
-        producer: the present identity of a producer that goes on after an error; None for a new producer.
+        producer: the present identity of a producer that continues after an error; None for a new producer.
         fresh_producer_id: a producer id that was never given before, if the caller has one. Without it the request is
             refused with CONCURRENT_TRANSACTIONS where `needs_producer_id` is true; an id that is not used is lost.
     """

@@ -199,7 +199,7 @@ class CheckedBatch(NamedTuple):
     rows: pa.RecordBatch | None
     """The fully validated rows of an uncompressed payload, zero copy; None for a compressed one."""
     flags: int
-    """Its system columns: HAS_TIMESTAMPS and the like."""
+    """Flags of the batch's system columns: HAS_TIMESTAMPS and the like."""
     uncompressed_bytes: int
     """Declared size of all buffers after decompression."""
 

@@ -135,7 +135,7 @@ class TypedLayout:
         return _kept(self, flags, column_ids, compacted)
 
     def pruned(self, flags: int, column_ids: frozenset[int], *, compacted: bool = False) -> Pruning:
-        """These nodes and how they lie, for a reader. A broker needs `kept` alone: an arrangement of a wide schema
+        """These nodes and their layout, for a reader. A broker needs `kept` alone: an arrangement of a wide schema
         costs a megabyte, and clients choose the columns."""
         return self._pruned(flags, column_ids, compacted)
 

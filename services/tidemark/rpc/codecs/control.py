@@ -82,7 +82,7 @@ def leader_and_isr_in_steps(command: LeaderAndIsrCommand, request: pb.LeaderAndI
 def leader_and_isr_slices_from_proto(
     message: pb.LeaderAndIsrRequest, partitions_max: int
 ) -> Iterator[LeaderAndIsrCommand]:
-    """A request as one or more commands of at most so many partitions each; each is read when it is taken."""
+    """A request as commands of at most `partitions_max` partitions each; each command is read when it is taken."""
     whole = LeaderAndIsrCommand(
         controller_id=BrokerId(message.header.controller_id),
         controller_epoch=ControllerEpoch(message.header.controller_epoch),

@@ -30,7 +30,7 @@ from tidemark.runtime.slices import Pace
 from tidemark.v1 import metadata_pb2
 
 LARGE_PARTITIONS: Final = 50
-"""Topics of at least so many partitions are cached as written or read."""
+"""Topics of at least this number of partitions are cached as written or read."""
 _CACHED_TOPICS: Final = 64
 
 
@@ -51,7 +51,7 @@ class ViewWriter:
 
     def __init__(self) -> None:
         self._written: OrderedDict[tuple[Hashable, ...], tuple[ClusterView, asyncio.Task[Any]]] = OrderedDict()
-        """By the identity of unchanging parts; the view is kept beside the response, so that no identity is reused."""
+        """Responses by the identity of unchanging parts; each keeps its view, so that no identity is reused."""
 
     async def answer(self, kind: type[_Answer], view: ClusterView) -> _Answer:
         """A response of that kind, which must not be changed; many topics are written in slices."""

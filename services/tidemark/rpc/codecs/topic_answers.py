@@ -16,7 +16,7 @@ class TopicReader:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[bytes, TopicView]] = {}
-        """By topic: the message and its view, of the last answer about all topics."""
+        """The message and its view by topic, of the last answer about all topics."""
 
     async def read(self, messages: Iterable[metadata_pb2.TopicMetadata], *, complete: bool) -> list[TopicView]:
         """The topics in the order of the messages; `complete`: of an answer about all topics."""

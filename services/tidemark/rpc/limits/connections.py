@@ -41,7 +41,7 @@ ENDED_PER_S: Final = 10.0
 ENDED_AT_ONCE: Final = 50
 """Limit of the connections of one address that a limit ends. Above it, attempts of the address are dropped."""
 DROPPED_S: Final = 5.0
-"""For so long attempts of an address are dropped of which very many connections end, or which has all that it may."""
+"""Time for which attempts of an address are dropped after very many of its connections ended, or at its limit."""
 _ENDED_OF_A_SLICE: Final = 8
 _ENDED_OF_A_LOOK: Final = 500
 """Largest number of connections that a look ends: gRPC works 0.1 ms to end one, which delays calls."""
@@ -159,7 +159,7 @@ class Connections:
             call, or bytes came without a call.
 
     Args:
-        limits: see there.
+        limits: see `ConnectionLimits`.
         end: ends a connection; False if it has ended.
         refused: called with one of `REASONS` for each connection that was ended.
         look: asks for a look soon: a connection without a known descriptor is to be ended.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts to connect at the listening sockets: tells of them, and lets the kernel drop those of some addresses.
+"""Attempts to connect at the listening sockets: reports them, and lets the kernel drop those of some addresses.
 
 gRPC spends 0.1 ms on a connection that it accepts, although a limit ends it soon. A socket filter drops the SYN segment
 instead, and the peer's kernel tries again after a second or more. Linux only; elsewhere nothing is dropped.

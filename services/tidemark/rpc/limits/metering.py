@@ -169,7 +169,7 @@ async def _refusal(data: bytes, descriptor: Any, *, unary: bool) -> TidemarkErro
 
 
 class MeteredContext:
-    """A call's context whose `read` checks requests, and whose `write` tells when gRPC has sent the answer."""
+    """A call's context whose `read` checks requests, and whose `write` notes when gRPC has sent the answer."""
 
     def __init__(self, context: Any, call: Call) -> None:
         self._context = context
@@ -211,7 +211,7 @@ class Metering:
 
     Args:
         connections: that it counts for.
-        port: tells the number of the port.
+        port: returns the number of the port.
     """
 
     def __init__(self, connections: Connections, port: Callable[[], int]) -> None:

@@ -43,7 +43,7 @@ def _fields(descriptor: Any) -> dict[int, Any]:
 
 
 _Open = tuple[int, int, dict[int, Any], int]
-"""A message within the request that is counted further: where to go on, its end, its `_fields`, other fields left."""
+"""A message within the request that is counted further: next position, end, its `_fields`, other fields left."""
 
 
 class ItemScan:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TCP connections of this process's ports, found among its open files.
 
-gRPC for Python has no hook for a new connection, tells nothing about its bytes, and cannot close one. The kernel tells
+gRPC for Python has no hook for a new connection, reports no bytes of it, and cannot close one. The kernel reports
 addresses and byte counts of every open file that is a socket, and `shutdown` ends a connection that gRPC owns. Linux
 only: elsewhere no connection is found.
 """
@@ -75,7 +75,7 @@ class Sockets:
         self._known: dict[int, tuple[int, Peer | None]] = {}
         self._lowest_free = 0
         self._listening: dict[int, int] | None = None
-        """None: files were opened or closed since."""
+        """Listening sockets of the last look; None after files were opened or closed."""
 
     async def look(self, pace: Pace) -> AsyncIterator[Found]:
         """All connections, those known from the look before first. Other tasks run between slices."""

@@ -51,7 +51,7 @@ class ConnectionWatch:
     """The connections of some ports, kept within limits.
 
     Args:
-        limits: see there.
+        limits: see `ConnectionLimits`.
         ports: the numbers of the ports.
     """
 

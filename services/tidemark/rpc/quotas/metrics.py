@@ -52,7 +52,7 @@ _FAMILIES: Final = (
     ),
     _Family(
         "quota_throttle_seconds_total",
-        "Time for which clients were told to wait",
+        "Time for which answers requested clients to wait",
         tuple(QuotaKind),
         lambda account: account.throttle_s,
     ),

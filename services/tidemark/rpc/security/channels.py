@@ -79,7 +79,7 @@ class RotatingChannel:
         await asyncio.gather(*self._closing)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """As `grpc.aio.Channel`, of the newest channel."""
+        """State of the newest channel, as of `grpc.aio.Channel`."""
         return self.generation().channel.get_state(try_to_connect)
 
     def generation(self) -> _Generation:

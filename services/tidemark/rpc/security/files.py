@@ -38,7 +38,7 @@ _MISREAD: Final = re.compile(r'[\\,+"<>;#=]')
 """A value with one of these could pass for several values, or for another one."""
 _SUBJECT_CHARACTERS_MAX: Final = 1024
 _SUBJECT_PARTS_MAX: Final = 20
-"""With more parts a usual rule, with three times `.*?,.*`, takes a second of the event loop."""
+"""Parts of a subject at most: with more, a usual rule, with three times `.*?,.*`, takes a second of the event loop."""
 _BEGIN, _END = b"-----BEGIN ", b"-----END "
 
 

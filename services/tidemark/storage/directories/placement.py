@@ -22,7 +22,10 @@ Places = Mapping[TopicPartition, Sequence[tuple[LogDirectory, FoundReplica]]]
 
 
 class Placement:
-    """Not thread-safe. A choice takes constant time while no replica is removed or moved."""
+    """Chooses the log directories of new replicas; not thread-safe.
+
+    A choice takes constant time while no replica is removed or moved.
+    """
 
     def __init__(self, directories: Sequence[LogDirectory], places: Places, choice: str) -> None:
         assert choice in (FEWEST_REPLICAS, MOST_FREE_BYTES), choice

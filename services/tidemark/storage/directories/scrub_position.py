@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far the scrubber has read a log directory (rule T6)."""
+"""The position of the scrubber in a log directory (rule T6)."""
 
 from __future__ import annotations
 

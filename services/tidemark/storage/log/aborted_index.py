@@ -81,7 +81,7 @@ class AbortedIndex:
             del column[:gone]
 
     def retain(self, start_offset: int, end_offset: int, markers: Sequence[int]) -> None:
-        """Of the rows whose markers are in [start, end), keep those of these markers: the cleaner dropped others."""
+        """Keep the rows of these markers among the rows of [start, end): the cleaner dropped the other markers."""
         kept = set(markers)
         rows = [
             row for row in self.rows() if not start_offset <= row.last_offset < end_offset or row.last_offset in kept

@@ -13,7 +13,7 @@ from tidemark.storage.segments.loaded_indexes import LIMIT_BYTES, Indexed, Loade
 
 
 class DescriptorPool:
-    """Open files under a bound: the least recently used are closed, as a process may open only so many.
+    """Open files under a bound, as a process may open a limited number: the least recently used are closed.
 
     Attributes:
         indexes: the loaded indexes of sealed segments, under their own bound.

@@ -109,7 +109,7 @@ class ZooKeeperSession:
         self._recursive: Any = None
         self._connected = asyncio.Event()
         self._access_known = asyncio.Event()
-        """With TLS, requests wait for this: kazoo's own default is an open ACL, wrong in a closed tree."""
+        """Event that requests with TLS wait for: kazoo's own default is an open ACL, wrong in a closed tree."""
         self._suspended = False
         self._window = asyncio.Semaphore(_IN_FLIGHT_MAX)
         self._negotiated_timeout_ms = 0
@@ -443,7 +443,7 @@ class ZooKeeperSession:
         return lambda _: _on_loop(loop, self._on_event, event)
 
     def _acl_of_creates(self) -> list[ACL] | None:
-        """None: kazoo's default, open, in a session without TLS."""
+        """The ACL of created znodes; None: kazoo's default, open, in a session without TLS."""
         if self._tls is not None and self._access.acl is None:
             raise self._unavailable("the ACL of the root is not known yet", sent=False)
         return self._access.acl

@@ -160,7 +160,7 @@ class AdminClient(Lifecycle):
             configs: topic settings by key; values are text, numbers or booleans.
             schema: the columns of a typed topic (`SchemaGiven`); None: records are bytes. A topic stays as created.
             key: names of the key columns, for a schema that states none, such as a `pyarrow.Schema` or a class.
-            event_time: name of the column with the event time, likewise.
+            event_time: name of the column with the event time, for such a schema.
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
 

@@ -129,7 +129,7 @@ class LeaderLink:
         self._ctx.links_to_flush[self] = None
 
     def give_credit(self, directory: int, credit_bytes: int) -> None:
-        """Allow the leader to send so many more bytes for a log directory."""
+        """Allow the leader to send more bytes for a log directory."""
         if credit_bytes == 0:
             return
         self._credits[directory] = self._credits.get(directory, 0) + credit_bytes

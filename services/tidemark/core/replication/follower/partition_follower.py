@@ -178,7 +178,7 @@ class PartitionFollower:
             self._begin()
 
     def on_disconnected(self) -> None:
-        """Stop, as the stream ended; appends in flight go on, and their credit ended with the stream."""
+        """Stop, as the stream ended; appends in flight continue, and their credit ended with the stream."""
         self._chunk_bytes = deque(0 for _ in self._chunk_bytes)
         if self.phase is not Phase.TRUNCATING:
             self.phase = Phase.IDLE

@@ -173,7 +173,7 @@ class FollowerSession:
             self._stalled.get(sender.directory, {}).pop(sender, None)
 
     def add_credit(self, directory: int, credit_bytes: int) -> None:
-        """Take in credit for one log directory of the follower, and go on with the senders that waited for credit."""
+        """Take in credit for one log directory of the follower, and continue the senders that waited for credit."""
         self._credit_bytes[directory] = self._credit_bytes.get(directory, 0) + credit_bytes
         stalled = self._stalled.pop(directory, None)
         if stalled:
