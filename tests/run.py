@@ -44,7 +44,6 @@ class Lane(Enum):
     FRONT = "parts that start processes, and wait for them"
     BESIDE = "parts that wait, too, and have few processes at a time; then one that takes the cores that idle"
     COMPUTING = "parts that need the processors only; at a lower priority"
-    LAST = "parts that bear a load beside them, and run beside the last part of the front"
 
 
 class Part(NamedTuple):
@@ -124,11 +123,11 @@ PARTS = (
     Part("compiled", _COMPILED, {"TIDEMARK_COMPILE": "1", "MYPYC_OPT_LEVEL": "0"}, Lane.COMPUTING, _NICE),
     Part("contract", (_pytest_by_few("tests/contract"),), lane=Lane.BESIDE),
     Part("spark", (_pytest_by_few("tests/spark"),), lane=Lane.BESIDE),
+    Part("charts", (_pytest_by_few("tests/charts"),), lane=Lane.BESIDE),
     # A seed that fails is to fail again.
     Part("simulation", _SIMULATION, {"PYTHONHASHSEED": "0"}, Lane.BESIDE, _NICEST),
     Part("integration", _INTEGRATION),
-    Part("charts", (_pytest_by_few("tests/charts"),)),
-    Part("chaos", _CHAOS, lane=Lane.LAST),
+    Part("chaos", _CHAOS),
 )
 
 THOROUGH = ("test_*_crashes.py", "test_*_everywhere.py", "test_*_random*.py", "test_*fuzz.py", "test_bounds.py")
@@ -178,15 +177,11 @@ def _exists(part: Part) -> bool:
 def _run_lanes(parts: list[Part]) -> list[Outcome]:
     """Run the lanes side by side; the first that has parts writes its output at once."""
     lanes = [chosen for lane in Lane if (chosen := [part for part in parts if part.lane is lane])]
-    *before, last = lanes[0]
     if len(lanes) > 1 and _CORES <= 2:
         lanes = [[*map(_in_one_process, lane)] if lane[0].lane is Lane.COMPUTING else lane for lane in lanes]
-    beside = [lane for lane in lanes[1:] if lane[0].lane is not Lane.LAST]
     with ThreadPoolExecutor(len(Lane)) as pool:
-        running = [pool.submit(_run_lane_beside, lane) for lane in beside]
-        outcomes = [_run(part) for part in before]
-        running += [pool.submit(_run_lane_beside, lane) for lane in lanes[1:] if lane not in beside]
-        outcomes.append(_run(last))
+        running = [pool.submit(_run_lane_beside, lane) for lane in lanes[1:]]
+        outcomes = [_run(part) for part in lanes[0]]
         return outcomes + [outcome for lane in running for outcome in lane.result()]
 
 
