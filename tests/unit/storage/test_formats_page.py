@@ -239,6 +239,7 @@ def points_in(
     return {
         key_of(partition): (marks[partition], log.log_end_offset, log.log_start_offset)
         for partition, log in logs.logs_in(directory)
+        if log.has_directory
     }
 
 
@@ -304,7 +305,7 @@ def check_directory(found: ReadDirectory, facts: Left) -> None:
             key: at[place] for key, at in facts.points.items()
         }
         assert copied <= {key_of(WEATHER)}
-    check_roster(found.files["empty-replicas"], is_first=QUOTES.topic in {key[0] for key in facts.points})
+    check_roster(found.files["empty-replicas"], is_first=FLIGHTS.topic in {key[0] for key in facts.points})
     for path, content in facts.documents.items():
         name, _, file = path.rpartition("/")
         files = found.replicas[name].others if name else found.files

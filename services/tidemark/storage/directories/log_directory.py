@@ -321,6 +321,8 @@ class LogDirectory:
         points.changed = False
         # Other threads open logs. A copy of a dict is atomic. A list of its items is not: each may begin a collection.
         for key, log in (*self.logs.copy().items(), *self.futures.copy().items()):
+            if not log.has_directory:
+                continue  # it holds nothing, as does a replica without offsets in the checkpoints
             capture = log.durability.capture()
             if capture is None:
                 continue

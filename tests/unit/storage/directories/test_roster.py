@@ -8,10 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import (
+    BrokerEpoch,
+    EpochEntry,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
 from tidemark.storage.directories import log_directory as directory_module
 from tidemark.storage.directories import roster as roster_module
+from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from tidemark.storage.directories.roster import ROSTER_FILE, Roster, RosterEntry
+from tidemark.storage.files import read_lines
 
 from tests.unit.storage.batches import (
     IDENTITY,
@@ -143,6 +154,22 @@ def test_a_line_never_replaces_an_unreadable_directory(path: Path, monkeypatch: 
     _, recovered = logs.open(PARTITION, IDENTITY, {})
     assert recovered.damaged is not None, "the replica held two records"
     logs.close()
+
+
+def test_checkpoints_have_a_line_for_a_replica_from_its_first_record_on(path: Path) -> None:
+    files = [path / name for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)]
+    logs = open_one(path)
+    logs.open(PARTITION, IDENTITY, {})
+    logs.checkpoint({PARTITION: Offset(0)})
+    logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(0)})
+    assert [list(read_lines(file) or ()) for file in files] == [[], [], []]
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["a", "b"]))
+    logs.checkpoint({PARTITION: Offset(1)})
+    logs.close()
+    line = f"{PARTITION.topic} {PARTITION.partition} {IDENTITY.incarnation}"
+    assert [list(read_lines(file) or ()) for file in files] == [[f"{line} {at}"] for at in (1, 2, 0)]
 
 
 def test_an_empty_replica_with_checkpointed_records_is_damaged(path: Path) -> None:
