@@ -113,6 +113,9 @@ _GRPC_TO_CODE: dict[grpc.StatusCode, ErrorCode] = {
     grpc.StatusCode.UNAUTHENTICATED: ErrorCode.AUTHENTICATION_FAILED,
 }
 
+_FAILED_WRITE: Final = (grpc.StatusCode.INTERNAL, "Internal error from Core")
+"""The status with which gRPC's client ends a stream if the connection ends during a write, as at its greatest age."""
+
 
 def status_of(code: ErrorCode) -> grpc.StatusCode:
     """The gRPC status of an error code."""
@@ -176,8 +179,11 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
     mistaken = _handshake_mistake(details)
     if mistaken is not None:
         return TidemarkError(ErrorCode.AUTHENTICATION_FAILED, f"{address}: {mistaken}", {"address": address})
-    code = _GRPC_TO_CODE.get(error.code(), ErrorCode.INTERNAL)
-    name, why = error.code().name.lower(), _cause_in(details)
+    status = error.code()
+    if (status, details) == _FAILED_WRITE:
+        status, details = grpc.StatusCode.UNAVAILABLE, "the connection ended while a message was written"
+    code = _GRPC_TO_CODE.get(status, ErrorCode.INTERNAL)
+    name, why = status.name.lower(), _cause_in(details)
     if why == _CLOSED:
         why = f"{why}; {_MAYBE_TLS}"
     return TidemarkError(code, f"{address}: {name}: {why}", {"address": address})

@@ -38,6 +38,15 @@ def test_a_failed_connection_is_reported_by_its_cause(details: str, cause: str) 
     assert (error.code, error.message) == (ErrorCode.BROKER_NOT_AVAILABLE, f"b:1: unavailable: {cause}")
 
 
+def test_a_connection_that_ends_during_a_write_is_no_internal_error_of_the_peer() -> None:
+    ended = AioRpcError(grpc.StatusCode.INTERNAL, Metadata(), Metadata(), details="Internal error from Core")
+    error = from_rpc_error(ended, address="b:1")
+    sentence = "b:1: unavailable: the connection ended while a message was written"
+    assert (error.code, error.message) == (ErrorCode.BROKER_NOT_AVAILABLE, sentence)
+    of_peer = AioRpcError(grpc.StatusCode.INTERNAL, Metadata(), Metadata(), details="a defect")
+    assert from_rpc_error(of_peer, address="b:1").code is ErrorCode.INTERNAL
+
+
 def test_when_no_broker_answers_each_address_is_named_once_with_advice() -> None:
     error = none_answers({"a:1": "a:1: unavailable: Connection refused", "b:1": "it has just started"})
     assert error.message == (
