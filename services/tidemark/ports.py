@@ -88,7 +88,7 @@ class Scheduler(Protocol):
         """Suspend the calling coroutine."""
 
     def signal(self) -> Signal:
-        """A flag, not set."""
+        """Make a flag that is not set."""
 
     async def wait(self, signal: Signal, timeout_ms: int) -> None:
         """Suspend until `signal` is set or the timeout expires."""
@@ -198,7 +198,7 @@ class Log(Protocol):
         """The topic's settings from now on, as `Logs.open` takes them; thread-safe, never blocks."""
 
     def close(self) -> None:
-        """Release the files."""
+        """Release the files of the log."""
 
 
 class Logs(Protocol):

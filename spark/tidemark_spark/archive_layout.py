@@ -73,7 +73,7 @@ class Files:
         self.root: str = qualified.toString().rstrip("/")
 
     def of(self, relative: str) -> Any:
-        """A Hadoop path."""
+        """The Hadoop path of a text."""
         return self._path(f"{self.root}/{relative}")
 
     def exists(self, relative: str) -> bool:
@@ -104,7 +104,7 @@ class Files:
         self._context.rename(self.of(source), self.of(target), how)
 
     def read(self, relative: str) -> str:
-        """Contents of a small file."""
+        """The contents of a small file, as text."""
         stream = self._fs.open(self.of(relative))
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))

@@ -24,7 +24,7 @@ DEAD_LETTER: Final = "deadLetter"
 
 
 class ValueFormat(StrEnum):
-    """Format of the values."""
+    """Formats of the values of a read."""
 
     BYTES = "bytes"
     STRING = "string"
@@ -45,7 +45,7 @@ _Kind = TypeVar("_Kind", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a read.
+    """The columns that a read returns.
 
     Attributes:
         names: in order; a dead-letter column comes after them.

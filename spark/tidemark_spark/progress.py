@@ -131,7 +131,7 @@ class TidemarkListener(StreamingQueryListener):
             return self._bytes.get(query_id, 0)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
-        """Do nothing."""
+        """Do nothing at the start of a query."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Log and keep the progress of a micro-batch."""

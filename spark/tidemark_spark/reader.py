@@ -109,7 +109,7 @@ def _settle() -> None:
 
 
 class TidemarkReader(DataSourceReader):
-    """A batch read.
+    """Plans and runs a batch read.
 
     Args:
         options: options of the read.

@@ -62,7 +62,7 @@ class ReaderPool:
         self._put(key, reader, process)
 
     def close(self) -> None:
-        """Close all unused readers."""
+        """Close all unused readers of the pool."""
         self._close_idle(time.monotonic())
 
     def _take(self, key: Hashable) -> RangeReader | None:

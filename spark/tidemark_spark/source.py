@@ -44,7 +44,7 @@ class TidemarkDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The argument of format()."""
+        """The name of the source, which is the argument of format()."""
         return NAME
 
     @plain_errors()

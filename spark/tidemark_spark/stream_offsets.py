@@ -72,7 +72,7 @@ class StreamOffset:
         }
 
     def position(self, topic: str, partition: int) -> Position | None:
-        """Position in a partition."""
+        """Position of the query in a partition."""
         found = self.topics.get(topic)
         return None if found is None else found.partitions.get(partition)
 
@@ -121,7 +121,7 @@ def _position(entry: Mapping[str, Any]) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Current offsets of the topics.
+    """The offsets that the topics have now.
 
     Attributes:
         latest: high watermarks.

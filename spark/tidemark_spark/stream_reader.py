@@ -446,7 +446,7 @@ class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type:
 
     @plain_errors()
     def refuse(self, *_: Any) -> Any:
-        """Raise the error."""
+        """Raise the error in the options or the schema."""
         raise self._error
 
     said: Any = refuse
@@ -454,7 +454,7 @@ class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type:
     prepareForTriggerAvailableNow = getDefaultReadLimit = reportLatestOffset = commit = said  # noqa: N815
 
     def stop(self) -> None:
-        """Do nothing."""
+        """Do nothing, as there are no connections."""
 
 
 def open_stream_reader(

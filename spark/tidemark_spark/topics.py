@@ -187,7 +187,7 @@ def leader_of(topics: Mapping[str, TopicView], part: OffsetRange) -> int:
 
 
 def timestamp_type(topic: TopicView) -> int:
-    """CREATE_TIME or LOG_APPEND_TIME."""
+    """The clock of the topic's timestamps: CREATE_TIME or LOG_APPEND_TIME."""
     append_time = topic.configs.get("message.timestamp.type") == "LogAppendTime"
     return LOG_APPEND_TIME if append_time else CREATE_TIME
 

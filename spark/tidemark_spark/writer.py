@@ -127,7 +127,7 @@ def _typed(schema: StructType, options: WriteOptions) -> TypedTopic | None:
 
 
 class TidemarkWriter(DataSourceArrowWriter):
-    """Writes one table."""
+    """Writes one table in a batch write."""
 
     def __init__(
         self, options: WriteOptions, topic: TypedTopic | None = None, transaction: WriteTransaction | None = None

@@ -65,7 +65,7 @@ class ConfigPlan:
 
 
 class ConfigAdministration:
-    """Settings of topics and brokers.
+    """Plans, writes and describes settings of topics and brokers.
 
     Args:
         store: started.

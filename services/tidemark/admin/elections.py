@@ -60,7 +60,7 @@ class _Snapshot:
 
 
 class ElectionAdministration:
-    """Requested leader elections.
+    """Validates requested leader elections, and waits for their outcomes.
 
     Args:
         store: started.

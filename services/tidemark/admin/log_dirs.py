@@ -86,7 +86,7 @@ class DisksOfBrokers:
 
 
 class LogDirAdministration:
-    """Log directories.
+    """Describes log directories of brokers, and moves replicas between them.
 
     Args:
         store: started.

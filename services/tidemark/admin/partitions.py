@@ -39,7 +39,7 @@ class Removed(NamedTuple):
 
 
 class PartitionAdministration:
-    """Partition counts of topics.
+    """Adds partitions to topics and removes partitions from them.
 
     Args:
         store: started.

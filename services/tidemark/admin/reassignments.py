@@ -109,7 +109,7 @@ def interval_of(interval_ms: int) -> float:
 
 
 class ReassignmentAdministration:
-    """Reassignments.
+    """Validates, starts, cancels and watches reassignments.
 
     Args:
         store: started.
@@ -396,7 +396,7 @@ def _where(partition: TopicPartition) -> dict[str, str]:
 
 
 def _name(refusal: Refusal) -> tuple[object, ...]:
-    """Key that distinguishes refusals."""
+    """The key by which refusals of an update are distinguished from those of the update before."""
     return refusal.kind, refusal.partition, refusal.request_id, refusal.at_ms, refusal.error.code
 
 

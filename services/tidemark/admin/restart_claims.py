@@ -19,7 +19,7 @@ CLAIM_MS: Final = 30_000
 
 
 class RestartClaims:
-    """The claim in ZooKeeper.
+    """Takes and ends the claim of a restart in ZooKeeper.
 
     Args:
         store: started.

@@ -74,5 +74,5 @@ def _response(plan: SchemaPlan, schema: SchemaText) -> pb.AlterTopicSchemaRespon
 
 
 def schema_to_proto(version: int, schema: SchemaText) -> pb.SchemaVersion:
-    """The message of a version."""
+    """Encode a version of a schema."""
     return pb.SchemaVersion(version=version, text=schema.text, created_at_ms=schema.created_at_ms)

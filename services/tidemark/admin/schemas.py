@@ -148,7 +148,7 @@ def draft_of(document: str) -> SchemaDraft:
 
 
 def compatibility_of(configs: Mapping[str, str]) -> str:
-    """The topic's schema.compatibility."""
+    """The value of schema.compatibility in the settings of a topic."""
     return topic_settings({key: value for key, value in configs.items() if key == _COMPATIBILITY}).schema_compatibility
 
 

@@ -176,7 +176,7 @@ def dev(
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command `tidemark`, and end the process with its exit status."""
     # Logs of libraries are for services; a command reports its error in one line.
     logging.getLogger().addHandler(logging.NullHandler())
     keep_pandas_out()

@@ -78,7 +78,7 @@ complete --command tidemark --no-files --arguments '(__tidemark_complete)'
 
 
 class Shell(StrEnum):
-    """A shell with a script."""
+    """A shell for which there is a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"

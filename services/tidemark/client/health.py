@@ -37,7 +37,7 @@ class Need(NamedTuple):
 
 
 class Health(NamedTuple):
-    """The health of a cluster.
+    """The health of a cluster in words.
 
     Attributes:
         sentence: the state in one sentence.

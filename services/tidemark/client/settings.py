@@ -204,7 +204,7 @@ def consumer_settings(
     isolation_level: str = "read_uncommitted",
     schema_versions: Mapping[str, int] | None = None,
 ) -> ConsumerSettings:
-    """Check the settings.
+    """Check the settings of a consumer and fill in defaults.
 
     Args:
         fetch_max_wait_ms: time that a broker holds a fetch while there are no records. With records it answers at once,

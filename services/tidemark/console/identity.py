@@ -36,7 +36,7 @@ class Identity:
 
     @classmethod
     def of(cls, token: str) -> Identity:
-        """The identity of a token."""
+        """The identity that a token stands for."""
         return cls(token, hashlib.sha256(token.encode()).hexdigest())
 
 

@@ -7,7 +7,7 @@ from tidemark.runtime.metrics import METRICS, Metrics
 
 
 class ConsoleMetrics:
-    """Counts into `metrics`."""
+    """Counts requests, queries and streams into `metrics`."""
 
     def __init__(self, metrics: Metrics = METRICS) -> None:
         self._requests = metrics.counter("console_requests", "Requests for a page", ("page", "status"))

@@ -63,7 +63,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The answer of a page.
+    """The content of a page, for HTML and JSON.
 
     Attributes:
         command: the `tidemark` command that shows the same.

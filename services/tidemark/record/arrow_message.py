@@ -54,7 +54,7 @@ class NodeLayout(NamedTuple):
 
 
 class BufferLayout(NamedTuple):
-    """A buffer of a node."""
+    """A buffer of a node: a validity bitmap, offsets or values."""
 
     node: int
     width_bits: int
@@ -90,7 +90,7 @@ class MessageLayout:
 
 
 class Numbers(NamedTuple):
-    """The numbers of a message."""
+    """The numbers of a message: lengths, counts, positions and sizes."""
 
     body_start: int
     """Byte offset of the body in the data."""
@@ -116,7 +116,7 @@ class MessageFacts(NamedTuple):
 
     @property
     def null_key_count(self) -> int:
-        """Nulls of the first column."""
+        """Number of nulls in the first column."""
         return self.numbers.nodes[1]
 
 

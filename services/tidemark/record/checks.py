@@ -50,9 +50,9 @@ class ProduceLimits:
     """Limits of a topic for producers; the defaults are those of the topic settings."""
 
     max_message_bytes: int = 1 << 20
-    """`max.message.bytes`: one batch, envelope included."""
+    """`max.message.bytes`: limit of one batch, envelope included."""
     max_uncompressed_bytes: int = UNCOMPRESSED_CEILING_BYTES
-    """`max.message.uncompressed.bytes`: its buffers, decompressed."""
+    """`max.message.uncompressed.bytes`: limit of the decompressed buffers of a batch."""
     compacted: bool = False
     """Whether the topic is compacted, so that each record needs a key."""
     timestamp_before_max_us: int | None = None

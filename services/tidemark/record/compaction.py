@@ -53,17 +53,17 @@ def no_layouts(version: int) -> TypedLayout:
 
 
 class Decoded(NamedTuple):
-    """A batch and its rows."""
+    """A decoded batch: its envelope and its rows."""
 
     batch: Batch
     rows: pa.RecordBatch
     """The rows as they are stored, system columns included."""
     keys: Any
-    """binary; null for a row without a key."""
+    """Key of each row, binary; null for a row without a key."""
     tombstones: Any
     """bool: rows that delete the earlier rows of their key; None: no row does."""
     offsets: Any
-    """int64."""
+    """Offset of each row, int64."""
     typed: StoredRows | None
     """The typed rows; None for a batch of bytes."""
 
@@ -105,7 +105,7 @@ class KeyOffsets:
         return self._size_bytes
 
     def __len__(self) -> int:
-        """Number of keys."""
+        """Number of keys in the map."""
         folded = self._fold()
         return 0 if folded is None else folded.num_rows
 
@@ -150,7 +150,7 @@ class KeyOffsets:
 
 @dataclass(frozen=True, slots=True)
 class CleaningRule:
-    """The parameters of a cleaning.
+    """The parameters of one cleaning of a log.
 
     Attributes:
         end_offset: below it (exclusive) every record has been added to the map.

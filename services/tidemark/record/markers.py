@@ -21,7 +21,7 @@ _COMMIT: Final = 1
 
 
 class EndMarker(NamedTuple):
-    """The content of a marker.
+    """The decision that a marker states.
 
     Attributes:
         commit: whether the transaction is committed; else it is aborted.

@@ -51,7 +51,7 @@ class _Symbols:
         self._pools = (descriptor_pool.Default(), own)
 
     def FindFileByName(self, name: str) -> FileDescriptor:  # noqa: N802 - a method of descriptor pools
-        """The file with this path."""
+        """The descriptor of the file with this path."""
         return self._first(name, lambda pool: pool.FindFileByName(name))
 
     def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:  # noqa: N802

@@ -157,7 +157,7 @@ class GrpcServer:
         self._watch.start()
 
     def add(self, services: Sequence[Service]) -> None:
-        """Add all services at once."""
+        """Add all services that `later` named, at once."""
         for one in self._open:
             one.services.add([service for service in services if one.has(service.full_name)])
 

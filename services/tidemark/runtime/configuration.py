@@ -221,7 +221,7 @@ class TopicSettings:
 
 
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = keys_of("topic")
-"""Topic settings by dotted name."""
+"""Settings of topics by their dotted names."""
 
 Settings = TypeVar("Settings", BrokerSettings, ControllerSettings, AdminSettings, ConsoleSettings)
 

@@ -101,7 +101,7 @@ def check_lag(lag_max_ms: int, heartbeat_interval_ms: int) -> None:
 
 
 def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigChange]:
-    """Differences, sorted by key."""
+    """Differences between two sets of settings, sorted by key."""
     return [
         ConfigChange(key, before.get(key), after.get(key))
         for key in sorted({*before, *after})

@@ -21,7 +21,7 @@ I64_MAX: Final = (1 << 63) - 1
 
 
 class Kind(StrEnum):
-    """Type of a value."""
+    """Type of the value of a setting."""
 
     STRING = "string"
     INT = "int"
@@ -47,7 +47,7 @@ Value = str | int | float | bool | HostPort | tuple[Path, ...] | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One row of the table.
+    """One row of the table of settings.
 
     Attributes:
         owners: services (or "topic") that have this setting: some of "broker", "controller", "admin",
@@ -79,7 +79,7 @@ class ConfigKey:
 
     @property
     def environment_name(self) -> str:
-        """Name of the environment variable."""
+        """Name of the environment variable of the setting."""
         return "TIDEMARK_" + self.attribute.upper()
 
     def default_for(self, owner: str) -> str | None:

@@ -19,7 +19,7 @@ _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
 
 _OWN_PAGES_FROM_BYTES: Final = 32 << 20
-"""Largest value that glibc accepts."""
+"""Size from which an allocation gets its own pages: the largest value that glibc accepts."""
 _KEEP_BYTES: Final = 64 << 20
 _GROW_BYTES: Final = 4 << 20
 

@@ -96,7 +96,7 @@ class Metrics:
         self._sources.append(source)
 
     def hide(self, source: TextSource) -> None:
-        """Remove a text source."""
+        """Remove a text source from later scrapes."""
         self._sources.remove(source)
 
     def render(self, names: Collection[str] = ()) -> bytes:

@@ -32,7 +32,7 @@ def escaped(value: str) -> str:
 
 
 def labels(**values: str) -> str:
-    """`{topic="a",partition="0"}`, "" for none."""
+    """Labels as text, `{topic="a",partition="0"}`; "" for none."""
     return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in values.items()) + "}" if values else ""
 
 
@@ -58,17 +58,17 @@ def only(names: Collection[str], text: str) -> str:
 
 
 def gauge(name: str, doc: str, value: float) -> str:
-    """A gauge without labels."""
+    """A gauge without labels, as text."""
     return family(name, "gauge", doc, {"": value})
 
 
 def counter(name: str, doc: str, value: float) -> str:
-    """A counter without labels; `name` ends in `_total`."""
+    """A counter without labels, as text; `name` ends in `_total`."""
     return family(name, "counter", doc, {"": value})
 
 
 def histogram(name: str, doc: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> str:
-    """A histogram without labels: counts between consecutive bounds, then the count above the last bound."""
+    """A histogram without labels, as text: counts between consecutive bounds, then the count above the last bound."""
     parts, found = [header(name, "histogram", doc)], 0
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
         found += count

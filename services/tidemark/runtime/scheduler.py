@@ -35,7 +35,7 @@ class AsyncioScheduler:
         await asyncio.sleep(duration_ms / 1000)
 
     def signal(self) -> Signal:
-        """A flag, not set."""
+        """Make a flag that is not set."""
         return asyncio.Event()
 
     async def wait(self, signal: Signal, timeout_ms: int) -> None:

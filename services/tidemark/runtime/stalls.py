@@ -58,7 +58,7 @@ class Tally(Collector):
         self._now_s = now_s
 
     def add(self, seconds: float, now_s: float) -> None:
-        """Add one value."""
+        """Add one value to the histogram."""
         self._counts[bisect_left(BUCKETS_S, seconds)] += 1
         self._sum_s += seconds
         self._now_s = now_s
@@ -71,7 +71,7 @@ class Tally(Collector):
             longest.popleft()
 
     def add_on_time(self, count: int, now_s: float) -> None:
-        """Add `count` values of 0."""
+        """Add `count` values of 0 to the histogram."""
         self._counts[0] += count
         self._now_s = now_s
 
@@ -180,7 +180,7 @@ class StallMeter:
         return self.lateness, self.busy, self.collections, self._selector.waits
 
     def start(self) -> None:
-        """Start the measurement."""
+        """Start the timer and the sampling thread."""
         gc.callbacks.append(self._on_collection)
         self._begin_period(self._loop.time())
         self._selector.meter = self
@@ -188,7 +188,7 @@ class StallMeter:
         self._watch.start()
 
     def stop(self) -> None:
-        """Stop the measurement."""
+        """Stop the timer and the sampling thread."""
         gc.callbacks.remove(self._on_collection)
         self._selector.meter = None
         if self._timer is not None:

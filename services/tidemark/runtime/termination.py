@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 from tidemark.model import TidemarkError
 
 MESSAGE_BYTES_MAX: Final = 4096
-"""Bytes that a kubelet keeps."""
+"""Limit of the message: bytes that a kubelet keeps."""
 
 _log = logging.getLogger(__name__)
 

@@ -98,7 +98,7 @@ def sync_file_system(directory: Path, descriptor: Descriptor) -> None:
 
 
 def monotonic_ms() -> int:
-    """The monotonic clock, in milliseconds."""
+    """The time of the monotonic clock, in milliseconds."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -139,7 +139,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
 
 
 def write_all(descriptor: int, content: bytes | memoryview, position: int) -> None:
-    """pwrite(2) until everything is written."""
+    """Write all bytes, with as many calls of pwrite(2) as are needed."""
     left = memoryview(content)
     while left:
         written = os.pwrite(descriptor, left, position)

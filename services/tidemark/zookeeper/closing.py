@@ -45,7 +45,7 @@ NOTICE_S: Final = 2 * CHECK_S
 
 @dataclass(slots=True)
 class Pass:
-    """One pass over the tree.
+    """The counts of one pass over the tree.
 
     Attributes:
         nodes: znodes that were looked at.
@@ -185,7 +185,7 @@ class _Visitor(NodeAccess):
     """The access of a session that creates nothing, and claims no new tree."""
 
     async def begin(self, ask: Ask, chroot: str) -> None:
-        """Learn the subject."""
+        """Learn the subject of the certificate."""
         self.subject = await subject_of(ask)
 
     async def check(self, ask: Ask, chroot: str) -> None:

@@ -148,7 +148,7 @@ def _bool(value: object) -> bool:
 
 @lru_cache(_STATES_KEPT)
 def encode_state(state: LeaderAndIsr) -> bytes:
-    """A leaderAndISR node."""
+    """Encode a leaderAndISR node."""
     return encode(
         {
             "leader": state.leader,
@@ -190,7 +190,7 @@ def _entries(pairs: Iterable[Any]) -> tuple[IsrEntry, ...]:
 
 
 def encode_registration(registration: BrokerRegistration) -> bytes:
-    """A node of /brokers/ids."""
+    """Encode a node of /brokers/ids."""
     fields: dict[str, Any] = {
         "host": registration.host,
         "port": registration.port,
@@ -228,7 +228,7 @@ def decode_registration(path: str, data: bytes, broker_id: BrokerId) -> BrokerRe
 def encode_broker_epoch(
     directory_ids: Iterable[str], unclean_at: BrokerEpoch, lost_at: BrokerEpoch, crashed_at: BrokerEpoch
 ) -> bytes:
-    """A znode of /brokers/epochs; the epoch itself is the znode's version."""
+    """Encode a znode of /brokers/epochs; the epoch itself is the znode's version."""
     fields = {"unclean_at": unclean_at, "lost_at": lost_at, "crashed_at": crashed_at}
     return encode({"directories": list(directory_ids), **fields})
 
@@ -249,7 +249,7 @@ def decode_broker_epoch(path: str, data: bytes, version: int) -> BrokerEpochReco
 
 
 def encode_topic(topic: TopicDescription) -> bytes:
-    """A node of /brokers/topics."""
+    """Encode a node of /brokers/topics."""
     return encode(
         {
             "topic_id": topic.topic_id,
@@ -307,7 +307,7 @@ def _index(text: str) -> int:
 
 
 def encode_configs(configs: Mapping[str, str]) -> bytes:
-    """A node of /config/topics: the explicit settings."""
+    """Encode a node of /config/topics: the explicit settings."""
     return encode({"config": dict(sorted(configs.items()))})
 
 
@@ -319,8 +319,10 @@ def decode_configs(path: str, data: bytes) -> dict[str, str]:
 
 
 def encode_elections(partitions: Iterable[TopicPartition], request_id: str, *, rebuilds_states: bool = False) -> bytes:
-    """A request for elections, in the JSON of Kafka's preferred_replica_election; `request_id` and `rebuild_state` are
-    Tidemark's additions."""
+    """Encode a request for elections, in the JSON of Kafka's preferred_replica_election.
+
+    `request_id` and `rebuild_state` are Tidemark's additions.
+    """
     fields: dict[str, object] = {"partitions": [{"topic": one.topic, "partition": one.partition} for one in partitions]}
     fields |= {"request_id": request_id} if request_id else {}
     return encode(fields | {"rebuild_state": True} if rebuilds_states else fields)
@@ -355,12 +357,12 @@ def decode_elections(path: str, data: bytes) -> DecodedElections:
 
 
 def encode_moves(moves: Iterable[PartitionReassignment]) -> bytes:
-    """/admin/reassign_partitions, in Kafka's JSON; Tidemark's own fields appear only where they are set."""
+    """Encode /admin/reassign_partitions, in Kafka's JSON; Tidemark's own fields appear only where they are set."""
     return encode({"partitions": [fields_of(move) for move in moves]})
 
 
 def encode_added_partition(replicas: Iterable[BrokerId]) -> bytes:
-    """A node below /admin/partitions_add."""
+    """Encode a node below /admin/partitions_add."""
     return encode({"replicas": list(replicas)})
 
 
@@ -370,7 +372,7 @@ def decode_added_partition(path: str, data: bytes) -> tuple[BrokerId, ...]:
 
 
 def encode_removed_partition(force: bool) -> bytes:
-    """A node below /admin/partitions_remove."""
+    """Encode a node below /admin/partitions_remove."""
     return encode({"force": force})
 
 
@@ -380,7 +382,7 @@ def decode_removed_partition(path: str, data: bytes) -> bool:
 
 
 def encode_refusals(refusals: Iterable[Refusal]) -> bytes:
-    """/admin/refusals, the oldest first."""
+    """Encode /admin/refusals, the oldest first."""
     return encode(
         {
             "refusals": [
@@ -414,7 +416,7 @@ def _refusal(fields: Mapping[str, Any]) -> Refusal:
 
 
 def encode_unclean_elections(reports: Iterable[UncleanElection]) -> bytes:
-    """The loss reports of one partition, the oldest first."""
+    """Encode the loss reports of one partition, the oldest first."""
     return encode(
         {
             "elections": [
@@ -464,7 +466,7 @@ def _unclean_election(fields: Mapping[str, Any]) -> UncleanElection:
 
 
 def encode_controller(controller_id: BrokerId, address: str, election_wait_ms: int) -> bytes:
-    """The /controller node."""
+    """Encode the /controller node."""
     return encode({"id": controller_id, "address": address, "election_wait_ms": election_wait_ms})
 
 
@@ -482,7 +484,7 @@ def decode_controller(path: str, data: bytes) -> ControllerInfo:
 
 
 def encode_number(name: str, number: int) -> bytes:
-    """A node that holds one number: /controller_epoch ("epoch"), /producer_ids ("next")."""
+    """Encode a node that holds one number: /controller_epoch ("epoch"), /producer_ids ("next")."""
     return encode({name: number})
 
 
@@ -492,7 +494,7 @@ def decode_number(path: str, data: bytes, name: str) -> int:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """The /cluster/id node."""
+    """Encode the /cluster/id node."""
     return encode({"id": cluster_id})
 
 

@@ -19,7 +19,7 @@ _LOST_RACES = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 def path_of(resource: ConfigResource) -> str:
-    """Path of the node."""
+    """Path of the node with the settings of a resource."""
     return f"/config/{resource.kind}/{resource.name}"
 
 

@@ -27,14 +27,14 @@ async def read(session: Session) -> frozenset[BrokerId]:
 
 
 async def begin(session: Session, brokers: Collection[BrokerId]) -> None:
-    """Create the znodes; idempotent."""
+    """Create the znodes of draining brokers; idempotent."""
     await session.ensure(DRAINING_BROKERS)
     for broker in sorted(brokers):
         await _commit_unless(session, Create(f"{DRAINING_BROKERS}/{broker}"), NodeExistsError)
 
 
 async def end(session: Session, brokers: Collection[BrokerId]) -> None:
-    """Delete the znodes; idempotent."""
+    """Delete the znodes of draining brokers; idempotent."""
     for broker in sorted(brokers):
         await _commit_unless(session, Delete(f"{DRAINING_BROKERS}/{broker}"), NoNodeError)
 

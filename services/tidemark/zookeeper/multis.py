@@ -24,7 +24,7 @@ ANY_VERSION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The znode must exist at this version."""
+    """Check that the znode exists at this version."""
 
     path: str
     version: int = ANY_VERSION
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """The znode must not exist."""
+    """Create a znode, which must not exist."""
 
     path: str
     data: bytes = b""
@@ -51,7 +51,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """The znode must exist at this version."""
+    """Set the data of a znode, which must exist at this version."""
 
     path: str
     data: bytes
@@ -64,7 +64,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """The znode must exist at this version, without children."""
+    """Delete a znode, which must exist at this version, without children."""
 
     path: str
     version: int = ANY_VERSION

@@ -39,7 +39,7 @@ PARENTS: Final = (
     "/config/clients",
     "/security",
 )
-"""Parents that a store creates when it starts."""
+"""Parent znodes that a store creates when it starts."""
 
 INCARNATION_PREFIX: Final = "i-"
 
@@ -51,50 +51,50 @@ _ELECTIONS: Final = {
 
 
 def broker(broker_id: BrokerId) -> str:
-    """Ephemeral znode: the broker's registration."""
+    """Path of the ephemeral znode with the broker's registration."""
     return f"{BROKERS}/{broker_id}"
 
 
 def broker_epoch(broker_id: BrokerId) -> str:
-    """Persistent znode whose version is the broker epoch (rule Z3)."""
+    """Path of the persistent znode whose version is the broker epoch (rule Z3)."""
     return f"{BROKER_EPOCHS}/{broker_id}"
 
 
 def topic(name: str) -> str:
-    """The topic's assignment."""
+    """Path of the znode with the topic's assignment."""
     return f"{TOPICS}/{name}"
 
 
 def topic_config(name: str) -> str:
-    """The topic's explicit settings."""
+    """Path of the znode with the topic's explicit settings."""
     return f"{TOPIC_CONFIGS}/{name}"
 
 
 def topic_deletion(name: str) -> str:
-    """Exists until the controller has deleted the topic."""
+    """Path of the znode that exists until the controller has deleted the topic."""
     return f"{TOPIC_DELETIONS}/{name}"
 
 
 def elections(kind: ElectionKind) -> str:
-    """Exists while an election request of this kind is open; unclean elections share one znode."""
+    """Path of the znode that exists while an election request of this kind is open."""
     return _ELECTIONS[kind]
 
 
 def unclean_elections(of: TopicPartition) -> str:
-    """The loss reports of the partition."""
+    """Path of the znode with the loss reports of the partition."""
     return f"{UNCLEAN_ELECTIONS}/{of.topic}-{of.partition}"
 
 
 def partition(partition: TopicPartition) -> str:
-    """Parent of the partition's znodes."""
+    """Path of the parent of the partition's znodes."""
     return f"{TOPICS}/{partition.topic}/{partition.partition}"
 
 
 def state(of: TopicPartition) -> str:
-    """The partition's leaderAndISR node."""
+    """Path of the partition's leaderAndISR node."""
     return f"{partition(of)}/leaderAndISR"
 
 
 def incarnation(of: TopicPartition, incarnation_id: str) -> str:
-    """Exists as long as this incarnation of the partition does (rules R9, C7)."""
+    """Path of the znode that exists as long as this incarnation of the partition does (rules R9, C7)."""
     return f"{partition(of)}/{INCARNATION_PREFIX}{incarnation_id}"

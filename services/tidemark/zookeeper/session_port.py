@@ -37,7 +37,7 @@ class Session(Protocol):
         """Negotiated timeout less the margin; 0 before the first session."""
 
     def now_ms(self) -> int:
-        """Milliseconds of the port's clock."""
+        """Time of the port's clock, in milliseconds."""
 
     async def pause(self) -> None:
         """Wait a moment before a retry."""
@@ -49,7 +49,7 @@ class Session(Protocol):
         """Results in order; the first failure is raised when all have ended."""
 
     async def start(self) -> None:
-        """Connect."""
+        """Connect to ZooKeeper, in a new session."""
 
     async def stop(self) -> None:
         """Close the session; idempotent."""

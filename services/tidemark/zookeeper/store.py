@@ -91,7 +91,7 @@ _PAUSE_MS: Final = 5
 
 
 class SessionMetadataStore:
-    """`ports.MetadataStore` documents each call.
+    """The store over a session; `ports.MetadataStore` documents each call.
 
     Args:
         session_of: creates the session for a listener of its events.
@@ -337,7 +337,7 @@ class SessionMetadataStore:
         await partition_nodes.request_removed(self._session, removed)
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
-        """Open requests of both kinds."""
+        """The open requests to add and to remove partitions."""
         return await partition_nodes.read(self._session, self._watch(StoreEvent.PARTITION_REQUESTS, watch))
 
     async def finish_partition_requests(

@@ -172,7 +172,7 @@ def _seconds(interval: str) -> float:
 
 
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
-    """Start the query that copies."""
+    """Start the query that copies the topic to the archive."""
     return land(read_stream(spark, arguments, includeHeaders="true"), arguments.to, arguments.every)
 
 

@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Audit once."""
+    """Audit a topic once, and print the findings."""
     findings = audit(spark, arguments.bootstrap, arguments.topic, arguments.archive)
     for finding in findings:
         if arguments.json:

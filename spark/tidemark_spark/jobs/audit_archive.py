@@ -168,7 +168,7 @@ def _stretches(task: FileTask, problem: str, offsets: Sequence[int]) -> Iterator
 
 
 def compared(archived: pa.Table, logged: pa.Table, *, log_start: int, is_compacted: bool) -> dict[str, list[int]]:
-    """Offsets of each problem. Pure.
+    """Compare archived with logged rows; returns the offsets of each problem. Pure.
 
     Args:
         archived: rows in the order of offsets, with `_offset`.

@@ -129,7 +129,7 @@ class RowCounter(StreamingQueryListener):
         return self.totals(query)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
-        """Do nothing."""
+        """Do nothing at the start of a query."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Count a micro-batch."""

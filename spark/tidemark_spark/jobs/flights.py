@@ -57,7 +57,7 @@ _EXAMPLE = """
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a run.
+    """The result of a run of the job.
 
     Attributes:
         flights: number of flights sent.
@@ -104,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Run once.
+    """Run the feed and the rollup once.
 
     Raises:
         ValueError: for flags that contradict one another, or missing flights.
@@ -171,7 +171,7 @@ def live(
 
 @dataclass(frozen=True)
 class Reader:
-    """Progress of the rollup."""
+    """Progress of the rollup, as the feed reads it."""
 
     query: StreamingQuery
     listener: TidemarkListener
@@ -281,7 +281,7 @@ def read_delays(spark: SparkSession, bootstrap: str, topic: str) -> pd.DataFrame
 
 
 def delays_by_pandas(flights: pd.DataFrame) -> pd.DataFrame:
-    """Expected output of the rollup."""
+    """Compute the expected output of the rollup by pandas."""
     start = pd.to_datetime(flights["time_hour"]).dt.tz_localize(None)
     delay = pd.to_numeric(flights["dep_delay"], errors="coerce")
     groups = delay.groupby([start.rename("start"), flights["carrier"]])

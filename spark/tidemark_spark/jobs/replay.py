@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Replay once.
+    """Write the rows to the topic once.
 
     Raises:
         ValueError: a required column is missing, or the partitions or the schema do not fit.

@@ -79,7 +79,7 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
 
 
 def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
-    """The streaming query."""
+    """Start the streaming query."""
     table = read_stream(spark, arguments, **({} if arguments.schema else {"metadataColumns": TIMESTAMP}))
     rows = rolled_up(table, arguments)
     options = {"tidemark.bootstrap": arguments.bootstrap, "topic": arguments.to_topic}

@@ -54,7 +54,7 @@ class TypedTable:
         self.__init__(**state)  # type: ignore[misc]
 
     def filtered(self, filters: Sequence[Any]) -> TypedTable:
-        """The same columns, with filters."""
+        """The table with the same columns, and with filters."""
         return TypedTable(self.topic, self.schema, filters)
 
     @functools.cached_property

@@ -103,7 +103,7 @@ class Clients:
         )
 
     def handlers(self) -> dict[type[ef.Effect], EffectHandler]:
-        """The effects that answer clients."""
+        """The effects of the core that answer clients, with their handlers."""
         return {
             ef.ReplyToProduce: self._reply,
             ef.NoteAppend: self._appends.note_append,

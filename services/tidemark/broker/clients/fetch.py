@@ -81,7 +81,7 @@ class Purgatory:
         self.wake_all()
 
     def wake_all(self) -> None:
-        """Wake all requests."""
+        """Wake all requests, for example at the stop of the broker."""
         for partition in self._by_partition:
             self._wake(partition)
 

@@ -27,7 +27,7 @@ Verification = tuple[int, Awaitable[TidemarkError | None]]
 
 
 class PendingBatches:
-    """Finds the batches to verify."""
+    """Finds the pending batches that the coordinator has to verify."""
 
     def __init__(self, queries: BrokerQueries, verifier: Verifier) -> None:
         self._queries = queries

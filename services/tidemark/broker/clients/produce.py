@@ -312,7 +312,7 @@ class _Call:
             self.finish()
 
     def finish(self) -> None:
-        """Send the response."""
+        """Send the response of a request, all of whose partitions have a result."""
         if self.timer is not None:
             self.timer.cancel()
         self._metrics.produce_seconds.observe(time.perf_counter() - self._began_s)
@@ -381,7 +381,7 @@ class _Stream:
             await self._has_room.wait()
 
     def began(self) -> None:
-        """Count a received request."""
+        """Count a received request as open, until its response is written."""
         self._open_calls += 1
 
     def hold(self, submission: Coroutine[Any, Any, None]) -> None:

@@ -137,7 +137,7 @@ class CoordinatorLookup:
 
 
 def count_of(topic: TopicView) -> int:
-    """Number of partitions."""
+    """Number of partitions of the internal topic."""
     return topic.partition_count or len(topic.partitions)
 
 

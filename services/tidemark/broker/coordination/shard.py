@@ -238,16 +238,16 @@ class Shard(Generic[_S, _C, _N]):
         """Handle the timeouts that have passed; called periodically."""
 
     def _changed(self, changes: Sequence[_C]) -> None:
-        """Changes were applied; their records are not written yet."""
+        """Called after changes were applied; their records are not written yet."""
 
     def _committed(self, changes: Sequence[_C]) -> None:
-        """The records of changes are committed; called in their order."""
+        """Called when the records of changes are committed, in their order."""
 
     def _loaded(self) -> None:
-        """The state was loaded."""
+        """Called after the state was loaded."""
 
     def _dropped(self) -> None:
-        """The state was discarded."""
+        """Called after the state was discarded."""
 
     # -- writing -----------------------------------------------------------------------------------------------
 

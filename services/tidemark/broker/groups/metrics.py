@@ -31,7 +31,7 @@ class GroupMetrics:
         self.loads = metrics.counter("group_loads", "Loads of a partition of __consumer_offsets")
 
     def note(self, changes: Iterable[Change]) -> None:
-        """Count records before their write."""
+        """Count the records of changes by kind, before their write."""
         for change in changes:
             if isinstance(change.key, OffsetKey):
                 self.committed_offsets.inc()

@@ -50,7 +50,7 @@ class RegisteredLogs(Protocol):
 
     @property
     def directory_ids(self) -> tuple[str, ...]:
-        """Uuids of the online directories."""
+        """Uuids of the online log directories."""
 
     @property
     def previous(self) -> Sequence[PreviousDirectory]:
@@ -113,7 +113,7 @@ class Registration:
             self._scheduler.spawn(work, self._driver.fail)
 
     async def stop(self) -> None:
-        """Stop registering."""
+        """Stop registering; the present registration stays."""
         await self._scheduler.stop()
 
     def _on_store_event(self, event: StoreEvent) -> None:

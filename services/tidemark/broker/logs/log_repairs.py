@@ -63,7 +63,7 @@ class SuspectSegment(Protocol):
         """The whole segment, as a range to replace."""
 
     def find_damage(self) -> list[DamagedRange]:
-        """Check every batch. Raises OSError."""
+        """Check every batch of the segment. Raises OSError."""
 
     def replace(self, patches: Sequence[Patch]) -> bool:
         """Put the patches in place of the damaged ranges, one for each; False where the log has changed meanwhile.
@@ -127,10 +127,10 @@ class RepairMetrics(Protocol):
     """The figures of repairs, for operators."""
 
     def found(self, count: int) -> None:
-        """Damaged ranges were found."""
+        """Count damaged ranges that were found."""
 
     def repaired(self, count: int) -> None:
-        """Damaged ranges were replaced."""
+        """Count damaged ranges that were replaced."""
 
     def unrepaired(self, count: int) -> None:
         """The number of damaged ranges that have no good copy now."""

@@ -13,7 +13,7 @@ GROUP_COMMIT = "group-commit"
 
 
 class OpenReplica:
-    """An open log.
+    """An open log, with its state on the append and flush threads.
 
     Attributes:
         flush_policy, flush_interval_s: the topic's settings; changed by the event loop only.

@@ -58,7 +58,7 @@ class OpenSegment:
         return DamagedRange(one.base_offset, 0, one.size_bytes, one.base_offset, one.next_offset, "")
 
     def find_damage(self) -> list[DamagedRange]:
-        """Check every batch. Raises OSError."""
+        """Check every batch of the segment on the disk. Raises OSError."""
         return find_damage(self._cleaning, self._segment, _unpaced)
 
     def replace(self, patches: Sequence[Patch]) -> bool:

@@ -46,7 +46,7 @@ def read_disks(logs: LogManager) -> DiskFigures:
 
 
 def _space(state: DirectoryState) -> tuple[int, int] | None:
-    """Free and total bytes."""
+    """Free and total bytes of the file system of a directory."""
     if state.failed is not None:
         return None
     try:

@@ -7,7 +7,7 @@ from tidemark.runtime.metrics import Metrics
 
 
 class RepairCounts:
-    """Damaged ranges of logs."""
+    """Counters and gauge of damaged ranges of logs."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._found = metrics.counter("broker_log_damaged_ranges_found", "Damaged ranges of logs that were found")
@@ -19,11 +19,11 @@ class RepairCounts:
         )
 
     def found(self, count: int) -> None:
-        """Damaged ranges were found."""
+        """Count damaged ranges that were found."""
         self._found.inc(count)
 
     def repaired(self, count: int) -> None:
-        """Damaged ranges were replaced."""
+        """Count damaged ranges that were replaced."""
         self._repaired.inc(count)
 
     def unrepaired(self, count: int) -> None:

@@ -43,7 +43,7 @@ class TopicMetrics:
             self._limit.forget(topic)
 
     def render(self, names: Collection[str] = ()) -> str:
-        """The three families."""
+        """The three families of metrics as text."""
         found = [(labels(topic=topic), traffic) for topic, traffic in list(self._traffic.items())]
         return (
             family(

@@ -58,7 +58,7 @@ class BrokerDriver:
         self._handlers.update(handlers)
 
     def start(self) -> None:
-        """Start the ticks."""
+        """Start the periodic Tick events."""
         self._scheduler.spawn(self._tick(), self.fail)
 
     async def stop(self) -> None:

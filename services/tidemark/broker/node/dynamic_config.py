@@ -36,7 +36,7 @@ _EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
 
 
 class DynamicConfig:
-    """The settings in effect.
+    """Reads, watches and applies the dynamic settings of this broker.
 
     Args:
         settings: settings of the process start.

@@ -13,7 +13,7 @@ from tidemark.core.replication.effects import Observed
 from tidemark.model import BrokerId, LeaderEpoch, ReplicaIdentity, TopicPartition
 
 CHANGES_MAX: Final = 10
-"""Changes of one partition."""
+"""Largest number of changes that are kept of one partition."""
 PARTITIONS_MAX: Final = 20_000
 """Limit of the partitions with changes; the one whose last change is the oldest is removed first."""
 

@@ -35,7 +35,7 @@ class MetadataCache:
 
     @property
     def view(self) -> ClusterView:
-        """The latest view."""
+        """The latest view of the cluster."""
         return self._view
 
     def set_cluster_id(self, cluster_id: str) -> None:

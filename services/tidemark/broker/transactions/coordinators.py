@@ -86,7 +86,7 @@ class TransactionCoordinators(Coordinators[TransactionShard]):
             await asyncio.sleep(_COUNT_S)
 
     def figures(self) -> Figures:
-        """Sums over all shards."""
+        """Sums of the figures of all shards."""
         loading = sum(shard.is_loading for shard in self._shards.values())
         states = [shard.state for shard in self._shards.values() if shard.state is not None]
         now = self.situation()

@@ -151,7 +151,7 @@ class TransactionService(TransactionServiceServicer):
     async def DescribeTransactions(  # noqa: N802
         self, request: pb.DescribeTransactionsRequest, context: Any
     ) -> pb.DescribeTransactionsResponse:
-        """The state of ids."""
+        """The state of each of these transactional ids."""
         check_named(request.transactional_ids, "transactional ids")
         response, pace = pb.DescribeTransactionsResponse(), Pace()
         for transactional_id in dict.fromkeys(request.transactional_ids):

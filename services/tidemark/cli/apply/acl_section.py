@@ -73,7 +73,7 @@ class AclChange:
         self.remove = sorted(of_cluster - of_file)
 
     def __bool__(self) -> bool:
-        """Whether anything differs."""
+        """Whether a rule has to be added or removed."""
         return bool(self.add or self.remove)
 
     @property
@@ -83,7 +83,7 @@ class AclChange:
 
     @property
     def changes(self) -> tuple[ConfigChange, ...]:
-        """A line for each rule."""
+        """A line for each rule to add or remove."""
         removed = [ConfigChange(acl.principal, str(acl), None) for acl in self.remove]
         return (*removed, *(ConfigChange(acl.principal, None, str(acl)) for acl in self.add))
 

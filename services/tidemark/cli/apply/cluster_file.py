@@ -64,7 +64,7 @@ class WantedBroker:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """Contents of a file."""
+    """The desired state of the topics, brokers, access rules and quotas in a file."""
 
     topics: Mapping[str, WantedTopic] = field(default_factory=dict)
     brokers: Mapping[str, WantedBroker] = field(default_factory=dict)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NAMES: Final = ("user", "client_id")
 KEYS: Final = (*NAMES, *QuotaKind)
-"""Keys of one entry."""
+"""Keys that an entry of the section `quotas` may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class QuotasChange:
         ]
 
     def __bool__(self) -> bool:
-        """Whether anything differs."""
+        """Whether a quota has to be set or removed."""
         return bool(self._differences)
 
     @property
@@ -62,7 +62,7 @@ class QuotasChange:
 
     @property
     def changes(self) -> tuple[ConfigChange, ...]:
-        """A line for each quota."""
+        """A line for each quota to set or remove."""
         return tuple(
             ConfigChange(f"{kind} of {entity}", *(None if limit is None else f"{limit:g}" for limit in limits))
             for entity, kind, *limits in self._differences

@@ -74,7 +74,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Options of producers."""
+    """Options of producers, such as acks, codec and the size of batches."""
 
     acks: AcksOption = Acks.ALL
     codec: CodecOption = Compression.NONE
@@ -102,7 +102,7 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The measured time."""
+    """Warm-up and length of the measured time."""
 
     warm_up_s: Annotated[
         float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Time before the measurement.")

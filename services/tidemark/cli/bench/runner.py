@@ -124,7 +124,7 @@ class _Run:
         self._line = ProgressLine(self._text)
 
     def run(self) -> dict[str, Measured]:
-        """Results by kind of worker."""
+        """Run the workers; returns their merged results by kind of worker."""
         try:
             with self._line:
                 for process in self._workers():

@@ -252,7 +252,7 @@ def _consume(reading: Reading, links: WorkerLinks) -> Measured:
 
 
 def payload_bytes(rows: pa.RecordBatch) -> int:
-    """Bytes of keys and values."""
+    """Bytes of the keys and values of a batch."""
     total = 0
     for name in ("key", "value"):
         column: Any = rows.column(name)

@@ -83,7 +83,7 @@ def open_transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def transaction_phases(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Phases of transactional ids."""
+    """Phases that a transactional id can have."""
     return [str(phase) for phase in Phase]
 
 

@@ -23,7 +23,7 @@ class PlainCommand(TyperCommand):
     """A command whose help shows metavars without types."""
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        """Write the arguments and options."""
+        """Write the arguments and options without Typer's types."""
         _write_parameters(self, ctx, formatter)
 
 

@@ -48,7 +48,7 @@ class KeyOptions:
         return None
 
     def of(self, draft: SchemaDraft) -> SchemaDraft:
-        """The draft with these columns."""
+        """The draft with these columns as key and event time."""
         return draft.keyed(self.key or (), self.event_time) if self.key or self.event_time else draft
 
 
@@ -194,7 +194,7 @@ _READERS: Final[Mapping[str, Callable[[Path], SchemaDraft]]] = {
     ".feather": _of_arrow,
     ".ipc": _of_arrow,
 }
-"""Readers by extension."""
+"""Readers of schema files by the extension of the file."""
 
 
 def document_yaml(schema: TopicSchema | SchemaDraft, notes: Sequence[str] = ()) -> str:

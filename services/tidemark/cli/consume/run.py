@@ -58,7 +58,7 @@ class Reading:
         self.lag = 0
 
     def read(self, batch: PartitionBatch, lag: int) -> None:
-        """Count a batch."""
+        """Count the records of a batch."""
         self.records += batch.rows.num_rows
         self.bytes += batch.rows.nbytes
         self.lag = lag

@@ -223,7 +223,7 @@ def _sum_up(results: Sequence[Verified], progress: ReadProgress) -> None:
 
 
 def verified_json(verified: Verified) -> Mapping[str, object]:
-    """A partition as JSON."""
+    """The result for a partition as JSON."""
     return {
         **verified.partition._asdict(),
         "start_offset": verified.start,

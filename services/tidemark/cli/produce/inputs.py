@@ -29,14 +29,14 @@ from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
 _BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES_MAX: Final = 16 << 20
-"""More than the largest batch."""
+"""Limit of a line of the input: more than the largest batch."""
 _PARQUET_ROWS: Final = 10_000
 UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds of each unit of numbers in a timestamp column."""
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 _Record = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]
-"""Key, value, timestamp and headers."""
+"""Key, value, timestamp and headers of a record."""
 
 
 @dataclass(frozen=True, slots=True)

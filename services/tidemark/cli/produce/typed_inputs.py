@@ -55,7 +55,7 @@ _CAST: Final = (
     Primitive.DATE,
     Primitive.STRING,
 )
-"""Types whose texts Arrow casts."""
+"""Types of columns whose texts Arrow can cast to values."""
 _EMPTY: Final[dict[ColumnType, Any]] = {Primitive.STRING: "", Primitive.BINARY: b""}
 """The values that an empty cell has in a column that is never null."""
 _MICROSECOND: Final = timedelta(microseconds=1)

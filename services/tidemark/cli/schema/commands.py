@@ -30,7 +30,7 @@ schema_app = Commands(help="Show, compare, check and change the schemas of typed
 
 
 class Form(StrEnum):
-    """A form of a schema."""
+    """A form in which a schema is printed."""
 
     YAML = "yaml"
     DDL = "ddl"

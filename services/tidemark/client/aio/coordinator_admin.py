@@ -57,7 +57,7 @@ class CoordinatorAdmin(Lifecycle):
         what: str,
         topic: str,
     ) -> tuple[list[L], list[TidemarkError]]:
-        """Ask every broker at once.
+        """List the groups or transactional ids of all brokers, which are asked concurrently.
 
         Args:
             ask: calls the broker at an address.

@@ -37,7 +37,7 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """A transactional id.
+    """The state of a transactional id.
 
     Attributes:
         started_at_ms: begin of the open transaction, since 1970, UTC; 0 without one.
@@ -252,14 +252,14 @@ class _Administered(TransactionCoordinator):
     """An operator's calls to the coordinator of an id."""
 
     async def describe(self) -> TransactionDescription:
-        """The state of the id."""
+        """Describe the transactional id at its coordinator."""
         request = pb.DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
 
         ask = asks_for_one(lambda stub: stub.DescribeTransactions, lambda answer: answer.transactions)
         return _description(await self._calls.call(ask, request, timeout_s=self._timeout_s))
 
     async def abort(self) -> None:
-        """Abort the open transaction."""
+        """Abort the open transaction of the id."""
         await self._call("AbortTransaction", pb.AbortTransactionRequest(transactional_id=self.transactional_id))
 
 

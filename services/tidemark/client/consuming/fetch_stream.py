@@ -74,7 +74,7 @@ class FetchStream:
                 self._deadline.reschedule(0)
 
     def close(self) -> None:
-        """Cancel the stream."""
+        """Cancel the stream and its fetch in flight."""
         if self._call is not None:
             self._call.cancel()
             self._call = None

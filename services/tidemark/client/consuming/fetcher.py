@@ -82,7 +82,7 @@ class Fetcher:
         """Whether no records are returned, because the group may have assigned the partitions to other members."""
         self.nearest = PreferredReplicas(settings.rack, lambda: cluster.view)
         self.follower_bytes = 0
-        """Bytes read from followers."""
+        """Number of bytes that were read from followers."""
         self.throttled_s = 0.0
         """Sum of the waits that brokers requested, because of quotas."""
         self._regroup_due = False

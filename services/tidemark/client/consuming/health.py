@@ -36,7 +36,7 @@ class ConsumerMetrics(NamedTuple):
 
 
 class PartitionHealth(NamedTuple):
-    """The state of a partition.
+    """The health of an assigned partition.
 
     Attributes:
         state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader", "not answered",

@@ -26,7 +26,7 @@ _BAD_READS_MAX: Final = 3
 
 
 class Cursor:
-    """One assigned partition.
+    """The position in one assigned partition, and the batches read ahead of it.
 
     Attributes:
         position: offset of the next record to return.

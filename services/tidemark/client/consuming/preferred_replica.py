@@ -106,7 +106,7 @@ class PreferredReplicas:
             named.asked_since_s = now_s if wanted else None
 
     def returned_records(self, partition: TopicPartition) -> None:
-        """Note that records arrived."""
+        """Note that records arrived from the named replica."""
         self._doubted.pop(partition, None)
         named = self._named.get(partition)
         if named is not None:

@@ -635,7 +635,7 @@ class _FetchAhead:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def submit(self, fetch: Callable[[int, int], Fetched], offset: int, epoch: int) -> None:
-        """Start the next fetch."""
+        """Start the next fetch in another thread."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "fetch-ahead")
         self._coming = self._thread.submit(fetch, offset, epoch)

@@ -13,7 +13,7 @@ from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 
 
 class Coordinator(CoordinatorCalls):
-    """The coordinator of one group."""
+    """Calls of a member to the coordinator of its group."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         async def find(address: str, timeout_s: float) -> str:

@@ -55,14 +55,14 @@ class GroupReader:
         self._commits = Commits(settings)
         self._membership: Membership | None = None
         self._callbacks: tuple[RebalanceCallback | None, ...] = (None, None, None)
-        """`on_assigned`, `on_revoked` and `on_lost`."""
+        """The callbacks `on_assigned`, `on_revoked` and `on_lost` of the application."""
         self._processing: TopicPartition | None = None
         self._processing_ended = asyncio.Event()
         self._working_since_s: float | None = None
         self._ending: set[asyncio.Future[None]] = set()
         """Running `on_lost`, and a leave; `on_assigned` of other partitions waits for their end."""
         self._assigned_call: asyncio.Future[None] | None = None
-        """The running `on_assigned`."""
+        """The task of the running `on_assigned`."""
         self._leavers: set[asyncio.Future[None]] = set()
         """Running callbacks that leave the group: the end of the membership does not cancel them."""
         self._announced: set[TopicPartition] = set()
@@ -74,12 +74,12 @@ class GroupReader:
 
     @property
     def is_member(self) -> bool:
-        """Whether the consumer has subscribed."""
+        """Whether the consumer has subscribed to topics."""
         return self._membership is not None
 
     @property
     def topics(self) -> frozenset[str]:
-        """The subscribed topics."""
+        """The topics that the consumer has subscribed to."""
         return frozenset() if self._membership is None else self._membership.topics
 
     @property
@@ -115,7 +115,7 @@ class GroupReader:
             self._membership.subscribe(wanted)
 
     async def stop(self) -> None:
-        """Commit and leave."""
+        """Commit the processed records and leave the group."""
         await self._leave()
         await asyncio.gather(*self._ending - _callers.get(), return_exceptions=True)
 
@@ -320,7 +320,7 @@ class GroupReader:
         await self._call(on_lost, partitions)
 
     def suspend(self, *, suspended: bool) -> None:
-        """Return no records while suspended."""
+        """Return no records while `suspended` is true."""
         if self._fetcher.suspended != suspended:
             self._fetcher.suspended = suspended
             self._fetcher.wake()

@@ -55,7 +55,7 @@ class Reader(Protocol):
         """Stop reading these partitions at once."""
 
     def suspend(self, *, suspended: bool) -> None:
-        """Return no records while suspended."""
+        """Return no records while `suspended` is true."""
 
     def fail(self, error: TidemarkError) -> None:
         """Raise this error with the next read: the member has failed."""
@@ -136,7 +136,7 @@ class Membership:
             )
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Change the subscription."""
+        """Change the subscription of the member; the next heartbeat sends it."""
         self.topics = frozenset(topics)
         self._full_heartbeat = True
         self._poke.set()

@@ -23,7 +23,7 @@ class OpenTransaction(NamedTuple):
 
 
 class GroupPosition(NamedTuple):
-    """A position to commit.
+    """A position that a consumer commits in a partition.
 
     Attributes:
         partition: the partition.

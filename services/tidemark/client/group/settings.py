@@ -30,7 +30,7 @@ class ConsumerAndGroupOptions(ConsumerOptions, GroupOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Times in milliseconds; see `group_settings`."""
+    """Checked settings of a group; times are in milliseconds. See `group_settings`."""
 
     group: str
     instance_id: str
@@ -52,7 +52,7 @@ def group_settings(
     max_poll_interval_ms: int = 300_000,
     offset_reset: str = "earliest",
 ) -> GroupSettings:
-    """Check the settings.
+    """Check the settings of a member of a group.
 
     Args:
         group: id of the group, 1 to 249 characters.

@@ -186,7 +186,7 @@ class Cluster:
 
     @property
     def view(self) -> ClusterView:
-        """The merged metadata."""
+        """The merged metadata of the cluster."""
         return self._view
 
     def listen(self, listener: Callable[[], None]) -> None:

@@ -71,6 +71,6 @@ class UnknownTopics:
         return forgotten
 
     def error(self, name: Name) -> TidemarkError | None:
-        """Return the remembered error."""
+        """Return the remembered error of a name."""
         missing = self._missing.get(name)
         return None if missing is None else missing.error

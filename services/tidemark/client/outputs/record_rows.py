@@ -24,7 +24,7 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Lines(Sink):
-    """A line for each record."""
+    """Writes a line of text for each record."""
 
     def __init__(self, file: BinaryIO, line: Callable[[Any], bytes]) -> None:
         super().__init__(file)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Shape(StrEnum):
-    """Format of records."""
+    """Formats of records in an output."""
 
     TEXT = "text"
     JSON = "json"

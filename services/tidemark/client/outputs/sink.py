@@ -39,12 +39,12 @@ class Sink(ABC):
         self._file.flush()
 
     def close(self) -> None:
-        """Complete the output."""
+        """Complete the output; no more rows are written."""
         self._file.flush()
 
 
 class CsvSink(Sink):
-    """Rows after a header row."""
+    """Writes rows of CSV after a header row."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, delimiter: str, rows_of: RowsOf) -> None:
         super().__init__(file)
@@ -53,7 +53,7 @@ class CsvSink(Sink):
         self._as_text = pa_csv.WriteOptions(delimiter=delimiter, include_header=False)
 
     def show(self, batch: PartitionBatch) -> None:
-        """Write the rows."""
+        """Write the rows as CSV."""
         rows = self._rows_of(batch)
         columns = [_text_of_far_times(column) for column in rows.columns]
         if all(made is column for made, column in zip(columns, rows.columns, strict=True)):
@@ -62,13 +62,13 @@ class CsvSink(Sink):
             pa_csv.write_csv(pa.RecordBatch.from_arrays(columns, rows.schema.names), self._file, self._as_text)
 
     def close(self) -> None:
-        """Write the buffered rows."""
+        """Write the rows that are still buffered."""
         self._writer.close()
         super().close()
 
 
 class ParquetSink(Sink):
-    """A table; readable after `close`."""
+    """Writes a Parquet file, which is readable after `close`."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, rows_of: RowsOf) -> None:
         super().__init__(file)

@@ -99,7 +99,7 @@ def names_to_write(options: OutputOptions, schema: pa.Schema) -> list[str]:
 
 
 class TypedLines(Sink):
-    """A line for each row."""
+    """Writes a line of JSON for each row."""
 
     def __init__(self, file: BinaryIO, line: _Line) -> None:
         super().__init__(file)

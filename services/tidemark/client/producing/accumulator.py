@@ -327,7 +327,7 @@ class Accumulator:
 
     @property
     def is_full(self) -> bool:
-        """Whether `buffer_bytes` are buffered."""
+        """Whether `buffer_bytes` or more are buffered."""
         return self.buffered_bytes >= self.buffer_bytes
 
     def wait_for_room(self, timeout_s: float) -> None:

@@ -212,7 +212,7 @@ class PendingBatch:
             )
 
     def wait_async(self) -> Generator[Any, None, None]:
-        """Await the outcome."""
+        """Wait for the outcome of the batch on the event loop."""
         with self._lock:
             if self._done:
                 return

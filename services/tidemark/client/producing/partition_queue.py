@@ -62,7 +62,7 @@ NO_IDENTITY: Final = ProducerIdentity(NO_PRODUCER, -1)
 
 
 class Resolved(NamedTuple):
-    """The outcome of a batch."""
+    """The outcome of a batch, for the sender to deliver."""
 
     batch: PendingBatch
     base_offset: int
@@ -153,7 +153,7 @@ class PartitionQueue:
         self.identity = identity
 
     def put(self, batch: PendingBatch) -> None:
-        """Append a closed batch."""
+        """Append a closed batch to the queue."""
         self._ready.append(batch)
 
     def take(self, attempt: object) -> PendingBatch | None:

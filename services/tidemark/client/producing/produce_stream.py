@@ -46,7 +46,7 @@ Group = Sequence[Attempt]
 
 
 class _Request(NamedTuple):
-    """A request in flight."""
+    """A produce request in flight on a stream."""
 
     sent_s: float
     groups: Sequence[Group]
@@ -108,7 +108,7 @@ class ProduceStream:
 
     @property
     def broken(self) -> bool:
-        """Whether the stream has ended."""
+        """Whether the stream has ended, so that a new one is needed."""
         return self._error is not None
 
     def is_busy(self, now_s: float) -> bool:

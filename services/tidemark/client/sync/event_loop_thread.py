@@ -35,7 +35,7 @@ class _Call(Generic[T]):
         self._task: asyncio.Task[Any] | None = None
 
     async def run(self) -> T:
-        """The result of the coroutine."""
+        """Run the coroutine, and return its result."""
         self._task = asyncio.current_task()
         try:
             work = self._unbegun.pop()

@@ -43,7 +43,7 @@ class MergeTask:
 
 
 class Compacted(NamedTuple):
-    """Result of a compaction.
+    """The numbers of files that a compaction merged and deleted.
 
     Attributes:
         sources: number of files that were merged.

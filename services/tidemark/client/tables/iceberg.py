@@ -203,7 +203,7 @@ def _lineage(table: Table) -> Iterator[Snapshot]:
 
 
 def _told(ends: Mapping[int, int], topic_id: str) -> dict[str, str]:
-    """Properties of a snapshot."""
+    """The properties of a snapshot that has the rows up to these end offsets."""
     return {OFFSETS: json.dumps(ends, sort_keys=True), TOPIC_ID: topic_id}
 
 

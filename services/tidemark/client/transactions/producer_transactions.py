@@ -59,7 +59,7 @@ class ProducerTransactions:
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id."""
+        """The transactional id of the producer."""
         return self._id
 
     @property

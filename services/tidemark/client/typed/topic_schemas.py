@@ -144,7 +144,7 @@ class TopicSchemas:
                 self._task(topic, view.topic_id, view.schema_version)
 
     async def close(self) -> None:
-        """End the requests in flight."""
+        """Cancel the requests in flight."""
         tasks = list(self._loading.values())
         for task in tasks:
             task.cancel()

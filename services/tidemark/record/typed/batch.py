@@ -89,17 +89,17 @@ class TypedRows:
 
     @cached_property
     def offsets(self) -> pa.Array[Any]:
-        """int64, offset of each row in the partition."""
+        """Offset of each row in the partition, int64."""
         return self.make_offsets()
 
     @cached_property
     def timestamps(self) -> pa.Array[Any]:
-        """timestamp[us, UTC]."""
+        """Timestamp of each row, timestamp[us, UTC]."""
         return self.make_timestamps()
 
     @cached_property
     def headers(self) -> pa.Array[Any]:
-        """map<string, binary>, null where a row has none."""
+        """Headers of each row, map<string, binary>; null where a row has none."""
         return self.make_headers()
 
 

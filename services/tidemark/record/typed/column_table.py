@@ -39,7 +39,7 @@ assert _HEAD.size == TABLE_HEAD_BYTES
 
 
 class ColumnTable(NamedTuple):
-    """A parsed table.
+    """A parsed table of column nodes.
 
     Attributes:
         flags: HAS_TIMESTAMPS and the like.

@@ -60,9 +60,9 @@ class Pruning(NamedTuple):
     """The part of an arrangement that a reader of some columns gets."""
 
     kept: tuple[int, ...]
-    """Nodes of the whole arrangement."""
+    """Indices of the nodes of the whole arrangement that remain."""
     arrangement: Arrangement
-    """The columns that remain."""
+    """The arrangement of the columns that remain."""
 
 
 class TypedLayout:

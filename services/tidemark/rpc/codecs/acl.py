@@ -35,12 +35,12 @@ class AclFilter(NamedTuple):
 
 
 def acl_to_proto(acl: Acl) -> pb.Acl:
-    """The message of a rule."""
+    """Encode a rule."""
     return pb.Acl(**acl._asdict())
 
 
 def acl_from_proto(message: pb.Acl) -> Acl:
-    """The rule of a message; raises INVALID_REQUEST."""
+    """Decode a rule; raises INVALID_REQUEST."""
     return check_acl(
         Acl(
             option(ResourceType, message.resource_type),
@@ -55,7 +55,7 @@ def acl_from_proto(message: pb.Acl) -> Acl:
 
 
 def filter_to_proto(wanted: AclFilter) -> pb.AclFilter:
-    """The message of a filter."""
+    """Encode a filter of rules."""
     return pb.AclFilter(**wanted._asdict())
 
 

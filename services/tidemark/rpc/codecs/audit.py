@@ -28,7 +28,7 @@ def audit_to_proto(found: ServiceAudit) -> pb.ServiceAudit:
 
 
 def audit_from_proto(service: str, message: pb.ServiceAudit, error: TidemarkError | None = None) -> ServiceAudit:
-    """The lines of a service."""
+    """Decode the audit lines of a service."""
     lines = tuple(_LINE.from_protos(message.lines))
     return ServiceAudit(service, message.since_ms, message.authorization_enabled, lines, error)
 

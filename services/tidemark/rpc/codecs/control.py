@@ -115,7 +115,7 @@ _STOPPED: Final = Codec(StoppedReplica, pb.StoppedReplica, partition=SPREAD_PART
 
 
 def stop_replica_to_proto(command: StopReplicaCommand) -> pb.StopReplicaRequest:
-    """The request of a command."""
+    """Encode a StopReplica command."""
     return pb.StopReplicaRequest(
         header=header_to_proto(command.controller_id, command.controller_epoch, command.broker_epoch),
         replicas=_STOPPED.to_protos(command.replicas),
@@ -124,7 +124,7 @@ def stop_replica_to_proto(command: StopReplicaCommand) -> pb.StopReplicaRequest:
 
 
 def stop_replica_from_proto(message: pb.StopReplicaRequest) -> StopReplicaCommand:
-    """The command of a request."""
+    """Decode a StopReplica command."""
     return StopReplicaCommand(
         controller_id=BrokerId(message.header.controller_id),
         controller_epoch=ControllerEpoch(message.header.controller_epoch),

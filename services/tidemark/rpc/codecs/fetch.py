@@ -20,7 +20,7 @@ _BATCHES: Final = pb.PartitionFetchResult.BATCHES_FIELD_NUMBER
 
 
 class Fetched(NamedTuple):
-    """The data of one partition.
+    """The fetched data of one partition.
 
     Attributes:
         facts: the message without the batches.
@@ -32,7 +32,7 @@ class Fetched(NamedTuple):
 
 
 class Results(list[Fetched]):
-    """The partitions of a response.
+    """The fetched partitions of a response.
 
     Attributes:
         throttle_time_ms: time for which the client must send no other fetch to this broker.
@@ -42,7 +42,7 @@ class Results(list[Fetched]):
 
 
 def encode(results: Results) -> bytes:
-    """A FetchResponse."""
+    """The bytes of a FetchResponse; large batches are not copied into messages."""
     pieces: list[bytes] = []
     small = pb.FetchResponse(throttle_time_ms=results.throttle_time_ms)
     for facts, batches in results:

@@ -26,7 +26,7 @@ def _same(value: Any) -> Any:
 
 
 class Field(NamedTuple):
-    """The representation of one attribute.
+    """The fields of a message that represent one attribute of a model.
 
     Attributes:
         to_proto: gives the value of the message's field; of several fields, their values in order.
@@ -88,7 +88,7 @@ class Codec(Generic[Model, Proto]):
         assert sorted(written) == sorted(message.DESCRIPTOR.fields_by_name), f"{message.__name__} has other fields"
 
     def to_proto(self, model: Model) -> Proto:
-        """The message of a model."""
+        """Encode a model as its message."""
         values: dict[str, Any] = {name: getattr(model, name) for name in self._computed}
         for attribute, field in self._fields.items():
             value = getattr(model, attribute)
@@ -98,7 +98,7 @@ class Codec(Generic[Model, Proto]):
         return self._message(**values)
 
     def from_proto(self, message: Proto) -> Model:
-        """The model of a message."""
+        """Decode a message to its model."""
         return self._model(
             **{
                 attribute: None
@@ -109,11 +109,11 @@ class Codec(Generic[Model, Proto]):
         )
 
     def to_protos(self, models: Iterable[Model]) -> list[Proto]:
-        """The messages of some models."""
+        """Encode each model of a list."""
         return [self.to_proto(model) for model in models]
 
     def from_protos(self, messages: Iterable[Proto]) -> list[Model]:
-        """The models of some messages."""
+        """Decode each message of a list."""
         return [self.from_proto(message) for message in messages]
 
 

@@ -197,7 +197,7 @@ def _topic_of(serialized: bytes) -> TopicView:
 
 
 def partition_to_proto(partition: PartitionView) -> metadata_pb2.PartitionMetadata:
-    """The message of one partition."""
+    """Encode the metadata of one partition."""
     return metadata_pb2.PartitionMetadata(
         partition=partition.partition,
         leader=partition.leader,

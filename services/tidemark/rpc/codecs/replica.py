@@ -55,7 +55,7 @@ class FollowerEnd:
 
     @property
     def handles(self) -> int:
-        """Number of known handles."""
+        """Number of partitions with a handle."""
         return len(self._partitions)
 
     def encode(self, message: FollowerMessage) -> pb.ReplicateRequest:
@@ -196,7 +196,7 @@ class LeaderEnd:
 
     @property
     def handles(self) -> int:
-        """Number of known handles."""
+        """Number of partitions with a handle."""
         return len(self._named)
 
     def decode(self, request: pb.ReplicateRequest) -> FollowerMessage:

@@ -14,12 +14,12 @@ _KEPT_MAX: Final = 8192
 
 
 def ids_from_proto(ids: Sequence[int]) -> tuple[BrokerId, ...]:
-    """Broker ids, in their order."""
+    """Decode broker ids, in their order."""
     return _shared_ids(tuple(ids)) if ids else ()
 
 
 def entries_from_proto(entries: Sequence[record_pb2.IsrEntry]) -> tuple[IsrEntry, ...]:
-    """Members of an ISR or ELR, in their order."""
+    """Decode members of an ISR or ELR, in their order."""
     if not entries:
         return ()
     return _shared_entries(tuple([(entry.broker_id, entry.broker_epoch) for entry in entries]))
@@ -36,12 +36,12 @@ shared_state: Final = lru_cache(_KEPT_MAX)(LeaderAndIsr)
 
 
 def reasons_from_proto(reasons: Sequence[record_pb2.ReplicaReason]) -> IsrReasons:
-    """Replicas that joined or left an ISR."""
+    """Decode replicas that joined or left an ISR."""
     return _shared_reasons(tuple([(one.broker_id, one.reason) for one in reasons])) if reasons else ()
 
 
 def reasons_to_proto(reasons: IsrReasons) -> list[record_pb2.ReplicaReason]:
-    """The messages of replicas that joined or left an ISR."""
+    """Encode replicas that joined or left an ISR."""
     return [record_pb2.ReplicaReason(broker_id=broker_id, reason=reason) for broker_id, reason in reasons]
 
 

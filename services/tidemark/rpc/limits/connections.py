@@ -152,7 +152,7 @@ class Connection:
 
 
 class Connections:
-    """All connections of a server.
+    """All connections of a server, kept within its limits.
 
     Attributes:
         can_exceed: whether bytes may exceed the limits before a look that comes late. Many calls run, a client ended a

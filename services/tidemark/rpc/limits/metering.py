@@ -133,7 +133,7 @@ class Call:
             self._connection.took(size_bytes)
 
     def encode(self, message: Any) -> bytes:
-        """Serialize an answer."""
+        """Serialize an answer, whose bytes count as held for the peer."""
         encode = self._encode
         data: bytes = message if encode is None else encode(message)
         self._answered = True

@@ -66,11 +66,11 @@ class ConnectionWatch:
         self._dropped_until_s: dict[Address, float] = {}
 
     def start(self) -> None:
-        """Start the watch."""
+        """Start to look at the connections periodically."""
         self._task = asyncio.create_task(self._run(), name="connection watch")
 
     async def stop(self) -> None:
-        """Stop the watch."""
+        """Stop looking at the connections."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -33,12 +33,12 @@ class ChangedQuota(NamedTuple):
 
 
 def entity_to_proto(entity: QuotaEntity) -> pb.QuotaEntity:
-    """The message of an entity."""
+    """Encode an entity."""
     return pb.QuotaEntity(user=entity.user, client_id=entity.client_id)
 
 
 def entity_from_proto(message: pb.QuotaEntity) -> QuotaEntity:
-    """The entity of a message; raises INVALID_REQUEST."""
+    """Decode an entity; raises INVALID_REQUEST."""
     return check_entity(
         QuotaEntity(
             message.user if message.HasField("user") else None,
@@ -48,24 +48,24 @@ def entity_from_proto(message: pb.QuotaEntity) -> QuotaEntity:
 
 
 def limits_from_proto(limits: Mapping[str, float]) -> dict[QuotaKind, float]:
-    """The limits of a message; raises INVALID_REQUEST for an unknown kind, or a limit out of range."""
+    """Decode limits; raises INVALID_REQUEST for an unknown kind, or a limit out of range."""
     named = {kind_of(word): limit for word, limit in limits.items()}
     return {kind: check_limit(kind, limit) for kind, limit in named.items()}
 
 
 def quotas_to_proto(limits: Mapping[QuotaEntity, Limits]) -> list[pb.ClientQuotas]:
-    """The messages of quotas, sorted."""
+    """Encode quotas, sorted."""
     entities = sorted(limits, key=lambda entity: (entity.user or "", entity.client_id or ""))
     return [pb.ClientQuotas(entity=entity_to_proto(one), limits=_by_word(limits[one])) for one in entities]
 
 
 def quotas_from_proto(messages: Iterable[pb.ClientQuotas]) -> dict[QuotaEntity, dict[QuotaKind, float]]:
-    """The quotas of messages."""
+    """Decode quotas."""
     return {entity_from_proto(one.entity): limits_from_proto(one.limits) for one in messages}
 
 
 def change_to_proto(change: QuotaChange) -> pb.ClientQuotasChange:
-    """The message of a change."""
+    """Encode a change of quotas."""
     return pb.ClientQuotasChange(
         entity=entity_to_proto(change.entity), set=_by_word(change.set), remove=sorted(change.remove)
     )
@@ -76,7 +76,7 @@ def _by_word(limits: Limits) -> dict[str, float]:
 
 
 def change_from_proto(message: pb.ClientQuotasChange) -> QuotaChange:
-    """The change of a message; raises INVALID_REQUEST, also for a kind that is to be set and removed."""
+    """Decode a change of quotas; raises INVALID_REQUEST, also for a kind that is to be set and removed."""
     found = QuotaChange(
         entity_from_proto(message.entity),
         limits_from_proto(message.set),
@@ -89,13 +89,13 @@ def change_from_proto(message: pb.ClientQuotasChange) -> QuotaChange:
 
 
 def changed_to_proto(changed: ChangedQuota) -> pb.ChangedQuota:
-    """The message of a changed limit."""
+    """Encode a changed limit."""
     entity = entity_to_proto(changed.entity)
     return pb.ChangedQuota(entity=entity, kind=changed.kind, before=changed.before, after=changed.after)
 
 
 def changed_from_proto(message: pb.ChangedQuota) -> ChangedQuota:
-    """The changed limit of a message."""
+    """Decode a changed limit."""
     return ChangedQuota(
         entity_from_proto(message.entity),
         kind_of(message.kind),

@@ -51,7 +51,7 @@ class Verified(NamedTuple):
 
 
 class TokenVerifier(Protocol):
-    """Verifies tokens."""
+    """Verifies the tokens of callers of a listener."""
 
     async def verify(self, token: str) -> Verified:
         """The caller with this token; raises AUTHENTICATION_FAILED, which never has the token."""
@@ -71,7 +71,7 @@ class NoTokens:
     """Accepts no token: none is configured."""
 
     async def verify(self, _token: str) -> Verified:
-        """Raises AUTHENTICATION_FAILED."""
+        """Refuse every token with AUTHENTICATION_FAILED."""
         raise TidemarkError(
             ErrorCode.AUTHENTICATION_FAILED, "this service accepts no tokens: none is configured", {"reason": "unknown"}
         )

@@ -174,7 +174,7 @@ class BlockingChannels:
         return channel
 
     def close(self) -> None:
-        """Close all channels."""
+        """Close all channels and their connections."""
         with self._lock:
             channels = [*self._retired.values(), *(channel for _, channel in self._channels.values())]
             self._retired.clear()

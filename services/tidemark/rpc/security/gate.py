@@ -34,7 +34,7 @@ class Gate(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Wrap the handler."""
+        """Wrap the handler of a call in the checks of its row of rights."""
         path: str = handler_call_details.method
         handler = await continuation(handler_call_details)
         if handler is None or path.startswith(OPEN_SERVICES):

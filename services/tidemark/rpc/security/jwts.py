@@ -45,7 +45,7 @@ class Issuer(NamedTuple):
 
 
 class Issuers:
-    """The issuers of one service.
+    """Verifies the tokens of the issuers of one service.
 
     Args:
         issuers: with different values of `issuer`.

@@ -27,7 +27,7 @@ _GRACE_MS: Final = 30_000
 
 
 class ListenerPort(NamedTuple):
-    """One port.
+    """One port of a service.
 
     Attributes:
         listener: its name.

@@ -73,7 +73,7 @@ class PreviousDirectory(NamedTuple):
     directory_id: str
     clean_broker_epoch: BrokerEpoch | None
     incarnation: tuple[str, BrokerEpoch] | None
-    """Boot id and broker epoch."""
+    """Boot id and broker epoch of the last registration."""
 
     def is_of_boot(self, boot_id: str) -> bool:
         """Whether the last process ran on this boot of the machine, so that the page cache has survived."""
@@ -155,7 +155,7 @@ class _Lock:
             return False
 
     def sync(self, path: Path) -> None:
-        """`sync_file_system` of the directory."""
+        """Make everything written so far durable, by `sync_file_system` of the directory."""
         sync_file_system(path, self._place)
 
     def release(self) -> None:
@@ -274,7 +274,7 @@ class LogDirectory:
         return [path for due_s, paths in waiting if due_s <= now_s for path in paths]
 
     def sync(self) -> None:
-        """One syncfs.
+        """Make everything written so far durable, by one syncfs.
 
         Raises:
             TidemarkError: STORAGE_ERROR; the directory is offline.

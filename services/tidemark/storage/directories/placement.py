@@ -36,7 +36,7 @@ class Placement:
         """Replicas of each directory, by index; None where they must be counted."""
 
     def choose(self) -> LogDirectory:
-        """One of the online directories.
+        """Choose an online directory for a new replica.
 
         Raises:
             TidemarkError: STORAGE_ERROR where no directory is online.

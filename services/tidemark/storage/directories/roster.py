@@ -59,7 +59,7 @@ class Roster:
 
     @property
     def entries(self) -> Mapping[TopicPartition, RosterEntry]:
-        """All entries."""
+        """All entries of the roster."""
         with self._lock:
             return dict(self._entries)
 

@@ -39,7 +39,7 @@ def read_scrub_position(directory: Path) -> ScrubPosition | None:
 
 
 def write_scrub_position(directory: Path, position: ScrubPosition) -> None:
-    """Store the position.
+    """Store the position of the scrubber.
 
     Raises:
         OSError: the disk does not answer, or is full.

@@ -47,7 +47,7 @@ _ITSELF: Final = "nothing: the broker rewrites the file"
 
 
 class Options(NamedTuple):
-    """How to verify.
+    """Options of a verification.
 
     Attributes:
         deep: decode every payload too.

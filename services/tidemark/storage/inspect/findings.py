@@ -15,7 +15,7 @@ _FINDINGS_MAX: Final = 100
 
 
 class Severity(StrEnum):
-    """The severity of a finding."""
+    """Severities of a finding."""
 
     ERROR = "error"
     """Bytes differ from those written, or files contradict one another."""
@@ -54,7 +54,7 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding.
+    """A defect or a note that the verification of a log found.
 
     Attributes:
         position: byte of the file, None for the whole file.

@@ -119,7 +119,7 @@ class LogSegments:
         return segments[low]
 
     def after(self, segment: Segment) -> Segment | None:
-        """The segment that follows."""
+        """The segment that follows another one."""
         return next((other for other in self.all if other.base_offset > segment.base_offset), None)
 
     def locate(self, offset: int, *, end_offset: int, max_bytes: int) -> tuple[Segment, int, int]:

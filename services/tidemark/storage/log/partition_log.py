@@ -91,12 +91,12 @@ class PartitionLog:
 
     @property
     def log_start_offset(self) -> Offset:
-        """First offset, inclusive."""
+        """First offset of the log, inclusive."""
         return Offset(self.segments.start_offset)
 
     @property
     def log_end_offset(self) -> Offset:
-        """Next offset, exclusive."""
+        """Next offset of the log, exclusive."""
         return Offset(self.segments.end_offset)
 
     @property

@@ -111,7 +111,7 @@ class ReplayedState:
         return self._aborted.overlapping(start_offset, end_offset)
 
     def aborted_rows(self, segment: Segment) -> tuple[AbortedRow, ...]:
-        """The rows of a segment."""
+        """The rows of aborted transactions of a segment."""
         with self._context.memory_lock:
             return tuple(self._aborted.rows(segment.base_offset, segment.next_offset))
 

@@ -21,7 +21,7 @@ _LAST_KIND: Final = 2
 
 
 class AbortedRow(NamedTuple):
-    """An aborted transaction.
+    """The row of an aborted transaction.
 
     Attributes:
         first_offset: of its first record.

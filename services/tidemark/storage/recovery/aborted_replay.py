@@ -76,7 +76,7 @@ class StoredAborted:
 
     @property
     def rows(self) -> Sequence[AbortedRow]:
-        """All rows, by their markers."""
+        """The rows of all aborted transactions, by their markers."""
         return sorted(self._rows, key=lambda row: row.last_offset)
 
     def of(self, segment: Segment) -> Sequence[AbortedRow]:

@@ -101,7 +101,7 @@ class Recovered:
 
     @property
     def log_end(self) -> int:
-        """Next offset, exclusive."""
+        """Next offset of the log, exclusive."""
         return max(self.segments[-1].next_offset, self.log_start)
 
 

@@ -15,10 +15,10 @@ LIMIT_BYTES: Final = 64 << 20
 
 
 class Indexed(Protocol):
-    """A segment with an index."""
+    """A segment whose index can be unloaded."""
 
     def forget_index(self) -> None:
-        """Unload the index."""
+        """Unload the index of the segment."""
 
 
 class LoadedIndexes:
@@ -32,7 +32,7 @@ class LoadedIndexes:
 
     @property
     def total_bytes(self) -> int:
-        """Memory of the indexes."""
+        """Memory of the loaded indexes, in bytes."""
         return self._total_bytes
 
     def use(self, segment: Indexed, entries: int) -> None:

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class AclFeed(NodeFeed[Rules]):
-    """Reads, watches, and reads again.
+    """Reads the rules, watches their node, and reads them again after a change.
 
     Args:
         authorizer: gets the rules; None: the rules are not enforced, and not read.
@@ -51,7 +51,7 @@ class AclFeed(NodeFeed[Rules]):
             await super().start()
 
     def show(self, metrics: Metrics) -> None:
-        """Register the metrics."""
+        """Register the metrics of the rules."""
         count = metrics.gauge("acl_rules", "Access rules in effect; 0 also while authorization is off")
         generation = metrics.gauge("acl_rules_generation", "Version of the access rules in effect; -1: none")
         age = metrics.gauge(

@@ -17,7 +17,7 @@ _STATE: Final = "leaderAndISR"
 
 @dataclass(slots=True)
 class Changes:
-    """Changes since the last read.
+    """The parts of the mirror that changed since the last read.
 
     Attributes:
         everything: nothing of the mirror is known to be up to date.

@@ -69,7 +69,7 @@ class WhoAmI:
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> list[tuple[str, str]]:
-        """Decode the identities."""
+        """Decode the identities of the session."""
         (count,) = int_struct.unpack_from(data, offset)
         offset += int_struct.size
         found = []
@@ -85,7 +85,7 @@ class AccessError(Exception):
 
 
 class NodeAccess:
-    """The access of one process.
+    """The access of one process to Tidemark's znodes.
 
     Attributes:
         acl: of znodes that this process creates; None: open, by a session without TLS.

@@ -46,7 +46,7 @@ class MultiRead:
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> list[tuple[bytes, Any] | int]:
-        """The answers."""
+        """Decode the answers, one for each path."""
         answers: list[tuple[bytes, Any] | int] = []
         header, offset = MultiHeader.deserialize(data, offset)
         while not header.done:

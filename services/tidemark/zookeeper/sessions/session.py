@@ -141,7 +141,7 @@ class ZooKeeperSession:
     # life
 
     def now_ms(self) -> int:
-        """Milliseconds of the port's clock."""
+        """Time of the port's clock, in milliseconds."""
         return self._clock.now_ms()
 
     async def pause(self) -> None:
@@ -149,7 +149,7 @@ class ZooKeeperSession:
         await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def give_way(self) -> None:
-        """Yield to the event loop."""
+        """Let other tasks of the event loop run."""
         await asyncio.sleep(0)
 
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -578,7 +578,7 @@ class ZooKeeperSession:
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
-    """Call from kazoo's threads."""
+    """Call a function on the event loop, from kazoo's threads."""
     try:
         loop.call_soon_threadsafe(call, *arguments)
     except RuntimeError:  # the loop is closed: no listener is left

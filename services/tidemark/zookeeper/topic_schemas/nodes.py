@@ -33,7 +33,7 @@ _LOST_RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 def path_of(topic: str, version: int) -> str:
-    """Path of the znode."""
+    """Path of the znode of a version."""
     return f"{paths.topic_config(topic)}/{version}"
 
 

@@ -22,7 +22,7 @@ _ENDED: Final = (StoreEvent.SESSION_SUSPENDED, StoreEvent.SESSION_EXPIRED)
 
 
 class Content(Protocol):
-    """The content of a node."""
+    """The content of a node, with its generation."""
 
     generation: int
     """Version of the node; -1: there is no node."""
@@ -32,7 +32,7 @@ ContentT = TypeVar("ContentT", bound=Content)
 
 
 class NodeFeed(Generic[ContentT]):
-    """Reads, watches, and reads again.
+    """Reads a node, watches it, and reads it again after a change.
 
     Args:
         what: the content in a sentence, such as "access rules".

@@ -90,7 +90,7 @@ class QuotaFeed(NodeFeed[Quotas]):
         )
 
     def show(self, metrics: Metrics) -> None:
-        """Register the metrics."""
+        """Register the metrics of the quotas."""
         count = metrics.gauge("quota_entities", "Users, client ids and pairs of them with quotas in effect")
         count.set_function(lambda: len(self._quotas.limits))
         generation = metrics.gauge("quotas_generation", "Version of the quotas in effect; -1: none")

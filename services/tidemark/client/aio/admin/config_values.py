@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 ConfigValue = str | int | float | bool
-"""A value of a setting."""
+"""A value of a setting: text, a number or a boolean."""
 
 
 def config_texts(name: str, configs: Mapping[str, ConfigValue] | None) -> dict[str, str]:
