@@ -315,7 +315,7 @@ class NotEnoughReplicasError(
 
 
 class RequestTimedOutError(TidemarkError, codes=(ErrorCode.REQUEST_TIMED_OUT,)):
-    """The request timed out."""
+    """The request got no answer within its time limit."""
 
 
 class StorageError(
@@ -376,7 +376,7 @@ class FencedMemberError(TidemarkError, codes=(ErrorCode.FENCED_MEMBER_EPOCH, Err
 
 
 class FencedInstanceError(TidemarkError, codes=(ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID)):
-    """Another member has this instance_id."""
+    """Another member of the group has this instance_id."""
 
 
 class PartitionNotAssignedError(TidemarkError, codes=(ErrorCode.PARTITION_NOT_ASSIGNED,)):

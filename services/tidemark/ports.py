@@ -97,11 +97,11 @@ class Scheduler(Protocol):
         """Result of `work`, which blocks; other coroutines continue meanwhile."""
 
     async def stop(self) -> None:
-        """Cancel what was spawned."""
+        """Cancel the work that was spawned."""
 
 
 class TimestampOffset(NamedTuple):
-    """A record found by time."""
+    """The offset and the timestamp of a record that was found by time."""
 
     timestamp_us: int
     offset: Offset
@@ -128,11 +128,11 @@ class Log(Protocol):
 
     @property
     def log_start_offset(self) -> Offset:
-        """First offset, inclusive."""
+        """First offset of the log, inclusive."""
 
     @property
     def log_end_offset(self) -> Offset:
-        """Next offset, exclusive."""
+        """Next offset of the log, exclusive."""
 
     def append(
         self, batches: Sequence[Batch], *, base_offset: Offset, leader_epoch: LeaderEpoch, stamp: bool
@@ -293,7 +293,7 @@ class ClusterSnapshot:
 
 
 class WriteOutcome(Enum):
-    """Result of a write."""
+    """Outcomes of a conditional write."""
 
     WRITTEN = "written"
     CONFLICT = "conflict"  # a node of the batch had changed; no write of the batch took place

@@ -20,7 +20,7 @@ LIVE: Final = "_live.html"
 
 
 def environment() -> Environment:
-    """The templates of the package."""
+    """Make the environment with the templates of the package."""
     made = Environment(
         loader=PackageLoader("tidemark.console", "templates"),
         autoescape=True,
@@ -82,5 +82,5 @@ class Renderer:
         self._shared = shared
 
     def render(self, template: str, layout: str, facts: Mapping[str, object]) -> str:
-        """The text of a page."""
+        """Render a page; returns its HTML."""
         return self._environment.get_template(template).render({**self._shared, **facts, "layout": layout})

@@ -62,7 +62,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The listening port."""
+        """The port at which the server listens."""
         assert self._socket is not None, "not started"
         return int(self._socket.getsockname()[1])
 

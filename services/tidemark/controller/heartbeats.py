@@ -89,7 +89,7 @@ class Heartbeats:
             known[1].set()
 
     async def stop(self) -> None:
-        """Send no more pings."""
+        """Stop the pings to all brokers."""
         tasks = [task for _, task in self._tasks.values()]
         self._tasks.clear()
         for task in tasks:

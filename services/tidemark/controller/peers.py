@@ -43,7 +43,7 @@ Refused = tuple[tuple[TopicPartition, TidemarkError], ...]
 
 
 class BrokerPeers:
-    """`BrokerChannels` over gRPC."""
+    """Sends commands to brokers over gRPC, as `BrokerChannels`."""
 
     def __init__(self, controller_id: BrokerId, controller_epoch: ControllerEpoch) -> None:
         self._controller_id = controller_id
@@ -78,7 +78,7 @@ class BrokerPeers:
         return await self._answered(effect.broker, effect.request_id, send)
 
     async def send_stop_replica(self, effect: SendStopReplica) -> ControlAnswered:
-        """Send one command."""
+        """Send one StopReplica command."""
 
         async def send(stub: Any) -> Refused:
             response = await stub.StopReplica(stop_replica_to_proto(effect.command), timeout=_DEADLINE_S)
@@ -87,7 +87,7 @@ class BrokerPeers:
         return await self._answered(effect.broker, effect.request_id, send)
 
     async def send_update_metadata(self, effect: SendUpdateMetadata) -> ControlAnswered:
-        """Send one view or change."""
+        """Send one part of a view, or a change, of the metadata."""
         header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
         if self._last_topics is None or self._last_topics[0] is not effect.view.topics:
             # One encoding serves several brokers.

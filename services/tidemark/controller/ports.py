@@ -30,10 +30,10 @@ class BrokerChannels(Protocol):
         """Send all parts in order; the first error ends the call."""
 
     async def send_stop_replica(self, effect: SendStopReplica) -> ControlAnswered:
-        """Send one command."""
+        """Send one StopReplica command."""
 
     async def send_update_metadata(self, effect: SendUpdateMetadata) -> ControlAnswered:
-        """Send one view or change."""
+        """Send one part of a view, or a change, of the metadata."""
 
     async def describe_replicas(self, effect: DescribeReplicas) -> ReplicasDescribed:
         """Ask one broker about many replicas."""
@@ -52,7 +52,7 @@ class BrokerHeartbeats(Protocol):
         """Let this broker shut down; a ping is sent at once."""
 
     async def stop(self) -> None:
-        """Send no more pings."""
+        """Stop the pings to all brokers."""
 
 
 class ControllerObserver(Protocol):

@@ -70,7 +70,7 @@ def merged(changes: Iterable[IsrChange]) -> list[IsrChange]:
 
 
 def change_json(change: IsrChange) -> dict[str, object]:
-    """A change as JSON."""
+    """A change of an ISR as JSON."""
     return {
         "changed_at_ms": change.changed_at_ms,
         "leader_epoch": change.leader_epoch,

@@ -27,7 +27,7 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
-        """All entries, oldest first."""
+        """All entries (epoch, start offset), oldest first."""
         return tuple(self._entries)
 
     @property

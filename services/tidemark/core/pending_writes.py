@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class Writer(NamedTuple):
-    """The producer of a transaction."""
+    """The producer of a transaction: its id and epoch."""
 
     producer_id: int
     producer_epoch: int
@@ -57,7 +57,7 @@ class PendingWrites(Generic[K, V]):
         self._order = 0
 
     def __len__(self) -> int:
-        """The number of values."""
+        """The number of values that no marker has ended."""
         return sum(map(len, self._of.values()))
 
     @property

@@ -34,7 +34,7 @@ class RememberedBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """One producer.
+    """The state of one producer in a partition.
 
     Attributes:
         producer_epoch: the newest epoch; a marker raises it.
@@ -94,7 +94,7 @@ class ProducerStates:
         return self._entries
 
     def copy(self) -> ProducerStates:
-        """An independent copy, without expiration."""
+        """An independent copy of the states, without expiration."""
         return ProducerStates(self._entries)
 
     def expiring(self, expiration_ms: int, now_ms: int) -> ProducerStates:

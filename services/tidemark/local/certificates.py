@@ -38,7 +38,7 @@ _CLUSTER: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
 class Authority:
-    """The authority in a directory.
+    """An authority whose key and certificate are in a directory.
 
     Attributes:
         cluster: the cluster's name, which the identities of its services have.

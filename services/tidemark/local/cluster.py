@@ -231,7 +231,7 @@ class LocalCluster:
         self._services[name].pause()
 
     def resume(self, name: str) -> None:
-        """Send SIGCONT."""
+        """Send SIGCONT to one service, which continues."""
         self._services[name].signal(signal.SIGCONT)
 
     def terminate(self, name: str, timeout_s: float = _STOP_TIMEOUT_S) -> None:

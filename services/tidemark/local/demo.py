@@ -172,7 +172,7 @@ def text(table: pa.Table) -> pd.DataFrame:
 
 
 def _records(flights: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Each flight with its columns."""
+    """Records with each flight and its columns."""
     for batch in typed(flights).to_batches(_SAMPLING):
         yield from batch.to_pylist()
 
@@ -253,7 +253,7 @@ def _start_spark(directory: Path) -> SparkSession:
 
 @dataclass(frozen=True)
 class Found:
-    """Result of Spark.
+    """The flights that Spark has read, and its aggregate.
 
     Attributes:
         rows: partition, offset, key and columns of all flights, as text; "row" as a number.

@@ -44,7 +44,7 @@ class HeldDirectory:
             ) from error
 
     def release(self) -> None:
-        """Release the lock. Idempotent."""
+        """Release the lock of the directory. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -52,7 +52,7 @@ class HeldPorts:
             self._close()
 
     def release(self) -> None:
-        """Release all ports."""
+        """Release all ports that are held."""
         self._close()
         self._ports.clear()
 

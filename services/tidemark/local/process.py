@@ -131,7 +131,7 @@ class ServiceProcess(ChildProcess):
         )
 
     def tail(self, lines: int = _TAIL_LINES) -> str:
-        """Last lines of the log."""
+        """Return the last lines of the log."""
         if not self.log.exists():
             return "(no log)"
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -77,7 +77,7 @@ def any_partition(topics: Mapping[str, TopicView]) -> tuple[TopicPartition, ...]
 
 
 def broker_facts(broker: BrokerRegistration, held: Held, dirs: BrokerLogDirs | None) -> dict[str, object]:
-    """A live broker as data."""
+    """Facts about a live broker, as data for the page."""
     return {
         "broker_id": broker.broker_id,
         "host": broker.host,

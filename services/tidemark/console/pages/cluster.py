@@ -21,7 +21,7 @@ RESTART_LIFE_MS: Final = 60_000
 
 
 async def cluster_of(asked: Asked) -> ClusterDescription:
-    """Brokers, controller and counts."""
+    """Brokers, controller and counts of the cluster."""
     return await asked.need_admin("cluster", lambda admin: admin.describe_cluster())
 
 

@@ -42,7 +42,7 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of a scan.
+    """The bounds that end a scan.
 
     Attributes:
         records: to return.
@@ -58,7 +58,7 @@ class Limits:
 
 
 class Scan:
-    """One scan.
+    """One scan of a part of a partition.
 
     Attributes:
         scanned: records read.

@@ -83,7 +83,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """`OutputOptions` of a download."""
+    """The `OutputOptions` that a download needs."""
 
     topic: str
     shape: Shape
@@ -170,7 +170,7 @@ def download(reader: RangeReader, asking: Asking, shape: Shape, now_s: Callable[
 
 
 def record(reader: RangeReader, where: Where, offset: int, *, has_schema: bool) -> pa.RecordBatch | None:
-    """Read one record."""
+    """Read one record of a partition."""
     asking = Asking(where, Position("offset", offset), 1, has_schema=has_schema)
     scan, bounds, start = _begun(reader, asking, Limits(1, 1, SCAN_BYTES_MAX, SCAN_S), Shape.JSON, time.monotonic)
     if start != offset or offset >= bounds.latest:

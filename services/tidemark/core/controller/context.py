@@ -83,7 +83,7 @@ class ControllerContext:
         self.effects.append(effect)
 
     def observe(self, kind: str, partition: TopicPartition | None, **fields: str | int) -> None:
-        """Report for log and metric."""
+        """Report an observation for log and metric."""
         self.effects.append(Observed(kind, partition, fields))
 
     def next_to_decide(self) -> list[TopicPartition]:
@@ -208,13 +208,13 @@ class ControllerContext:
         self.send_metadata(partition_state)
 
     def send_metadata(self, partition_state: PartitionState) -> None:
-        """UpdateMetadata to all brokers."""
+        """Send UpdateMetadata to all brokers."""
         self.metadata_version += 1
         for pending in self.commands.values():
             pending.metadata.add(partition_state.partition)
 
     def assign(self, partition_state: PartitionState, assigned: tuple[BrokerId, ...]) -> None:
-        """Make these the assigned replicas."""
+        """Make these brokers the assigned replicas of the partition."""
         self.metadata_version += 1
         for broker in partition_state.assigned:
             self.on_broker[broker].discard(partition_state.partition)

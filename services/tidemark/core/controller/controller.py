@@ -421,5 +421,5 @@ def _announcement(
 
 
 def partitions_of(topics: Iterable[TopicDescription]) -> list[TopicPartition]:
-    """Every partition of these topics."""
+    """Every partition of these topics, with its state."""
     return [TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions]

@@ -83,7 +83,7 @@ class ElectionsRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsRequested:
-    """/admin/reassign_partitions as it is now."""
+    """The entries of /admin/reassign_partitions as they are now."""
 
     requests: ReassignmentRequests
 
@@ -225,7 +225,7 @@ class BrokerSuspected:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTrusted:
-    """The broker answers heartbeats."""
+    """The broker answers heartbeats again, or for the first time."""
 
     broker: BrokerId
     broker_epoch: BrokerEpoch

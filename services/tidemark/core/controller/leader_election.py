@@ -85,7 +85,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A leaderAndISR to write.
+    """A leaderAndISR to write, with the checks of the write.
 
     Attributes:
         state: the node as it should be.

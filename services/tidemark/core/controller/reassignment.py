@@ -41,7 +41,7 @@ NAMED_IN_NODE: Final = (*BEFORE_COMMIT, *AFTER_COMMIT)
 
 
 class Input(StrEnum):
-    """Inputs of a reassignment."""
+    """Inputs that change the phase of a reassignment."""
 
     # its entry in /admin/reassign_partitions
     REQUEST = auto()  # is new, or another than before
@@ -187,7 +187,7 @@ class Reassignment:
         return self.phase in AFTER_COMMIT
 
     def take(self, happened: Input) -> tuple[Effect, ...]:
-        """One row of the table."""
+        """Take one row of the table: the phase and the input give the next phase and the effects."""
         self.phase, effects = TRANSITIONS.get((self.phase, happened), (self.phase, ()))
         return effects
 

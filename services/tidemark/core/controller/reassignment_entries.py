@@ -20,7 +20,7 @@ from tidemark.model import (
 )
 
 REASSIGN: Final = "reassign"
-"""The kind of these refusals."""
+"""The kind of refusals of reassignments."""
 
 
 class ReassignmentEntries:

@@ -231,7 +231,7 @@ class Reassignments:
     def _commit_target(
         self, one: Reassignment, partition_state: PartitionState, facts: PartitionFacts, brokers: BrokerFacts
     ) -> Decision | None:
-        """Steps 5, 6, 7."""
+        """Take steps 5, 6 and 7: the node without replicas outside the target; None if none of the target can lead."""
         assert partition_state.state is not None
         fences = not one.is_fenced(partition_state.state.leader_epoch)
         decision = settle(facts, brokers, one.target, partition_state.min_isr_of(one.target), fences=fences)

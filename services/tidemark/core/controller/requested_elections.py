@@ -31,7 +31,7 @@ EXPIRES_MS: Final = 60_000
 
 @dataclass(slots=True)
 class _Open:
-    """A request.
+    """An open request of elections.
 
     Attributes:
         request: as it was read.
@@ -135,7 +135,7 @@ class RequestedElections:
                 self._refuse(one, partition, "there is no such partition")
 
     def effects(self) -> list[ControllerEffect]:
-        """Refusals, and requests to delete."""
+        """Refusals to keep, and requests whose nodes are to be deleted."""
         effects, self._effects = self._effects, []
         for one in self._open.values():
             if not one.waiting and not one.finished:

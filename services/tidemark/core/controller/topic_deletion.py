@@ -17,7 +17,7 @@ _RETRY_MS: Final = 500
 
 @dataclass(slots=True)
 class _Deletion:
-    """The deletion of one topic.
+    """The progress of the deletion of one topic.
 
     Attributes:
         topic: its node when the deletion began.

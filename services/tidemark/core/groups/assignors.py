@@ -75,7 +75,7 @@ class Loads:
         return sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic))
 
     def has_owner(self, partition: GroupPartition) -> bool:
-        """Whether a partition is assigned."""
+        """Whether a partition is assigned to a member."""
         return partition in self._owned
 
     def keep(self, index: int, partition: GroupPartition) -> None:
@@ -114,7 +114,7 @@ class Loads:
             heapq.heappush(most, (-self._load[taker], taker))
 
     def plan(self) -> Plan:
-        """The assignment of each member."""
+        """The assignment of each member, by member id."""
         return {
             member.member_id: frozenset(one for partitions in had.values() for one in partitions)
             for member, had in zip(self._members, self._had, strict=True)

@@ -60,7 +60,7 @@ def check_group_id(group_id: str) -> None:
 
 
 class GroupCoordinator:
-    """The groups of one partition.
+    """The groups of one partition of `__consumer_offsets`.
 
     Attributes:
         _groups: by id, the groups with any persistent state.
@@ -107,7 +107,7 @@ class GroupCoordinator:
 
     @property
     def groups(self) -> Collection[Group]:
-        """All groups, read-only."""
+        """All groups by their ids, read-only."""
         return self._groups.values()
 
     @property

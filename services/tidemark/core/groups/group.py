@@ -34,7 +34,7 @@ from tidemark.model import TopicPartition
 
 
 class Group:
-    """The state of one group.
+    """The state of one group, and indexes over it.
 
     Attributes:
         metadata: the group itself, None before the first member.

@@ -37,7 +37,7 @@ _NAME_CHARACTERS_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A heartbeat of a member.
+    """The content of a member's heartbeat.
 
     Attributes:
         member_epoch: as last answered, or JOINING, LEAVING, AWAY.
@@ -96,7 +96,7 @@ class Situation(NamedTuple):
 
 
 def heartbeat(changes: PendingChanges, beat: Heartbeat, now: Situation) -> HeartbeatAnswer:
-    """Apply a heartbeat.
+    """Apply a heartbeat to the state of its group.
 
     Raises:
         TidemarkError: INVALID_REQUEST, INVALID_TOPIC_NAME, INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR,

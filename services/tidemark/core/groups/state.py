@@ -51,7 +51,7 @@ class MemberState(StrEnum):
 
 
 class GroupState(StrEnum):
-    """States of a group."""
+    """States of a group, as operators see them."""
 
     EMPTY = "empty"
     ASSIGNING = "assigning"
@@ -61,7 +61,7 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """The group itself.
+    """The record of a group as a whole.
 
     Attributes:
         epoch: raised by every change of members, subscriptions or partitions.

@@ -84,7 +84,7 @@ class Account:
 
 
 class Accounts:
-    """All accounts of one process.
+    """All accounts of quota use in one process.
 
     Attributes:
         quotas: the present quotas.

@@ -128,7 +128,7 @@ def _entities_of(user: str, client_id: str) -> tuple[QuotaEntity, ...]:
 
 
 def check_entity(entity: QuotaEntity) -> QuotaEntity:
-    """The entity.
+    """Return the entity after a check.
 
     Raises:
         TidemarkError: INVALID_REQUEST: it names nothing, or a user or client id that no caller can have.

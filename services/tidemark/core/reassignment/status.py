@@ -46,7 +46,7 @@ class ReassignmentStatus:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the target is OAR."""
+        """Whether the reassignment is cancelled: its target is OAR."""
         return self.target == self.original
 
 

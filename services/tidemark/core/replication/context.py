@@ -163,7 +163,7 @@ class BrokerContext:
         return changed
 
     def move_traffic(self) -> MoveTraffic:
-        """The counters as one value."""
+        """The counters of reassignment traffic as one value."""
         throttled = sum(len(throttle.waiting) for throttle in self.throttles)
         lowest = self.throttles.lowest_bytes_per_s
         return MoveTraffic(self.added_bytes_out, self.added_bytes_in, throttled, lowest, self.replicated_bytes_in)

@@ -299,7 +299,7 @@ class IsrRead:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """The settings have changed."""
+    """The settings of replication have changed."""
 
     config: ReplicationConfig
 

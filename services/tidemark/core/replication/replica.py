@@ -229,7 +229,7 @@ class Replica:
             self.role.maybe_advance_high_watermark()
 
     def leading(self) -> PartitionLeader:
-        """The leadership.
+        """The leadership of this replica.
 
         Raises:
             TidemarkError: NOT_LEADER, with the leader that this broker knows.

@@ -30,7 +30,7 @@ class FollowerFigures(NamedTuple):
 
 
 class LeaderFigures(NamedTuple):
-    """Figures of a leader.
+    """Figures of a leader and its followers.
 
     Attributes:
         uncommitted_ms: time for which the high watermark has not moved while the log end was ahead; 0 while it is not.

@@ -29,7 +29,7 @@ class StrayReplicas:
         self._next = (0, 0)
 
     def found(self, partition: TopicPartition, identity: ReplicaIdentity) -> None:
-        """Note a replica on disk."""
+        """Note a replica that was found on disk."""
         self._on_disk[partition] = identity
 
     def opened(self, partition: TopicPartition) -> None:

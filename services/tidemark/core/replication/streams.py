@@ -92,7 +92,7 @@ class BrokerStreams:
             follower.on_connected(link)
 
     def unfollow(self, follower: PartitionFollower) -> None:
-        """Stop fetching a partition."""
+        """Stop fetching a partition from its leader."""
         self._unplaced.pop(follower, None)
         self._ctx.paused.pop(follower, None)
         followers = self._followers.get(follower.leader, {})

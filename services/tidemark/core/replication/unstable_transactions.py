@@ -29,7 +29,7 @@ class UncommittedEnds:
         self._first: Offset | None = None
 
     def add(self, ended: EndedTransaction) -> None:
-        """A marker was appended."""
+        """Add the transaction of a marker that was appended."""
         self._ended.append((ended.first_offset, ended.marker_offset))
         self._first = None
 

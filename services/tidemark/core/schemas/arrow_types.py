@@ -77,7 +77,7 @@ def pruned(schema: TopicSchema, ids: Collection[int]) -> pa.Schema:
 
 
 def arrow_field(column: Column, dictionaries: bool = False) -> pa.Field[Any]:
-    """The field of a column.
+    """The Arrow field of a column.
 
     Args:
         column: with all below it.

@@ -32,7 +32,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 
 class Compatibility(StrEnum):
-    """The topic setting schema.compatibility."""
+    """Values of the topic setting schema.compatibility."""
 
     BACKWARD = "backward"
     """Readers with the new version read batches of every earlier one."""

@@ -15,7 +15,7 @@ from tidemark.core.schemas.type_names import TIDEMARK, column_text, type_name
 
 
 class DifferenceKind(StrEnum):
-    """Kinds of differences."""
+    """Kinds of differences between two versions."""
 
     ADDED = "added"
     DROPPED = "dropped"
@@ -30,7 +30,7 @@ class DifferenceKind(StrEnum):
 
 
 class Difference(NamedTuple):
-    """One difference.
+    """One difference between two versions of a schema.
 
     Attributes:
         kind: see DifferenceKind.

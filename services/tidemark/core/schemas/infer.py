@@ -53,7 +53,7 @@ _PLAIN_KINDS: Final = (
 
 
 class Inference(NamedTuple):
-    """A proposal.
+    """A proposed schema, with the doubts about it.
 
     Attributes:
         draft: the proposed draft, without key and event time.
@@ -89,7 +89,7 @@ def infer_draft(rows: Iterable[Mapping[str, object]]) -> Inference:
 
 
 class _Seen:
-    """The values of one column."""
+    """Statistics of the values of one column."""
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()

@@ -71,7 +71,7 @@ _TYPE_ALIASES_MAX: Final = 32
 
 
 class _Field(NamedTuple):
-    """A field of a class."""
+    """A field of a class, with its type and default."""
 
     name: str
     annotation: object

@@ -39,7 +39,7 @@ class Style:
     upper: bool
 
     def word(self, text: str) -> str:
-        """A keyword, or several."""
+        """Read a keyword, or several."""
         return text.upper() if self.upper else text
 
 

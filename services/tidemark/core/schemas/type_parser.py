@@ -111,7 +111,7 @@ class TypeParser:
         return token.value if token.kind == "name" else token.raw
 
     def names(self, path: Path) -> tuple[str, ...]:
-        """Names in parentheses."""
+        """Read names in parentheses."""
         self._expect_sign("(", path)
         found = [self.name(path)]
         while self.accept_comma():
@@ -133,7 +133,7 @@ class TypeParser:
         return True
 
     def at_end(self) -> bool:
-        """Whether the text is read."""
+        """Whether all of the text is read."""
         return self._peek(1)[0].kind == "end"
 
     def expect_end(self, path: Path) -> None:

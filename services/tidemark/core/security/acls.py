@@ -32,7 +32,7 @@ class Operation(StrEnum):
 
 
 class ResourceType(StrEnum):
-    """The kind of a resource."""
+    """Types of resources that a rule can name."""
 
     TOPIC = "TOPIC"
     GROUP = "GROUP"
@@ -49,7 +49,7 @@ class Pattern(StrEnum):
 
 
 class Permission(StrEnum):
-    """The effect of a rule."""
+    """Effects of a rule: allow or deny."""
 
     ALLOW = "ALLOW"
     DENY = "DENY"
@@ -130,7 +130,7 @@ CLUSTER: Final = Resource(_R.CLUSTER, CLUSTER_NAME)
 
 
 def topic(name: str) -> Resource:
-    """The topic as a resource."""
+    """The topic of this name as a resource."""
     return Resource(_R.TOPIC, name)
 
 

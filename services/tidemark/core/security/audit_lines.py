@@ -16,7 +16,7 @@ FAILED: Final = "FAILED"
 
 
 class AuditLine(NamedTuple):
-    """One line.
+    """One line of the audit log.
 
     Attributes:
         at_ms: since 1970, UTC.

@@ -26,9 +26,9 @@ from tidemark.core.security.acls import (
 from tidemark.errors import ErrorCode, TidemarkError
 
 _KNOWN_MAX: Final = 10_000
-"""Decisions that are kept for a principal; more would be names that an attacker makes up."""
+"""Largest number of decisions that are kept for a principal; more would be names that an attacker makes up."""
 _PRINCIPALS_MAX: Final = 1_000
-"""Principals whose decisions are kept."""
+"""Largest number of principals whose decisions are kept."""
 _NOT_READY: Final = "the access rules have not been read from ZooKeeper yet; try again"
 
 
@@ -62,7 +62,7 @@ class _Named:
         self.literal: dict[str, list[Acl]] = {}
         self.prefixed: dict[str, list[Acl]] = {}
         self.lengths: list[int] = []
-        """Lengths of the prefixes, ascending."""
+        """Lengths of the prefixes of rules, ascending."""
 
     def add(self, acl: Acl) -> None:
         by_name = self.prefixed if acl.pattern is Pattern.PREFIXED else self.literal

@@ -37,7 +37,7 @@ _ROLES: Final = {role.value: role for role in Role}
 
 
 class Principal(NamedTuple):
-    """An identity.
+    """The identity of a caller.
 
     Attributes:
         name: as logs and errors show it: "User:" and the URI, or the URI of a service.

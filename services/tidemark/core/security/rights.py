@@ -58,7 +58,7 @@ class Items(NamedTuple):
 
 
 class Right(NamedTuple):
-    """The row of an RPC.
+    """The row of an RPC in the table of rights.
 
     Attributes:
         needs: all are needed, for each resource that the request names.

@@ -122,7 +122,7 @@ class TransactionCoordinator:
                 )
 
     def describe(self, transactional_id: str) -> Description:
-        """The state of an id.
+        """The state of a transactional id.
 
         Raises:
             TidemarkError: INVALID_TRANSACTIONAL_ID, TRANSACTION_NOT_FOUND.

@@ -20,7 +20,7 @@ class Phase(StrEnum):
 
 
 class Input(StrEnum):
-    """Inputs of a transactional id."""
+    """Inputs that change the phase of a transactional id."""
 
     INIT = auto()  # a producer starts (X10)
     WRITE = auto()  # a partition is added (X11), or a member joins (X16)

@@ -49,7 +49,7 @@ class Outcome(NamedTuple, Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """InitTransactions (rule X10).
+    """The request InitTransactions (rule X10).
 
     Attributes:
         producer: the present identity of a producer that continues after an error; None for a new producer.

@@ -69,7 +69,7 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """A transactional id.
+    """The record of a transactional id.
 
     Attributes:
         producer: the identity for the next batches. Invariant: a PREPARE phase has already raised its epoch.

@@ -26,7 +26,7 @@ from tidemark.core.transactions.state import (
 
 
 class TransactionalId:
-    """The state of one id.
+    """The state of one transactional id.
 
     Attributes:
         metadata: its own record.
@@ -119,7 +119,7 @@ class TransactionalId:
         return () if self.open.partition_count else self._complete(self.metadata, now)
 
     def delete(self) -> tuple[Change, ...]:
-        """The tombstones of all records."""
+        """Delete the id; returns the tombstones of all its records."""
         return (*self._without_pages(), Change(TransactionKey(self.transactional_id), None))
 
     def _complete(self, decided: TransactionMetadata, now: Situation) -> tuple[Change, ...]:

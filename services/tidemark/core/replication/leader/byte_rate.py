@@ -32,7 +32,7 @@ class ByteRate:
         self._bytes = 0.0
 
     def add(self, count: int, now_ms: int) -> None:
-        """Count bytes now."""
+        """Count bytes as of now."""
         self._bytes = self._left(now_ms) + count
         self._at_ms = now_ms
 

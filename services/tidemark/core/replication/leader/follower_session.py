@@ -165,7 +165,7 @@ class FollowerSession:
         return sender
 
     def stop(self, partition: TopicPartition) -> None:
-        """Stop sending a partition."""
+        """Stop sending a partition on this session."""
         sender = self.senders.pop(partition, None)
         if sender is not None:
             sender.set_throttle(None)
