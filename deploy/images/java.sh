@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# java.sh PATH: provides a Java 17 runtime at PATH; Debian's if the base image has none.
+# java.sh PATH: provides a Java 17 runtime at PATH: the base image's, or else a copy of Debian's package.
 set -eu
 place=$1
 if [ ! -x "$place/bin/java" ]; then

@@ -451,9 +451,9 @@ class MetadataStore(Protocol):
     ) -> bool:
         """Create a version of the topic's schema, with `receipt`, in one multi that checks the topic and its settings.
 
-        Returns False if it wrote nothing. That is so if the topic, its settings or its schema changed since `topic` was
-        read, or the request was answered. It is also so if the controller has not initialised the topic yet. Raises
-        INVALID_SCHEMA.
+        Returns False if it wrote nothing. Nothing is written if the topic, its settings or its schema changed since
+        `topic` was read, or the request was answered. Nor is anything written if the controller has not initialised the
+        topic yet. Raises INVALID_SCHEMA.
         """
 
     async def request_topic_deletion(self, topic: str) -> None:

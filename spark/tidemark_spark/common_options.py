@@ -70,7 +70,7 @@ def parse_tls(given: Mapping[str, str]) -> TlsFiles | None:
 
 
 def parse_token_file(given: Mapping[str, str]) -> str | None:
-    """The path in the option of the token; None: that of the environment of each process, if any.
+    """The path in the option of the token; None: each process takes the token of its environment, if any.
 
     Raises:
         ValueError: the option has the content of the file, which the error does not repeat.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m tidemark_spark.compile_pyspark [ZIP...]: adds the compiled form of each Python module, except tests, to zip
-files. By default the zip files are those of this Python's PySpark and of SPARK_HOME.
+files. By default the zip files come from this Python's PySpark and from SPARK_HOME.
 
 Spark's Python processes import PySpark from python/lib/pyspark.zip, and each compiles the modules again. That takes
 0.4 s of a core, about seven times before the first row, and once for each stream. With compiled modules in the file,

@@ -106,8 +106,8 @@ class ReadOptions:
         max_offsets: most offsets of a micro-batch; None: no bound.
         min_offsets: a micro-batch waits for this number of offsets, for at most `max_delay_ms`.
         max_delay_ms: see min_offsets.
-        tls: the TLS files; None: those of the environment, or plain text.
-        token_file: path of a file with a bearer token; None: that of the environment, or none.
+        tls: the TLS files; None: files of the environment, or plain text.
+        token_file: path of a file with a bearer token; None: the token of the environment, or none.
         client_id: a name for quotas and metrics of brokers; "": none.
         is_typed: whether the topic has a schema; `columns` is then empty.
         goes_on: whether a stream continues with the version of its start after a change of the schema.

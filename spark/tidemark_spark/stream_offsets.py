@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offsets of a streaming query as in its checkpoint, and their advance by a micro-batch. Pure.
 
-An offset has the cluster id, the topic id and the incarnation of the partition (rules C7, K1, E4). It also has the
-epoch of the leader that reported the offset. So a recreated topic or partition of the same name is detected. An offset
-that did not change keeps exactly the same text, since Spark starts a micro-batch when the text differs.
+An offset has the cluster id, the topic id and the incarnation of the partition (rules C7, K1, E4). The offset also has
+the epoch of the leader that reported the offset. So a recreated topic or partition of the same name is detected. An
+offset that did not change keeps exactly the same text, since Spark starts a micro-batch when the text differs.
 """
 
 from __future__ import annotations

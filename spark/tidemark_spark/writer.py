@@ -156,8 +156,8 @@ class TidemarkWriter(DataSourceArrowWriter):
 class TidemarkStreamWriter(StreamWriterBase):
     """Writes micro-batches. One that is repeated after a restart is written again, and counts once in transactions.
 
-    Spark commits by a writer of another process. That one knows the transaction by the messages of the tasks, or by its
-    note.
+    Spark commits by a writer of another process. That writer knows the transaction by the messages of the tasks, or by
+    its note.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class _StreamWriter:
 if TYPE_CHECKING or _arrow_base is not None:
 
     class StreamWriterBase(_StreamWriter, datasource.DataSourceStreamArrowWriter):
-        """PySpark from 4.1: the input is Arrow."""
+        """Base class of a stream writer; PySpark from 4.1 passes Arrow record batches to its tasks."""
 
         def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
             """Write the record batches of one attempt of a task."""

@@ -114,8 +114,8 @@ class WriteOptions:
         topic: topic of all rows, regardless of a column `topic`; None: the column decides.
         settings: keyword arguments of the producer.
         deadline_ms: time limit of the driver for an answer of a broker.
-        tls: the TLS files; None: those of the environment, or plain text.
-        token_file: path of a file with a bearer token; None: that of the environment, or none.
+        tls: the TLS files; None: files of the environment, or plain text.
+        token_file: path of a file with a bearer token; None: the token of the environment, or none.
         is_typed: whether the job says that the topic has a schema.
         transactions: whether and how the write is transactional.
     """

@@ -396,7 +396,7 @@ def _where(partition: TopicPartition) -> dict[str, str]:
 
 
 def _name(refusal: Refusal) -> tuple[object, ...]:
-    """The key by which refusals of an update are distinguished from those of the update before."""
+    """Key of a refusal, different for each update, so that refusals of two updates are distinguished."""
     return refusal.kind, refusal.partition, refusal.request_id, refusal.at_ms, refusal.error.code
 
 

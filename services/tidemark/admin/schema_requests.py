@@ -18,7 +18,7 @@ _METHOD = "AlterTopicSchema"
 async def alter_schema(
     schemas: SchemaAdministration, requests: AnsweredOnce, request: pb.AlterTopicSchemaRequest, timeout_s: float
 ) -> pb.AlterTopicSchemaResponse:
-    """The response to the request; a retry gets that of the first attempt.
+    """The response to the request; a retry gets the response of the first attempt.
 
     Raises:
         TidemarkError: errors of `SchemaAdministration.plan`; REQUEST_ID_REUSED; REQUEST_TIMED_OUT.

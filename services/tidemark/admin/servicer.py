@@ -70,7 +70,7 @@ Context: TypeAlias = ServicerContext[Any, Any]
 
 
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
-    """The RPCs of the admin service. They raise TidemarkError; the server maps it to a gRPC status.
+    """The RPCs of the admin service. The RPCs raise TidemarkError; the server maps it to a gRPC status.
 
     Each RPC is counted, and one that changes something writes a line of the audit log (`observed`).
 

@@ -182,7 +182,7 @@ class BrokerProcess:
         )
 
     def _parts(self, storage: Storage) -> None:
-        """Make all parts over the opened logs, and bind effects and RPCs to them. This starts nothing."""
+        """Make all parts over the opened logs, and bind effects and RPCs to them. No part is started."""
         node, settings = self._node, self._settings
         self._storage = storage
         self._configs = DynamicConfig(settings, node.store, self._use_settings, node.driver.fail)

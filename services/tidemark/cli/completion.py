@@ -2,7 +2,8 @@
 """`tidemark completion`: scripts for bash, zsh and fish, and the answers to these scripts.
 
 At each TAB a script starts `tidemark` with the environment variable COMPLETE and the line up to the cursor. Typer finds
-the candidates, cli/common/completion.py those of the cluster, and the script reads VALUE<TAB>HELP from each line.
+the candidates, cli/common/completion.py the candidates of the cluster, and the script reads VALUE<TAB>HELP from each
+line.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def set_quotas(
     dry_run: DryRunOption = False,
     options: Cluster = Cluster(),
 ) -> None:
-    """Set quotas of a user, a client id, or a user with a client id. They take effect within a second.
+    """Set quotas of a user, a client id, or a user with a client id. The quotas take effect within a second.
 
     \b
     A quota holds at each broker by itself; of partition creations, at each admin service. Of several quotas of one kind

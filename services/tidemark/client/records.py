@@ -65,7 +65,7 @@ _AS_RECORD: Final[Callable[[tuple[Any, ...]], ConsumerRecord]] = partial(tuple._
 class PartitionBatch(NamedTuple):
     """Committed rows of one partition in record.schema.OFFSET_SCHEMA: key, value, timestamp, headers, offset.
 
-    Those of a topic with a schema have its columns, and _key, _offset, _timestamp, _headers, _deleted.
+    Rows of a topic with a schema have its columns, and _key, _offset, _timestamp, _headers, _deleted.
     """
 
     topic: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the reasons for an ISR change, for operators (rules R7, R8). They change no decision."""
+"""Names of the reasons for an ISR change, for operators (rules R7, R8). The reasons change no decision."""
 
 from __future__ import annotations
 

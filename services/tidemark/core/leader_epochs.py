@@ -12,8 +12,9 @@ from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 class LeaderEpochs:
     """(epoch, start offset) pairs, both strictly increasing; only the last epoch and the first one may be empty.
 
-    A first entry that starts above 0 has the epoch of the last deleted record, which lies below that start. It has
-    NO_EPOCH if that epoch is not known. Truncation keeps this entry, so that an empty log can still state that epoch.
+    A first entry that starts above 0 has the epoch of the last deleted record, which lies below that start. The entry
+    has NO_EPOCH if that epoch is not known. Truncation keeps this entry, so that an empty log can still state that
+    epoch.
 
     Invariant: epochs strictly increase, start offsets never decrease.
     """

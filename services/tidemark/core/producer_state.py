@@ -57,7 +57,7 @@ class ProducerEntry(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction that a marker ended; `marker_offset` is that of the marker."""
+    """A transaction that a marker ended; `marker_offset` is the marker's offset."""
 
     producer_id: int
     first_offset: Offset

@@ -87,8 +87,8 @@ class LocalCluster:
             for one service ("broker-0").
         environment: variables added to this process's environment, for every service.
         secure: TLS for every process, with an authority and certificates in certs/; ZooKeeper accepts only sessions
-            with a certificate. There is a listener of each kind. `client_files` are those of a user, `token_file` has
-            a user's token; both are super users, if `settings` have `authorization.enabled`.
+            with a certificate. There is a listener of each kind. `client_files` are the TLS files of a user,
+            `token_file` has a user's token; both are super users, if `settings` have `authorization.enabled`.
         launchers: a command prefix, by name of a service. The prefix must exec the service, as `env` does, so that
             signals reach the service.
     """

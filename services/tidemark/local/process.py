@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a local cluster: start, signals, stop, end of the log. They are killed when this process ends."""
+"""Processes of a local cluster: start, signals, stop, end of the log. The processes are killed when this process
+ends."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ class ChildProcess:
 class ServiceProcess(ChildProcess):
     """Runs `python -m <module> <arguments>` after the words of `launcher`, and appends its output to `log`.
 
-    The variables of `environment` are added to those of this process; `name` is for messages, e.g. "broker-0".
+    The variables of `environment` are added to this process's variables; `name` is for messages, e.g. "broker-0".
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class NodeLayout(NamedTuple):
 
     name: str
     parent: int
-    """Index of the node with the same length; NO_PARENT: that of the message; FREE_LENGTH: none."""
+    """Index of the node with the same length; NO_PARENT: the message's length; FREE_LENGTH: any length."""
     never_null: bool
 
 
@@ -147,7 +147,7 @@ class Shape(NamedTuple):
 def check_message(data: bytes, start: int, *, codec: int, layout: MessageLayout) -> MessageFacts:
     """Check that bytes [start, end of data) are exactly one RecordBatch message of this layout.
 
-    No other message follows. Nodes and buffers are those of the schema, in order, aligned, in bounds and not
+    No other message follows. Nodes and buffers match the schema, in order, aligned, in bounds and not
     overlapping. Each buffer is large enough for its node's length. Declared uncompressed sizes are under the ceiling.
     Values (offset buffers, UTF-8) are not checked: `validate(full=True)` is safe afterwards and checks them.
 

@@ -47,7 +47,7 @@ _SCHEMA_MESSAGES: Final = {len(schema): schema.serialize().to_pybytes() for sche
 
 @dataclass(frozen=True, slots=True)
 class ProduceLimits:
-    """Limits of a topic for producers; the defaults are those of the topic settings."""
+    """Limits of a topic for producers; the defaults are the defaults of the topic settings."""
 
     max_message_bytes: int = 1 << 20
     """`max.message.bytes`: limit of one batch, envelope included."""

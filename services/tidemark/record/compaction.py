@@ -252,7 +252,7 @@ def empty_batch(offset: int, leader_epoch: int) -> Batch:
 
 
 def _with_rows(decoded: Decoded, envelope: Envelope, stays: Any) -> bytes:
-    """The batch with only some of its rows, which from then on carry their offsets."""
+    """The batch with only some of its rows, which then carry their offsets."""
     deltas = None if envelope.is_compacted else _counted(decoded.rows.num_rows)
     attributes, horizon_s = envelope.attributes | int(Attributes.COMPACTED), envelope.delete_horizon_s
     # plain numbers: the inverse of a flag would clear the bits of the schema version, too

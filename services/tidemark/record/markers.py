@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Markers: the control batches that end a transaction in a partition (rules X1, X2; docs/formats.md).
 
-A marker is a batch of bytes with one row, in typed topics too. Its producer id is that of the transaction, its producer
-epoch is one above that of the transaction (KIP-890), and it has no sequence.
+A marker is a batch of bytes with one row, in typed topics too. Its producer id is the transaction's, its producer
+epoch is one above the transaction's (KIP-890), and it has no sequence.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def open_channel(
 
     Args:
         address: of the server.
-        identity: the TLS files; None: those of the process, or plain text if it has none.
+        identity: the TLS files; None: the files of the process, or plain text if the process has none.
         options: more options of gRPC, or other values of `CHANNEL_OPTIONS`.
 
     Raises:

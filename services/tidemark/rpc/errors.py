@@ -168,7 +168,7 @@ async def abort_with(context: grpc.aio.ServicerContext, error: TidemarkError) ->
 
 
 def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
-    """The error of a failed call: the one that it carries, or that of the connection to `address`."""
+    """The error that a failed call carries, or the error of the connection to `address`."""
     if not isinstance(error, grpc.aio.AioRpcError | grpc.Call):
         return TidemarkError(ErrorCode.INTERNAL, f"{address}: {error}")
     info = _error_info(error)

@@ -42,7 +42,7 @@ def add_reflection(names: Sequence[str], server: grpc.aio.Server) -> None:
 class _Symbols:
     """The calls of a descriptor pool that the servicer makes, each with KeyError for an unknown name.
 
-    It searches the default pool, then the descriptor of the reflection's own version v1.
+    Each call searches the default pool, then the descriptor of the reflection's own version v1.
     """
 
     def __init__(self) -> None:

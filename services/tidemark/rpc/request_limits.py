@@ -28,6 +28,6 @@ def check_named(named: Sized, what: str) -> None:
 
 
 def check_wait(wait_ms: int, name: str) -> None:
-    """Raises INVALID_REQUEST for a negative wait; `name` is that of the field."""
+    """Raises INVALID_REQUEST for a negative wait; `name` names the field in the message."""
     if wait_ms < 0:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{name} is {wait_ms}: give 0 or more milliseconds")

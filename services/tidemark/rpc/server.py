@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A grpc.aio server with health, reflection, and one place where errors become status.
 
-Health: `""` and "liveness" are SERVING from the opening of the port on. They depend on the event loop only, never on
+Health: `""` and "liveness" are SERVING from the opening of the port on. Both depend on the event loop only, never on
 ZooKeeper. "readiness" is the condition that a rolling restart waits for. The full name of each service states whether
 its calls are served.
 """
@@ -41,7 +41,7 @@ READINESS: Final = "readiness"
 _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 PING_ACCEPTED_MS = 2_000
-"""A client that pings an idle connection more often is disconnected. Clients ping every `channel.KEEPALIVE_MS`. Those
+"""A client that pings an idle connection more often is disconnected. Clients ping every `channel.KEEPALIVE_MS`. Clients
 of later versions may ping more often, but not below 5 s while older servers exist that do not accept it."""
 HANDSHAKE_MS = 10_000
 """Time limit of a new connection for its handshake: TLS, and HTTP/2's first frame. gRPC's default is two minutes."""
@@ -207,10 +207,10 @@ def _status(serving: bool) -> Any:
 
 
 def _limit_options(limits: ConnectionLimits, ports: int) -> list[tuple[str, int]]:
-    """gRPC's part of the limits. It counts the connections of each port, so each port has its share.
+    """gRPC's part of the limits. gRPC counts the connections of each port, so each port has its share.
 
-    gRPC's protection from overload is off. It counts calls that the client has seen end, and refuses calls of a client
-    that keeps to the limit.
+    gRPC's protection from overload is off. That protection counts calls that the client has seen end, and refuses calls
+    of a client that keeps to the limit.
     """
     connections = limits.connections or connections_max()
     return [

@@ -46,7 +46,7 @@ class BoundedCollections:
         gc.unfreeze()
 
     def on_collection(self, phase: str, info: Mapping[str, int]) -> None:
-        """Freeze the survivors of a collection; after unfreezing, those of a full one only.
+        """Freeze the survivors of a collection; after unfreezing, the survivors of a full collection only.
 
         The survivors are not counted with `gc.get_objects`: that list refers to the half-made tuple of another thread
         that runs `tuple(generator)`, which then raises SystemError.

@@ -191,8 +191,8 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _make_room(self, host: str) -> bool:
-        """End a connection of the address with the most. It is the one that has waited longest, or one that wants an
-        answer if this address has more than `host`."""
+        """End a connection of the address with the most. The ended connection is the one that has waited longest, or
+        one that wants an answer if this address has more than `host`."""
         all_of = Counts(one.host for one in self._scrapers.values())
         resting = [one for one in self._scrapers.values() if one.rests_since_s is not None]
         if resting:
@@ -248,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def setup(self) -> None:
-        """Bound the time of the handshake by that of an idle connection."""
+        """Bound the handshake by the time limit of an idle connection."""
         self._accepted = self.request
         if self.server.secure is not None:
             self.request.settimeout(_IDLE_S)

@@ -52,7 +52,8 @@ async def elect(
 async def _ours(session: Session, controller_id: BrokerId, held: tuple[bytes, Any]) -> ControllerTerm | None:
     """The term of an earlier attempt of this session whose answer was lost.
 
-    While this session's znode exists no other controller is elected, so the present epoch is that of this term.
+    While this session's znode exists no other controller is elected, so the present controller epoch is this
+    controller's.
     """
     if held[1].ephemeralOwner != session.session_id:
         return None

@@ -21,7 +21,7 @@ class _HasFileno(Protocol):
 def poll_select(
     rlist: Sequence[_HasFileno], wlist: Sequence[_HasFileno], timeout_s: float | None
 ) -> tuple[list[_HasFileno], list[_HasFileno]]:
-    """Those of `rlist` that are readable, and those of `wlist` that are writable; an error counts as both.
+    """The readable sockets of `rlist` and the writable sockets of `wlist`; a failed socket counts as both.
 
     Args:
         timeout_s: None: without end.

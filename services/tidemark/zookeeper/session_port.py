@@ -84,7 +84,7 @@ class Session(Protocol):
 
     async def watch_below(self, path: str, fire: Callable[[str], None]) -> None:
         """Call `fire` on the event loop, with the path, for each znode at or below `path` that is created, changed or
-        deleted. This ends with the connection."""
+        deleted. The calls end with the connection."""
 
     async def commit(self, build: Callable[[Any], None]) -> list[Any]:
         """Commit one multi, built on a transaction like kazoo's: results in order, exceptions as values."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the archive of a typed topic with its log, column by column: one Spark task for each file.
 
-The rows of a file are compared with those of the log in the version of the file. So columns that were dropped since are
-compared, too.
+The rows of a file are compared with the rows of the log in the version of the file. So columns that were dropped since
+are compared, too.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Membership:
 
 
 class Decision(NamedTuple):
-    """A call of the driver: commit the writes of these producers, and abort those of all other members."""
+    """A call of the driver: commit the writes of these producers, and abort the writes of all other members."""
 
     transaction: WriteTransaction
     producer_ids: tuple[int, ...]

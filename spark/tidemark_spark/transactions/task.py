@@ -28,7 +28,7 @@ _KEPT_IN_A_TIMEOUT: Final = 3
 
 
 class OtherQueryError(RuntimeError):
-    """The checkpoint that the driver read is that of another query."""
+    """The checkpoint that the driver read belongs to another query."""
 
 
 class MemberProducer(Producer):

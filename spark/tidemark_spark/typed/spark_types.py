@@ -71,7 +71,7 @@ def paths_in(given: DataType, column: Column, above: str = "") -> Iterator[str]:
     """Paths of the parts of a column that a read of this type needs.
 
     Raises:
-        ValueError: the type is not that of the column, nor a struct of some of its fields.
+        ValueError: the type is neither the column's type nor a struct of some of its fields.
     """
     path = f"{above}.{column.name}" if above else column.name
     match given, column.type:

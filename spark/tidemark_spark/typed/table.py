@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class TypedTable:
-    """The columns of a read. It goes to tasks with its topic, columns and filters only.
+    """The columns of a read. The table goes to tasks with its topic, columns and filters only.
 
     Args:
         topic: the topic, with the versions that are known.

@@ -34,7 +34,8 @@ class PendingBatches:
         self._verifier = verifier
 
     def verifications(self, events: Iterable[ProduceArrived]) -> list[Verification]:
-        """Verifications by request id; a request is appended after its verifications. This begins the calls."""
+        """Verifications by request id; a request is appended after its verifications. The call begins the
+        verifications."""
         return [
             (event.request_id, outcome)
             for event in events

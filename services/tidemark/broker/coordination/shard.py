@@ -62,11 +62,12 @@ class ShardMetrics(Protocol):
 class _Write(Generic[_C]):
     """Records that are written together; `done` completes with the outcome, in the order of the writes.
 
-    Those of a transaction are a write of their own: if the log refuses these, nothing else has failed.
+    Records of a transaction are a separate write: if the log refuses them, no other write fails.
 
     Attributes:
         is_appended: the leader's log has the records.
-        is_over, error: the outcome at the log.
+        is_over: the log has committed or refused the records.
+        error: the log's refusal, None if there was none.
     """
 
     def __init__(self, transaction: InTransaction | None = None) -> None:

@@ -128,7 +128,7 @@ class StateLog(Generic[_C]):
         transaction: InTransaction | None,
         on_appended: Callable[[], None],
     ) -> None:
-        """Append records; returns when they are committed. Those of a transaction become pending batches.
+        """Append records; returns when they are committed. Records of a transaction become pending batches.
 
         `on_appended` is called when the leader's log has the records. A record that is appended later is behind them.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of all groups of this broker together; `lag_metrics` has those of each group."""
+"""Metrics of all groups of this broker together; `lag_metrics` has the metrics of each group."""
 
 from __future__ import annotations
 

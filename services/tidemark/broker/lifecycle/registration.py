@@ -208,8 +208,8 @@ class Registration:
         """Judge whether the registration is clean (rule T1).
 
         This process has held the locks of its directories since its first verdict. A later registration with exactly
-        these directories was therefore its own, even if the answer was lost. It stays clean as long as the disks accept
-        every flush.
+        these directories was therefore its own, even if the answer was lost. The registration stays clean as long as
+        the disks accept every flush.
         """
         directories = frozenset(previous.directory_ids) if previous is not None else frozenset()
         if self._judged is not None and directories == self._judged[1] == ours and synced:

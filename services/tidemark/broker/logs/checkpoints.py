@@ -19,7 +19,7 @@ class Checkpoints:
     """Writes the checkpoints of all directories on one thread, so that its syncfs delays nothing else.
 
     Args:
-        high_watermarks: those of all open logs; checkpoints of other replicas stay as they are.
+        high_watermarks: by partition, of all open logs; checkpoints of other replicas do not change.
         on_failure: called with an unexpected error. Without checkpoints no disk space is freed.
     """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves of replicas from one log directory of this broker to another (rule M3).
 
-The wanted directory is kept by partition. It is kept for a replica that does not exist yet until the replica is created
-there. For a replica in another directory, it is kept until the replica has moved. A copy that an earlier process left
-states its target directory.
+The wanted directory is kept by partition. For a replica that does not exist yet, the directory is kept until the
+replica is created there. For a replica in another directory, it is kept until the replica has moved. A copy that an
+earlier process left states its target directory.
 """
 
 from __future__ import annotations

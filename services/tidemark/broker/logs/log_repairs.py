@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks segments that a reader or the scrubber suspects, and replaces damaged batches by those of another replica
+"""Checks segments that a reader or the scrubber suspects, and replaces damaged batches by batches of another replica
 (rule T6).
 
 The replica stays in its role while it can be repaired. A repair changes one segment, and only below the high watermark:
 the batches there are committed, so every in-sync replica has them. A leader resigns where another replica has a batch
-and this disk cannot store it. It also resigns where a damaged batch is not committed, so that a new leader has this one
-truncate it.
+and this disk cannot store it. A leader also resigns where a damaged batch is not committed, so that a new leader has
+this one truncate it.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ class LogRepairs:
         return False
 
     def _note_unrepaired(self, partition: TopicPartition, base_offset: int | None, count: int) -> None:
-        """Note how many ranges of a segment are damaged; with None those of the whole partition."""
+        """Note how many ranges of a segment are damaged; with None the ranges of the whole partition."""
         known = self._unrepaired.setdefault(partition, {})
         if base_offset is None:
             known.clear()

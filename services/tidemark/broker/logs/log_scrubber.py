@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads every sealed batch once in `log.scrub.interval.ms`, and has damaged ones repaired (rule T6).
 
-The scrubber also rewrites damaged index files. It reads the disk, not the page cache. Each log directory has one
-thread. A pass goes through the partitions of a directory by name. Its position is stored in the directory, so that a
-pass continues after a restart.
+The scrubber also rewrites damaged index files. The scrubber reads the disk, not the page cache. Each log directory has
+one thread. A pass goes through the partitions of a directory by name. Its position is stored in the directory, so that
+a pass continues after a restart.
 """
 
 from __future__ import annotations

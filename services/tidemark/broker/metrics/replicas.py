@@ -83,7 +83,7 @@ class ReplicaMetrics:
         self._labels: dict[TopicPartition, str] = {}
 
     def render(self, names: Collection[str] = ()) -> str:
-        """The current families. Those of each partition are left out when `names` requests others only. Those of
+        """The current families. Families of each partition are omitted when `names` requests others only. Families of
         replicas are missing when the event loop does not answer in time."""
         disks = read_disks(self._logs)
         asking = self._ask()

@@ -55,7 +55,7 @@ class BrokerNode:
 
 
 def make_node(settings: BrokerSettings) -> BrokerNode:
-    """Make the node and register its metrics. This starts nothing."""
+    """Make the node and register its metrics. The node is not started."""
     clock = SystemClock()
     broker_id = BrokerId(settings.broker_id)
     store = store_of(settings, clock)

@@ -110,7 +110,7 @@ class TopicTable:
             self._listener(frozenset(changed))
 
     def update_schemas(self, topic_ids: Mapping[str, str], new: Mapping[str, NewSchemas]) -> None:
-        """Add versions of schemas (rule S3). `topic_ids` are those of a command: another id is another topic, whose
+        """Add versions of schemas (rule S3). `topic_ids` come from a command: another id is another topic, whose
         versions are forgotten."""
         for topic, topic_id in topic_ids.items():
             known = self._schemas.get(topic)

@@ -86,14 +86,15 @@ class _Outbox(Generic[M]):
 
 
 def _merge_leader_messages(messages: list[LeaderMessage]) -> list[LeaderMessage]:
-    """Merge messages; those of one partition keep their order. The handler takes epoch ends, chunks, refusals."""
+    """Merge messages; messages of one partition keep their order. The handler takes epoch ends, chunks, refusals."""
     if messages and all(_is_plain(message) for message in messages):
         return [_one_of_leader(messages)]
     return [_one_of_leader(run) for run in _runs(messages, _is_plain, _named_by_leader, _answers)]
 
 
 def _merge_follower_messages(messages: list[FollowerMessage]) -> list[FollowerMessage]:
-    """Merge messages; those of one partition keep their order. The handler takes stops, queries, positions, reports."""
+    """Merge messages; messages of one partition keep their order. The handler takes stops, queries, positions,
+    reports."""
     return [_one_of_follower(run) for run in _runs(messages, _is_report, _named_by_follower, lambda message: 0)]
 
 

@@ -63,7 +63,7 @@ def rules_of(principal: str, entry: Mapping[str, Sequence[str]]) -> Iterator[Acl
 
 
 class AclChange:
-    """The difference between the rules of the cluster and those of the file, made in one write."""
+    """The changes that turn the cluster's access rules into the rules of the file, made in one write."""
 
     def __init__(self, wanted: Iterable[WantedAcls], found: Iterable[Acl]) -> None:
         of_file = {acl for one in wanted for acl in one.acls}

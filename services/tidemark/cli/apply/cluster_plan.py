@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the steps from the current topics and settings to those of a file; each step is atomic. Pure.
+"""Plans the steps that give the cluster the topics and settings of a file; each step is atomic. Pure.
 
 Topics are created and get partitions first, then settings, schemas, access rules and quotas change, and topics are
 deleted last.

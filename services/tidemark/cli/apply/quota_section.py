@@ -40,7 +40,7 @@ def quotas_of(entry: Mapping[str, str], line: int) -> WantedQuotas:
 
 
 class QuotasChange:
-    """The difference between the quotas of the cluster and those of the file, made in one write."""
+    """The changes that turn the cluster's quotas into the quotas of the file, made in one write."""
 
     def __init__(self, wanted: Iterable[WantedQuotas], found: Mapping[QuotaEntity, Limits]) -> None:
         self._differences = [

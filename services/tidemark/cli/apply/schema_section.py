@@ -83,7 +83,8 @@ class SchemaChange:
         return f"version {first} -> {first + 1} of the schema: {'; '.join(self._sentences)}"
 
     def run(self, client: AdminClient, validate_only: bool, request_id: str) -> Sequence[str]:
-        """Make the version. The service cannot validate the change before the file's rule is that of the topic."""
+        """Make the version. The service cannot validate the change before the topic has the compatibility rule of the
+        file."""
         if validate_only and self._changes_rule:
             return ()
         client.alter_topic_schema(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark log-dirs ...`: show log directories, and move replicas between those of one broker (rule M3)."""
+"""`tidemark log-dirs ...`: show log directories, and move replicas between directories of a broker (rule M3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS: Final = ("broker", "directory", "state", "total", "free", "replicas", 
 _REPLICA_COLUMNS: Final = ("broker", "directory", "partition", "is", "bytes", "lag")
 
 log_dirs_app = Commands(
-    help="""Show log directories, and move replicas between those of one broker.
+    help="""Show log directories, and move replicas between log directories of one broker.
 
 \b
 A broker with several disks has a log directory on each (log.dirs). When one of them is nearly full:

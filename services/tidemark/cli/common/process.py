@@ -62,7 +62,7 @@ class _NoPandas:
 def keep_pandas_out() -> None:
     """Make `import pandas` fail in this process; no effect after pandas was imported. Only for processes of the CLI.
 
-    Arrow imports an installed pandas as soon as a Python value becomes an array. That import costs a quarter of a
-    second and 44 MB, and no command uses pandas.
+    Arrow imports an installed pandas as soon as a Python value becomes an array. The import of pandas costs a quarter
+    of a second and 44 MB, and no command uses pandas.
     """
     sys.meta_path.insert(0, _NoPandas())

@@ -33,7 +33,7 @@ def profiles_path(environ: Mapping[str, str]) -> Path:
 
 
 def use_profile(name: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Replace the variables of the environment that concern a cluster by those of the profile.
+    """Replace the environment's variables that concern a cluster by the profile's variables.
 
     All of them are replaced, also by nothing: no address of one cluster meets the identity of another.
 

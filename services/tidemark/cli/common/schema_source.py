@@ -33,7 +33,7 @@ class KeyOptions:
 
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", metavar="COLUMN", help="A key column; repeatable. It must not be null."),
+        typer.Option("--key", metavar="COLUMN", help="A key column, never null; repeatable."),
     ] = None
     event_time: Annotated[
         str | None, typer.Option("--event-time", metavar="COLUMN", help="The column with the time of the event.")

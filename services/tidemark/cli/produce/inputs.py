@@ -44,10 +44,10 @@ class Columns:
     """Columns of a table, or members of a JSON object, that make a record.
 
     Attributes:
-        key: None: null keys.
-        value: None: the whole row or line as JSON.
-        timestamp: None: time of sending.
-        timestamp_unit: unit of numbers, since 1970: "s", "ms" or "us".
+        key: column of the key; records have null keys if this is None.
+        value: column of the value; the value is the whole row or line as JSON if this is None.
+        timestamp: column of the timestamp; the timestamp is the time of sending if this is None.
+        timestamp_unit: unit of a numeric timestamp since 1970: "s", "ms" or "us".
     """
 
     key: str | None = None

@@ -112,7 +112,7 @@ class Job:
             "--reject-file",
             metavar="FILE",
             dir_okay=False,
-            help="Of a typed topic: write rows that do not fit to this file, and send the others.",
+            help="For a typed topic: write rows that do not fit the schema to this file; send all other rows.",
         ),
     ] = None
     acks: AcksOption = Acks.ALL

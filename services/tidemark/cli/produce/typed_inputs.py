@@ -273,7 +273,7 @@ class TypedInput:
             number += batch.num_rows
 
     def _by_halves(self, rows: pa.RecordBatch, number: int, found: list[pa.RecordBatch]) -> None:
-        """Add the rows that fit to `found`, in order; `number` is that of the first row."""
+        """Add the rows that fit to `found`, in order; `number` is the number of the first row."""
         of_topic = rows.select([name for name in rows.schema.names if not self._is_beside(name)])
         try:
             columns = fitted(of_topic, tuple(self._columns.values()))

@@ -28,7 +28,7 @@ class TypedJob:
 
     Attributes:
         rejects: the rows that do not fit.
-        event_time: column whose times are those of the rows.
+        event_time: column with the timestamps of the rows.
 
     Raises:
         TidemarkError: INVALID_REQUEST: an option that a typed topic does not take; STORAGE_ERROR.

@@ -487,8 +487,8 @@ class Consumer(Lifecycle):
         """Return the next rows of one partition; None if none came in time.
 
         None comes early if a position has passed markers or aborted records: it may be at the end now (KAFKA-12980).
-        They are in record.schema.OFFSET_SCHEMA. Those of a topic with a schema have the columns of its newest version,
-        or of that in `schema_versions`, and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
+        The rows are in record.schema.OFFSET_SCHEMA. Rows of a topic with a schema have the columns of its newest
+        version, or of that in `schema_versions`, and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
         Args:
             timeout_s: in seconds; None: no limit.

@@ -61,7 +61,7 @@ class CoordinatorAdmin(Lifecycle):
 
         Args:
             ask: calls the broker at an address.
-            listings: those of a broker's answer.
+            listings: the listings of a broker's answer.
             what: names the listings in errors.
             topic: the internal topic whose partitions the brokers coordinate.
 

@@ -45,7 +45,7 @@ class TransactionDescription(NamedTuple):
         updated_at_ms: the last change, since 1970, UTC.
         generation: raised by each start of a producer of the id.
         last_sequence: of the last committed batch of members; -1: none.
-        partitions: those of the open transaction, with the producer that writes to each.
+        partitions: the partitions of the open transaction, with the producer that writes to each.
     """
 
     transactional_id: str

@@ -202,7 +202,7 @@ async def move_into_range(fetcher: Fetcher, cursor: Cursor, found: Awaitable[int
     Args:
         fetcher: fetches for the cursor.
         cursor: its position is out of range.
-        found: the offset to continue at. An error becomes that of the cursor, unless the error is retriable: the next
+        found: the offset to continue at. An error becomes the cursor's error, unless the error is retriable: the next
             fetch is refused again and starts the next look-up.
         error: the refusal of the fetch.
     """

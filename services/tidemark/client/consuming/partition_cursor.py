@@ -160,7 +160,7 @@ class Cursor:
     def next_rows(self) -> pa.RecordBatch | None:
         """Return the next buffered rows at or after `position`; None without any.
 
-        The rows are in record.schema.OFFSET_SCHEMA, those of a typed topic in the schema of `typed`.
+        The rows are in record.schema.OFFSET_SCHEMA, rows of a typed topic in the schema of `typed`.
 
         `position` stays: `advance` and `passed` move it. A damaged batch is fetched again a few times.
 

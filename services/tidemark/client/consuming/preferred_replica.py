@@ -2,9 +2,9 @@
 """Chooses the replica to fetch from: the leader, or a replica in the consumer's rack that the leader named (rule K1).
 
 The consumer returns to the leader when the named replica refuses, fails, is offline, leaves the ISR or returns damaged
-records. It also returns when leadership changes, and when the replica has returned no records for a while. After a
-failure the consumer reads from the leader for a time that doubles, because the leader would name the same replica
-again. No event loop, no clock.
+records. The consumer also returns when leadership changes, and when the replica has returned no records for a while.
+After a failure the consumer reads from the leader for a time that doubles, because the leader would name the same
+replica again. No event loop, no clock.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class RangeReader:
         deadline_s: seconds after which a lookup or a fetch raises REQUEST_TIMED_OUT, with the last refusal. Each call
             has its own deadline, so a long read may continue while it makes progress.
         rack: rack of this reader: rows come from an in-sync replica there, if there is one; "": from leaders.
-        tls: the TLS files, and a token if any; None: those of the environment, or plain text.
+        tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
         client_id: a name of this client, for quotas and metrics of brokers.
         isolation_level: "read_committed": ends are last stable offsets, and rows of aborted transactions are left out.
     """
@@ -153,7 +153,7 @@ class RangeReader:
         return self._view.cluster_id
 
     def ask_another(self) -> None:
-        """Ask another broker for the next metadata, since those of one broker may be stale."""
+        """Ask another broker for the next metadata, since one broker's metadata may be stale."""
         self._turn += 1
 
     def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
@@ -286,9 +286,9 @@ class RangeReader:
     ) -> list[Fetched | None]:
         """Return the first batches of each range, with one fetch to each leader and without retries.
 
-        None stands for a range that `read` must fetch itself. This happens after a refusal, if the response has no room
-        for the range, and for a reader with a rack. `fetch_bytes` is the soft limit of a response, `column_ids` those
-        of `BatchRows`.
+        None stands for a range that `read` must fetch itself. None is given after a refusal, if the response has no
+        room for the range, and for a reader with a rack. `fetch_bytes` is the soft limit of a response, `column_ids`
+        those of `BatchRows`.
         """
         found: list[Fetched | None] = [None] * len(ranges)
         if self._nearest.rack:

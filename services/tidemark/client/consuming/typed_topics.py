@@ -105,7 +105,7 @@ class TypedTopics:
         return [cursor for cursor in self._fetcher.cursors.values() if cursor.typed is reader]
 
     def _refetch(self, cursor: Cursor) -> None:
-        """Discard batches with other columns, those of a fetch in flight too."""
+        """Discard batches with other columns, also batches of a fetch in flight."""
         cursor.generation += 1
         cursor.forget_buffer()
         self._fetcher.moved(cursor)

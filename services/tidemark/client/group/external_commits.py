@@ -25,7 +25,7 @@ class ExternalCommits(Lifecycle):
         bootstrap: "host:port[,host:port...]" of any brokers.
         group: id of the group.
         timeout_s: timeout in seconds of the start, and of each request.
-        tls: the TLS files, and a token if any; None: those of the environment, or plain text.
+        tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
         client_id: a name for metrics of brokers.
     """
 

@@ -228,7 +228,7 @@ class GroupReader:
         return {TopicPartition(one.topic, one.partition): one for one in response.offsets}
 
     def _cursors(self) -> list[Cursor]:
-        """List the cursors; of a member, those of its assignment."""
+        """List the cursors; for a member of a group, only cursors of its assignment."""
         mine = self._fetcher.cursors if self._membership is None else self._membership.owned
         return [cursor for where, cursor in self._fetcher.cursors.items() if where in mine]
 

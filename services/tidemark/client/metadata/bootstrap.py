@@ -17,7 +17,7 @@ Bootstrap = str | Iterable[str]
 
 
 def parse_bootstrap(bootstrap: Bootstrap | None, *, name: str = "bootstrap") -> tuple[str, ...]:
-    """Parse addresses; None: the value of TIDEMARK_BOOTSTRAP. `name` is that of the argument.
+    """Parse addresses; None: the value of TIDEMARK_BOOTSTRAP. `name` names the argument in errors.
 
     Raises:
         TidemarkError: INVALID_CONFIG.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One client's metadata of the cluster, and its channels to brokers (rule K2).
 
-Updates are merged by zxids and epochs, so their order does not matter. They arrive on a metadata stream from one
+Updates are merged by zxids and epochs, so their order does not matter. Updates arrive on a metadata stream from one
 broker, preferably not the one that this client uses most. If the client's main broker fails, the stream still reports
 new leaders.
 """
@@ -90,7 +90,7 @@ class Cluster:
     Args:
         bootstrap: addresses of any brokers; None: TIDEMARK_BOOTSTRAP.
         timeout_s: time that `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
-        tls: the TLS files, and a token if any; None: those of the environment, or plain text.
+        tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
         client_id: the name that the client states, checked; "": none.
     """
 
@@ -281,7 +281,7 @@ class Cluster:
         return [topic.topic for topic in response.metadata.topics]
 
     def follow(self, topics: Iterable[str]) -> None:
-        """Keep the metadata of these topics, existing or not, instead of those of the call before."""
+        """Keep the metadata of these topics, existing or not, instead of the topics of the last call."""
         self._followed = frozenset(topics)
         for topic in self._followed:
             self._want(topic)
@@ -422,7 +422,7 @@ class Cluster:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def addresses(self) -> tuple[str, ...]:
-        """List the addresses of live brokers, then those of the bootstrap list."""
+        """List the addresses of live brokers, then the bootstrap addresses."""
         live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
         return (*live, *(address for address in self._bootstrap if address not in live))
 

@@ -77,7 +77,7 @@ def next_offset(rows: pa.RecordBatch) -> int:
 
 
 def names_to_write(options: OutputOptions, schema: pa.Schema) -> list[str]:
-    """The columns of the output, in order; those of the topic as `schema` has them.
+    """The columns of the output, in order; columns of the topic as `schema` has them.
 
     Args:
         options: with or without names of columns.

@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 
 class PendingBatch:
-    """A batch of one partition without outcome. It is resolved once, with a base offset or an error.
+    """A batch of one partition without outcome. The batch is resolved once, with a base offset or an error.
 
     A batch that was split is resolved when all its pieces are; each piece has an outcome of its own.
 
@@ -48,7 +48,7 @@ class PendingBatch:
         opened_s: time of the first record, by time.monotonic().
         deadline_s: time at which the batch expires, by time.monotonic().
         format: how the records become bytes.
-        values: of the records; of a typed topic those of each column, one record after another: no object for a record.
+        values: of the records; for a typed topic, of each column, one record after another: no object for a record.
         deleted: of typed records, whether each deletes the earlier rows of its key; None: none does.
         rows: Arrow rows of the batch; None until the batch is built, unless it was made of rows.
         data: the sealed batch, with its sequence; None until it is built.
@@ -248,7 +248,7 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 
 class SendHandle:
-    """The handle of a sent record: `await` it, or call `result`. It always gets an outcome."""
+    """The handle of a sent record: `await` it, or call `result`. Every handle gets an outcome."""
 
     __slots__ = ("_batch", "_index")
     _batch: PendingBatch

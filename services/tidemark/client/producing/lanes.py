@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The short way of a record into an open batch, for one topic as it is now.
 
-A lane takes a record whose batch is open and has room, which are nearly all. It looks up nothing that metadata decide,
-and is one function, since calls cost more than the work. It returns None for every other record, without an effect: the
-accumulator takes these, opens batches, and raises all errors.
+A lane takes a record whose batch is open and has room, which are nearly all. A lane looks up nothing that metadata
+decide, and is one function, since calls cost more than the work. The lane returns None for every other record, without
+an effect: the accumulator takes these, opens batches, and raises all errors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Lanes:
     """The lanes of a producer. Refers to no producer.
 
     Attributes:
-        now: by topic. Read this before the metadata of which a lane is made: then the lane is forgotten with them.
+        now: lanes by topic. A caller reads this dict before the metadata from which it makes a lane. If the metadata
+            change meanwhile, the lane goes into a dict that is no longer read.
     """
 
     def __init__(self) -> None:

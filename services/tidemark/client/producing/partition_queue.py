@@ -114,7 +114,7 @@ class PartitionQueue:
 
     @property
     def wants_identity(self) -> bool:
-        """Whether the queue waits for a producer id; that of a transaction is given by `begin`."""
+        """Whether the queue waits for a producer id; `begin` gives the id of a transaction."""
         return self.identity is None and bool(self._ready) and not self._transactional
 
     @property

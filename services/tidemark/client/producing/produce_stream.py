@@ -191,7 +191,7 @@ class ProduceStream:
         self.break_off(error)
 
     def _loss(self, failure: grpc.RpcError) -> TidemarkError:
-        """Make the error of a broken stream. It is not a refusal of a batch (rule K3), so always retriable.
+        """Make the error of a broken stream. The error is no refusal of a batch (rule K3), so always retriable.
 
         gRPC ends a call as INTERNAL if a write meets a stream that the broker is closing.
         """

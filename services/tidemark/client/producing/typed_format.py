@@ -40,7 +40,7 @@ class TypedFormat:
         topic_id: id of the topic; a recreated topic has another one.
         schema: the version.
         records: checks records, and makes columns of them.
-        has_event_time: the timestamp of a row is that of its event time; else rows have a system column of timestamps.
+        has_event_time: the event time of a row is its timestamp; else rows have a system column of timestamps.
     """
 
     def __init__(self, topic: str, topic_id: str, schema: TopicSchema) -> None:

@@ -27,7 +27,8 @@ class TypedFormats:
         self._formats: dict[str, TypedFormat] = {}
 
     def current(self, topic: str, topic_id: str) -> TypedFormat | None:
-        """The format of a topic that `now` found before, if it is still that of the newest known version; else None."""
+        """The format of a topic that `now` found before, if the format still has the newest known version; else
+        None."""
         found, known = self._formats.get(topic), self.schemas.known.get(topic)
         if found is None or known is None or found.schema is not known.newest or found.topic_id != topic_id:
             return None

@@ -61,7 +61,7 @@ class ReplicaReader:
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
         repair: have brokers fetch damaged batches from other replicas before they answer (rule T6).
-        tls: the TLS files, and a token if any; None: those of the environment, or plain text.
+        tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
     """
 
     def __init__(

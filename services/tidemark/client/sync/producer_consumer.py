@@ -121,7 +121,7 @@ class Producer(SyncClient[AsyncProducer]):
                 topic, if it is compacted. `key` is then a mapping of the key columns, or the value of the only one.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
-                time that of the row counts.
+                time the event time of the row counts.
             partition: index of the partition; None: the partitioner chooses.
 
         Raises:
@@ -476,7 +476,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         """Return the next rows of one partition; None if none came in time.
 
         None comes early if a position has passed markers or aborted records: it may be at the end now (KAFKA-12980).
-        Those of a topic with a schema have the columns of its newest version, or of that in `schema_versions`, and
+        Rows of a topic with a schema have the columns of its newest version, or of that in `schema_versions`, and
         `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
         Args:

@@ -3,7 +3,7 @@
 
     data/P/OFFSET.parquet         rows of partition P from this offset on, up to the end in its footer (exclusive)
     data/P/OFFSET-END.parquet     a merged file: it replaces all files that begin in [OFFSET, END)
-    writing/, merging/            files that are not whole yet; the next run deletes those of an interrupted one
+    writing/, merging/            files that are not whole yet; the next run deletes files of an interrupted run
     lease, merging.lease          locked by the one run that may add rows, and by the one that may merge files
     tables                        ids and names of the Iceberg tables that have these files, one a line
 
@@ -154,7 +154,8 @@ class Archive:
     """The files of one topic below a directory.
 
     Args:
-        root: path of the directory, or a file:// URI. It lies on a file system that is mounted on this machine.
+        root: path of the directory, or a file:// URI. The directory lies on a file system that is mounted on this
+            machine.
 
     Raises:
         TidemarkError: INVALID_REQUEST: a URI of another scheme.
@@ -202,7 +203,7 @@ class Archive:
         """Make a whole file valid, durably.
 
         Args:
-            footer: that of the file.
+            footer: the footer of the Parquet file.
             path: from `new_path`; it is gone afterwards.
 
         Raises:
@@ -218,7 +219,7 @@ class Archive:
         """Make a whole merged file valid, durably, in place of the files that it has the rows of.
 
         Args:
-            footer: that of the file.
+            footer: the footer of the Parquet file.
             path: from `new_path`; it is gone afterwards.
         """
         with suppress(FileExistsError):  # an earlier attempt has done it

@@ -92,12 +92,12 @@ def archive_topic(
     """Archive the rows of a topic with a schema that are committed now and not archived yet.
 
     Rows get the newest version of the schema, with the columns `_partition`, `_offset`, `_timestamp`, `_headers` and
-    `_deleted`. One run at a time writes an archive. TLS files and token are those of the environment.
+    `_deleted`. One run at a time writes an archive. TLS files and token come from the environment.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         topic: name of the topic.
-        root: directory of the archive, on a mounted file system; a new one, or that of an earlier run.
+        root: directory of the archive, on a mounted file system; a new directory, or the directory of an earlier run.
         file_mib: approximate size of a file at most.
         skip_lost: continue behind rows that retention deleted before they were archived.
         deadline_s: seconds that a request may take, with its retries.

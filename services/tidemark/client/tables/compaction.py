@@ -81,7 +81,7 @@ def compact_archive(
         grace_hours: time for which replaced files stay for readers that started earlier. Then the snapshots of the
             Iceberg table that have them expire, unless a branch or a tag holds them.
         run: runs `merge` for each task, and yields its results; None: one after the other, here.
-        catalog: that of the Iceberg table, as for `archive_topic`.
+        catalog: the catalog of the Iceberg table, as for `archive_topic`.
 
     Raises:
         ImportError: there is an Iceberg table, and pyiceberg is not installed.

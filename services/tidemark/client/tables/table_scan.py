@@ -64,7 +64,7 @@ class TableScan:
         partitions: indexes; None: all.
         history: directory of an archive of the topic: archived rows come from there; None: all rows from brokers.
         deadline_s: seconds that a request may take, with its retries.
-        tls: the TLS files; None: those of the environment, or plain text.
+        tls: the TLS files; None: files of the environment, or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         isolation_level: "read_committed": up to the last stable offset, without rows of aborted transactions.
         columns_only: look up the columns, and no row: `batches` yields none.

@@ -116,7 +116,8 @@ class BatchRows:
         self.learn(versions)
 
     def learn(self, versions: Mapping[int, TopicSchema]) -> None:
-        """Take the known versions, at least one; the newest becomes that of the reader, unless it was named."""
+        """Take the known versions, at least one; the newest becomes the reader's version, unless the reader named a
+        version."""
         newest = max(versions)
         if self._version is not None and self._version not in versions:
             sentence = f"topic {self._topic} has no version {self._version} of its schema; the newest is {newest}"
@@ -161,7 +162,7 @@ class BatchRows:
             batch: whole, or pruned to `column_ids`, or without columns outside of `times`.
             partition: index of its partition.
             start: first offset, inclusive.
-            end: end offset, exclusive; None: that of the batch.
+            end: end offset, exclusive; None: the end of the batch.
 
         Raises:
             TidemarkError: CORRUPT_BATCH and others of a damaged batch; INCOMPATIBLE_SCHEMA: the reader's version cannot

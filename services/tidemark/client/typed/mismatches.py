@@ -29,7 +29,7 @@ class MisfitError(ValueError):
         return MisfitError(self.sentence, (name, *self.path), self.row)
 
     def at(self, row: int) -> MisfitError:
-        """The same misfit, in another row: that of the column above."""
+        """The same misfit, at a row of the enclosing column."""
         return MisfitError(self.sentence, self.path, row)
 
     def error(self, topic: str, version: int, first_row: int = 0) -> TidemarkError:

@@ -49,7 +49,7 @@ CheckedRow = tuple[Values, int]
 
 
 SizeOf = Callable[[Values], int | None]
-"""About the bytes of values in a batch, without those of other columns than texts and numbers; None: a check fails."""
+"""About the bytes of values in a batch, counted for columns of texts and numbers only; None: a check fails."""
 
 
 @dataclass(frozen=True, slots=True)

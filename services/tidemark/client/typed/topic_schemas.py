@@ -174,7 +174,7 @@ class TopicSchemas:
         return known
 
     async def _request(self, topic: str, topic_id: str, versions: Iterable[int]) -> dict[int, TopicSchema]:
-        """Ask one broker after the other."""
+        """Request the schema from the brokers in turn, until one answers."""
         request = pb.GetTopicSchemasRequest(topic=topic, topic_id=topic_id, versions=versions)
         return versions_of(
             await self._cluster.ask_in_turn(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as rows of a page: keys, values and headers cut to a size; those of a typed topic with its columns."""
+"""Records as rows of a page: keys, values and headers cut to a size; records of a typed topic with its columns."""
 
 from __future__ import annotations
 

@@ -149,8 +149,8 @@ class Observed:
             "partitions_removed" and more. Each election is one of the first two, and is reported once it is written.
         fields: of an election, `write_ms` is the time from the decision to the answer of its write. An
             "unclean_election" carries `leader` and `lineage`. Where replicas were asked, it also carries the elected
-            log (`last_epoch`, `log_end_offset`). It then has the highest high watermark that a replica knows
-            (`high_watermark`), and the offsets between (`records_maybe_lost`).
+            log (`last_epoch`, `log_end_offset`). The observation then has the highest high watermark that a replica
+            knows (`high_watermark`), and the offsets between (`records_maybe_lost`).
     """
 
     kind: str

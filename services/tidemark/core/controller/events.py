@@ -32,8 +32,8 @@ class Elected:
     Attributes:
         unreadable_topics: whose nodes exist and do not parse.
         unreadable_states: whose leaderAndISR exists and does not parse.
-        reassignments: perhaps half done by the controller before. They come with this event, so that the first command
-            to a broker names their log directories and throttles (rules M2, M3).
+        reassignments: perhaps half done by the controller before. The reassignments come with this event, so that the
+            first command to a broker names their log directories and throttles (rules M2, M3).
     """
 
     brokers: Mapping[BrokerId, BrokerRegistration]

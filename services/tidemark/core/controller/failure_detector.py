@@ -20,7 +20,7 @@ class _Suspicion:
     Attributes:
         broker_epoch: a registration in another epoch begins without suspicion.
         suspected: the controller acts against the broker.
-        times: when suspicions began, those of the last `_FLAP_WINDOW_MS`; never empty once suspected.
+        times: when suspicions of the last `_FLAP_WINDOW_MS` began; never empty once suspected.
         trusted_again_ms: the suspicion ends then, if heartbeats are still answered; None: they are not answered.
     """
 

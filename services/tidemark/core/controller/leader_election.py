@@ -64,8 +64,8 @@ class PartitionFacts:
         state: leaderAndISR; None: the node does not exist yet.
         flushed: every in-sync replica had flushed what was committed: flush.policy=group-commit from the first (T1).
         damaged: entries of replicas with a damaged log: removed from ISR and ELR (rule T5).
-        cut: entries of replicas whose torn tail was cut off. They leave the ISR, and stay in the ELR only if no other
-            replica is eligible (rule T7).
+        cut: entries of replicas whose torn tail was cut off. These replicas leave the ISR, and stay in the ELR only if
+            no other replica is eligible (rule T7).
         offline: live brokers that cannot open their log of this partition: removed from the ISR, kept in the ELR.
         refused_epoch: the leader refused this leader epoch and needs a higher one (rule E5).
         resigned_epoch: the leader of this leader epoch asks that another replica leads (rules R7, T6).

@@ -4,9 +4,9 @@
 Either several candidates have crashed: the one with the furthest log is elected cleanly, one with a cut tail never. Or
 no trusted replica is left, and the topic or an operator allows an unclean election, or every candidate has a cut tail.
 
-Level-triggered: `decide` is called whenever a partition may have changed. It comes after the write that left the
+Level-triggered: `decide` is called whenever a partition may have changed. The call comes after the write that left the
 partition without a leader, so in that leader epoch no log grows. The longest log has the highest (leader epoch of the
-last record, log end offset). It holds every record that another log can show to be committed in this lineage.
+last record, log end offset). This log holds every record that another log can show to be committed in this lineage.
 """
 
 from __future__ import annotations

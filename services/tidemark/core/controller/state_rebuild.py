@@ -123,8 +123,8 @@ def _why_not_newest(
 ) -> str | None:
     """Why a later leader epoch may have committed records; None: it has not.
 
-    In its term, only this controller begins leader epochs. This controller does not know those of an earlier term: then
-    the silent replicas must be a minority, and too few to commit anything by themselves (rule R4).
+    In its term, only this controller begins leader epochs. This controller does not know leader epochs of an earlier
+    term: then the silent replicas must be a minority, and too few to commit anything by themselves (rule R4).
     """
     if known is not None and known[1] == state.leader_epoch:
         return None

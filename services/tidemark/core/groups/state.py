@@ -24,7 +24,7 @@ CONSUMER: Final = "consumer"
 
 
 class GroupPartition(NamedTuple):
-    """A partition in an assignment; its topic id differs from that of a deleted topic with the same name."""
+    """A partition in an assignment; a deleted topic of the same name has another topic id."""
 
     topic: str
     topic_id: str

@@ -35,7 +35,7 @@ class Retries(Protocol):
     """A follower that retries after a pause."""
 
     def retry(self, now_ms: int) -> bool:
-        """Retry; False while the pause lasts."""
+        """Start to follow again once the pause has ended; False, without effect, while the pause lasts."""
 
 
 class Flushes(Protocol):

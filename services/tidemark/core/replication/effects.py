@@ -215,7 +215,7 @@ class ReadForFollower:
 
 @dataclass(frozen=True, slots=True)
 class WriteIsr:
-    """One conditional multi (rule R9), answered by `IsrWritten` or `IsrWriteFailed`. It sets the node at
+    """One conditional multi (rule R9), answered by `IsrWritten` or `IsrWriteFailed`. The multi sets the node at
     `expected_version`, and checks the incarnation's node and `/brokers/epochs/<id>` of every broker in `joining`."""
 
     partition: TopicPartition

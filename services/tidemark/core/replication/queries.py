@@ -3,8 +3,8 @@
 
 Fetching from followers (rule K1, KIP-392): a leader names an in-sync follower in the consumer's rack. A follower
 returns records that its leader has committed, in the leader epoch in which it follows, while it is in sync and in
-contact. It refuses all other requests with the id of the leader, since only a leader can decide that an offset does
-not exist.
+contact. A follower refuses all other requests with the id of the leader, since only a leader can decide that an offset
+does not exist.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class BrokerQueries:
     def log_starts(
         self, partition: TopicPartition, leader_epoch: LeaderEpoch
     ) -> tuple[Offset, Mapping[BrokerId, Offset]] | None:
-        """Log start offsets: the leader's, and by follower those of the followers that fetch here.
+        """Log start offsets: the leader's, and and by follower of each follower that fetches here.
 
         None when this broker does not lead the partition in that leader epoch.
         """

@@ -58,8 +58,8 @@ class ReplicaLog:
         full_until_ms: end of the pause after an append that found no disk space; None while there is space as far as
             is known.
         _uncommitted_ends: transactions that ended at or above the high watermark, as of `next_offset`.
-        uncommitted_since_ms: the later of the high watermark's last move and of the time when the log end passed it. It
-            is meaningful only while the log end is ahead.
+        uncommitted_since_ms: the later of the high watermark's last move and of the time when the log end passed it.
+            The time is meaningful only while the log end is ahead.
         _in_flight: (log end, start time) of each append in flight, in order.
     """
 

@@ -58,7 +58,7 @@ def arrow_schema(schema: TopicSchema) -> pa.Schema:
 def node_ids(schema: TopicSchema) -> tuple[int, ...]:
     """The column id of each field node of an IPC RecordBatch in `arrow_schema`, in the nodes' order (depth first).
 
-    A map has two nodes with its id: its own, and that of its entries.
+    A map has two nodes with its id: its own node, and the node of its entries.
     """
     found: list[int] = []
     for column in schema.columns:
@@ -110,7 +110,7 @@ def list_type(element: Type, nullable: bool) -> Type:
 
 
 def map_type(key: Type, value: Type, nullable: bool) -> Type:
-    """A map type; `nullable` is that of its values."""
+    """A map type; `nullable`: its values may be null."""
     entries: Any = (pa.field(MAP_KEY, key, nullable=False), pa.field(MAP_VALUE, value, nullable))
     return cast("Type", pa.map_(*entries))
 

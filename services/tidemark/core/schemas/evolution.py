@@ -130,7 +130,7 @@ class _Step:
         return tuple(columns)
 
     def key(self, columns: Sequence[Column], draft: SchemaDraft) -> tuple[int, ...]:
-        """The key of the next version; raises INCOMPATIBLE_SCHEMA unless it is that of the current one."""
+        """The key of the next version; raises INCOMPATIBLE_SCHEMA unless the key is the current version's key."""
         by_name, by_id = {it.name: it for it in columns}, {it.id: it for it in columns}
         current, rule = self._current, _KEY_RULE
         for column in current.key_columns:
@@ -149,7 +149,7 @@ class _Step:
         return current.key
 
     def event_time(self, columns: Sequence[Column], draft: SchemaDraft) -> int | None:
-        """The event time of the next version, which is that of the current one."""
+        """The event time of the next version, which is the event time of the current version."""
         current, rule = self._current, _EVENT_TIME_RULE
         before = current.event_time_column
         stated = next((it for it in columns if it.name == draft.event_time), None)

@@ -227,7 +227,7 @@ def walk(columns: Iterable[Column]) -> Iterator[tuple[Path, Column]]:
 
 
 def plain_type(column_type: ColumnType) -> ColumnType:
-    """The type as a batch stores it: of a dictionary that of its values."""
+    """The type as a batch stores it: for a dictionary the type of its values."""
     return column_type.value if isinstance(column_type, Dictionary) else column_type
 
 

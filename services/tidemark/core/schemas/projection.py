@@ -145,7 +145,7 @@ def _maker(kept: Sequence[Column], target: Column, dictionaries: bool) -> Callab
 
 
 def _converter(source: Column, target: Column, dictionaries: bool) -> Convert:
-    """A function from arrays of a column of the source to those of the same column of the target."""
+    """A function from arrays of a source column to arrays of the same target column."""
     encoded = dictionaries and any(isinstance(column.type, Dictionary) for _, column in walk([target]))
     if source.type == target.type and not encoded:
         return lambda array: array

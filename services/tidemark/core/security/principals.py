@@ -20,7 +20,7 @@ _SERVICE: Final = re.compile(rf"{SCHEME}://(?P<cluster>[a-z0-9][a-z0-9.-]*)/(?P<
 
 
 ALIAS: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-"""Form of an issuer's alias. It has no colon, so alias and subject cannot be mistaken."""
+"""Form of an issuer's alias. The alias has no colon, so alias and subject cannot be mistaken."""
 _SERVICE_ACCOUNT: Final = re.compile(r"system:serviceaccount:[a-z0-9-]{1,63}:[a-z0-9.-]{1,253}")
 _SUBJECT_LENGTH_MAX: Final = 255
 

@@ -258,7 +258,7 @@ class TransactionCoordinator:
         return Outcome(None)
 
     def commit_members(self, asked: CommitMembers, now: Situation) -> Outcome[bool]:
-        """Commit the writes of the named members, and abort those of all others (rule X16).
+        """Commit the writes of the named members, and abort all other writes (rule X16).
 
         Returns:
             Whether this or a later sequence was committed before; then the members of a repeated batch are aborted.

@@ -38,7 +38,7 @@ class ProducerIdentity(NamedTuple):
 
 
 class TransactionPartition(NamedTuple):
-    """A partition of a transaction; its topic id differs from that of a deleted topic with the same name."""
+    """A partition of a transaction; a deleted topic of the same name has another topic id."""
 
     topic: str
     topic_id: str

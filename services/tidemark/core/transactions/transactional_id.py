@@ -2,7 +2,8 @@
 """One transactional id in memory. Every change goes through its methods, which return the records to write.
 
 A coordinator may find only the first of these records after a failure. So a transaction's begin comes before its pages,
-and its completion before the tombstones of its pages. The tombstones of an id's pages come before that of the id.
+and its completion before the tombstones of its pages. The tombstones of an id's pages come before the tombstone of the
+id.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class TransactionalId:
         Args:
             decided: the present record, with the facts that this decision changes.
             decision: COMMIT or ABORT.
-            committed: producer ids whose writes are committed; those of all others are aborted.
+            committed: producer ids whose writes are committed; the writes of all other producers are aborted.
 
         Raises:
             TidemarkError: CONCURRENT_TRANSACTIONS; then nothing has changed.
@@ -112,7 +113,7 @@ class TransactionalId:
     def marked(
         self, producer: ProducerIdentity, partitions: Iterable[TransactionPartition], now: Situation
     ) -> tuple[Change, ...]:
-        """Partitions have the marker for `producer`, a writer of the transaction; after the last one it is complete."""
+        """Note partitions that have the marker for `producer`, a writer; the last one completes the transaction."""
         if self.open is None or self.metadata.phase not in PREPARED:
             return ()
         self.open.remove(producer, partitions)

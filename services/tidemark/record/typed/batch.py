@@ -69,7 +69,7 @@ class TimeRange(NamedTuple):
 
 @dataclass
 class TypedRows:
-    """The rows of a typed batch; all parts have one length. Those that few readers need are made when they are read.
+    """The rows of a typed batch; all parts have one length. Columns that few readers need are made when they are read.
 
     Attributes:
         columns: the columns of the batch's schema version, or those that the reader requested.
@@ -488,7 +488,7 @@ def _validated(data: bytes, at: int, envelope: Envelope, arrangement: Arrangemen
 
 
 def _check_each_column(rows: pa.RecordBatch) -> None:
-    """Name the column that made a validation fail; slower than that of all columns."""
+    """Name the column that made a validation fail; slower than a validation of all columns."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         try:
             column.validate(full=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of typed batches: those of a schema version, behind the system columns that a batch has."""
+"""The columns of typed batches: the system columns of the batch, then the columns of a schema version."""
 
 from __future__ import annotations
 

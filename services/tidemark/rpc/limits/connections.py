@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of a server, and the rules that end some of them.
 
-Bytes in flight of a connection are held for its peer. They are of messages that have not arrived whole, and of answers
-that the peer has not taken. Answers are counted when they are made. gRPC reports no message before its end. Arriving
-bytes are therefore the bytes that the kernel received, less the messages that came of them. Each call holds one
-unfinished message at most.
+Bytes in flight of a connection are held for its peer. Such bytes are of messages that have not arrived whole, and of
+answers that the peer has not taken. Answers are counted when they are made. gRPC reports no message before its end.
+Arriving bytes are therefore the bytes that the kernel received, less the messages that came of them. Each call holds
+one unfinished message at most.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class Attempts:
         self.came = False
 
     def await_one(self, files: Iterable[int]) -> None:
-        """Await an attempt at these sockets. They stay readable until gRPC accepts, so each one is reported once."""
+        """Await an attempt at these sockets. The sockets stay readable until gRPC accepts, so each one is reported
+        once."""
         self.came = False
         wanted = [] if self._ended else list(files)
         if wanted == self._files:

@@ -95,7 +95,7 @@ class KeySet:
         return found
 
     async def is_at(self, generation: int) -> bool:
-        """Whether the keys are still those of this generation, also after another look if one is due."""
+        """Whether the keys still have this generation, also after another look if one is due."""
         await self._refresh()
         return generation == self.generation
 

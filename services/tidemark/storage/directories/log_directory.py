@@ -447,7 +447,7 @@ def future_document(
 ) -> bytes:
     """The partition.json of a copy (`future`), or of a copy that became the replica.
 
-    It names the partition, since the name of a copy's directory may be shortened."""
+    The file names the partition, since the name of a copy's directory may be shortened."""
     return pack_json(
         {
             "topic_id": identity.topic_id,

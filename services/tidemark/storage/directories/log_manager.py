@@ -200,7 +200,7 @@ class LogManager:
         self._on_each(lambda directory: directory.confirm_registration(broker_epoch, boot_id))
 
     def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
-        """The replicas on disk (not stray, not deleted); of two directories, that of the highest generation."""
+        """The replicas on disk (not stray, not deleted); of two directories, the one with the highest generation."""
         with self._lock:
             best = {
                 partition: max((found for _, found in places), key=lambda found: found.generation).identity

@@ -62,7 +62,7 @@ class Options(NamedTuple):
 
 @dataclass(slots=True)
 class DirectoryReport:
-    """The report on a log directory; `findings` are those of the directory itself.
+    """The report on a log directory; `findings` concern the directory itself.
 
     Attributes:
         held: whether a broker has the directory open; None where that is unknown.

@@ -64,7 +64,7 @@ class ReplicaPath(NamedTuple):
 
 
 def is_segment(path: Path) -> bool:
-    """Whether the name is that of a file of batches: a segment, also one set aside, deleted or compacted."""
+    """Whether a file of this name has batches: a segment, also one set aside, deleted or compacted."""
     return _SEGMENT_NAME.fullmatch(path.name) is not None
 
 

@@ -41,9 +41,9 @@ class LogContext:
     """The path, settings and locks of a log, shared by its parts.
 
     Lock order: `files_lock` before `memory_lock`. `files_lock` (reentrant) is held by every operation that creates,
-    renames or removes files of the log: roll, truncation, reset, segment replacement, checkpoint, close.
-    `memory_lock` guards the fields of all parts. It is never held across a write; across a read only while an index
-    is loaded.
+    renames or removes files of the log: roll, truncation, reset, segment replacement, checkpoint, close. `memory_lock`
+    guards the fields of all parts. `memory_lock` is never held across a write; across a read only while an index is
+    loaded.
 
     Attributes:
         path: directory of the replica; changed under both locks.

@@ -193,7 +193,7 @@ class LogSegments:
     def take_lowest_truncation(self) -> int:
         """The lowest end of truncations since the last call, `NOT_TRUNCATED` for none.
 
-        Batches that a copy holds at or past it may differ from those of this log.
+        Batches that a copy holds at or past it may differ from the batches of this log.
         """
         with self._context.memory_lock:
             lowest, self._lowest_truncation = self._lowest_truncation, NOT_TRUNCATED

@@ -120,7 +120,8 @@ class ReplayedState:
         return self._producers.copy()
 
     def restart_at(self, start_offset: Offset, epoch_below: LeaderEpoch) -> None:
-        """The state of an empty log; `epoch_below`: that of the last record below. The caller holds both locks."""
+        """The state of an empty log; `epoch_below`: leader epoch of the last record below. The caller holds both
+        locks."""
         self._producers = self._expiring(ProducerStates())
         self._aborted = AbortedIndex()
         self._epochs.begin_at(start_offset, epoch_below)

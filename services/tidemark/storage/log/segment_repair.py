@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Damage of sealed segments below the high watermark: finding it, and replacing the bad bytes (rule T6).
 
-A repaired segment is written beside the damaged one, and checked from its first byte to its last. It is swapped in as a
-cleaned segment is (`recovery/segment_swap.py`). Every other segment stays as it is. Damaged bytes for which no replica
-has a good copy are copied, so that each range is repaired by itself.
+A repaired segment is written beside the damaged one, and checked from its first byte to its last. The new file is
+swapped in as a cleaned segment is (`recovery/segment_swap.py`). Every other segment stays as it is. Damaged bytes for
+which no replica has a good copy are copied, so that each range is repaired by itself.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ def aborted_row(ended: EndedTransaction, states: ProducerStates) -> AbortedRow:
 
 
 class StoredAborted:
-    """The rows of the files, and then those of the replay.
+    """The aborted transactions: the rows of the files, then the rows of the replay.
 
     Attributes:
-        replayed_from: the replay must know the transactions that were open at this offset. It is at most the offset of
-            the first row that the files may lack.
+        replayed_from: the replay must know the transactions that were open at this offset. The offset is at most the
+            offset of the first row that the files may lack.
         unwritten_from: files of the segments that end above it (exclusive) differ from the rows.
         _trusted: for each segment, rows of markers at or above this offset come from the replay.
     """

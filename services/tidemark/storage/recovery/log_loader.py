@@ -175,7 +175,7 @@ def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recov
 def restart_empty(directory: Path, segments: Sequence[Segment], start_offset: int) -> Segment:
     """Delete all segments, epochs and snapshots; gives an empty segment at `start_offset`.
 
-    Epochs and snapshots are deleted first, so that the new log never begins with those of the old one.
+    Epochs and snapshots are deleted first, so that the new log never begins with epochs or snapshots of the old log.
     """
     for offset in segment_offsets(directory, SNAPSHOT_SUFFIX):
         snapshot_path(directory, offset).unlink(missing_ok=True)

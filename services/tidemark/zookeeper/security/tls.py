@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TLS to ZooKeeper: the files of a session, the connections of kazoo, and reasons for those that fail.
 
-kazoo's own TLS does not suffice. It trusts the authorities of the operating system, and checks no host name. It selects
-on the socket although TLS has already decrypted the next answer.
+kazoo's own TLS does not suffice. kazoo's TLS trusts the authorities of the operating system, and checks no host name.
+kazoo also selects on the socket although TLS has already decrypted the next answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The znodes of schemas: /config/topics/<topic>/<version>, created once and never written again (rules S1, S2).
 
-The settings' znode of a typed topic has children, that of another topic has none. So a read of the settings shows
-whether a topic is typed, and only typed topics cost further reads.
+The settings' znode of a typed topic has children, the settings' znode of any other topic has none. So a read of the
+settings shows whether a topic is typed, and only typed topics cost further reads.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class AdminClient(Lifecycle):
     """Manages topics, schemas, settings, reassignments, log directories, brokers, elections, access rules and quotas.
 
     Methods raise TidemarkError. `request_id` makes a retry of the same call safe: the admin service answers a completed
-    request id from its records. It refuses the same id with different arguments: REQUEST_ID_REUSED.
+    request id from its records. The service refuses the same id with different arguments: REQUEST_ID_REUSED.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, which know the admin service, or a list of such texts. The

@@ -40,7 +40,7 @@ class AdminConnection:
             TIDEMARK_BOOTSTRAP.
         address: host:port of the admin service; None: `open` finds it with `bootstrap`.
         timeout_s: timeout of each unary call, and of the wait for each streamed response.
-        tls: the TLS files, and a token if any; None: those of the environment, or plain text.
+        tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
         client_id: the name that the client states; "": none.
     """
 

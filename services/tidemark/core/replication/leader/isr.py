@@ -89,7 +89,7 @@ def expected_to_leave(state: LeaderAndIsr, suspected: frozenset[BrokerId]) -> fr
 def patience_ms(lag_max_ms: int, *, expected_to_leave: bool) -> int:
     """Time that a leader waits for a member without progress.
 
-    The controller removes a suspected broker itself, and each of both writes makes the other one fail. On a slow
+    The controller removes a suspected broker itself, and each of both writes makes the other write fail. On a slow
     machine the controller takes seconds for thousands of partitions.
     """
     return lag_max_ms + max(lag_max_ms, CONTROLLER_MS) if expected_to_leave else lag_max_ms

@@ -63,7 +63,7 @@ class PartitionLeader:
     """One leadership, from the beginning to the end of its leader epoch.
 
     Invariant: the high watermark passes an offset only after each member acknowledged the leader epoch and wrote (with
-    group-commit: flushed) the records below. Members are those of the ISR and of an ISR change in flight.
+    group-commit: flushed) the records below. Members are in the ISR or in an ISR change in flight.
 
     Attributes:
         epoch_start_offset: first offset of this leader epoch. Invariant: every record at or above it, and none below,
