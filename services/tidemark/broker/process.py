@@ -212,7 +212,7 @@ class BrokerProcess:
             node.store,
             node.metadata,
             storage.logs.replicas,
-            node.core.queries.replica,
+            node.core.queries.role,
             self._server.set_ready,
             node.driver.fail,
         )

@@ -22,7 +22,7 @@ from typing import Final
 
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.own_epoch import UNREGISTERED
-from tidemark.core.replication.replica import ReplicaView
+from tidemark.core.replication.replica import ReplicaRole
 from tidemark.model import (
     NO_LEADER,
     BrokerEpoch,
@@ -59,7 +59,7 @@ class Readiness:
 
     Args:
         replicas: the replicas on the disks.
-        replica: the core's view of a replica.
+        replica: the role of a replica in the core.
         show: reports readiness to the health watchers.
         fail: ends the broker; called for programming errors only.
         now_s: a monotonic clock.
@@ -72,7 +72,7 @@ class Readiness:
         store: MetadataStore,
         metadata: MetadataCache,
         replicas: Callable[[], Mapping[TopicPartition, ReplicaIdentity]],
-        replica: Callable[[TopicPartition], ReplicaView | None],
+        replica: Callable[[TopicPartition], ReplicaRole | None],
         show: Callable[[bool], Awaitable[None]],
         fail: Callable[[BaseException], None],
         *,

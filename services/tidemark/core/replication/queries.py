@@ -24,6 +24,7 @@ from tidemark.core.replication.replica import (
     OpenTransactions,
     ReadableRange,
     Replica,
+    ReplicaRole,
     ReplicaView,
     StatedOffsets,
     check_epoch,
@@ -289,6 +290,11 @@ class BrokerQueries:
         """One replica, None if this broker has none of the partition."""
         replica = self._replicas.get(partition)
         return replica.view(self._ctx) if replica is not None else None
+
+    def role(self, partition: TopicPartition) -> ReplicaRole | None:
+        """Role of one replica, None if this broker has none of the partition."""
+        replica = self._replicas.get(partition)
+        return replica.stated_role(self._ctx) if replica is not None else None
 
     def figures(self, partition: TopicPartition, now_ms: int) -> ReplicaFigures | None:
         """The figures of one replica, None if this broker has none of the partition."""

@@ -111,6 +111,13 @@ class ReplicaView(NamedTuple):
     adding: bool = False
 
 
+class ReplicaRole(NamedTuple):
+    """`role` and `adding` of a `ReplicaView`, for callers that ask thousands of replicas."""
+
+    role: str
+    adding: bool
+
+
 class CommandReply:
     """The answer to one command, sent when the logs of all partitions to lead have opened.
 
@@ -320,12 +327,7 @@ class Replica:
         """The view of this replica for services of the broker."""
         log, role, command = self.log, self.role, self.command
         state = role.state if isinstance(role, PartitionLeader) else (command.state if command is not None else None)
-        if isinstance(role, PartitionLeader):
-            name = "leader"
-        elif role is not None:
-            name = "follower"
-        else:
-            name = "offline" if self.failed else ("opening" if log is None else "none")
+        name, adding = self.stated_role(ctx)
         return ReplicaView(
             partition=self.partition,
             identity=self.identity,
@@ -341,8 +343,18 @@ class Replica:
             directory=log.directory if log else 0,
             offset_lag=role.offset_lag if isinstance(role, PartitionFollower) else 0,
             bytes_in_per_s=role.bytes_in_per_s if isinstance(role, PartitionLeader) else 0.0,
-            adding=ctx.broker_id in self._adding,
+            adding=adding,
         )
+
+    def stated_role(self, ctx: BrokerContext) -> ReplicaRole:
+        """The part of the view that says what this replica is."""
+        if isinstance(self.role, PartitionLeader):
+            name = "leader"
+        elif self.role is not None:
+            name = "follower"
+        else:
+            name = "offline" if self.failed else ("opening" if self.log is None else "none")
+        return ReplicaRole(name, ctx.broker_id in self._adding)
 
 
 def _description(log: ReplicaLog) -> ReplicaDescription:

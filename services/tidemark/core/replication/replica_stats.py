@@ -82,8 +82,8 @@ def figures_of(replica: Replica, me: BrokerId, now_ms: int) -> ReplicaFigures:
 
 
 def _led(leader: PartitionLeader, replica: Replica, me: BrokerId, now_ms: int) -> LeaderFigures:
-    log, state, stable = leader.log, leader.state, leader.last_stable_offset
-    end, isr = log.log_end_offset, state.isr_ids
+    log, state = leader.log, leader.state
+    end, high_watermark, isr = log.log_end_offset, log.high_watermark, state.isr_ids
     adding = replica.command.adding_replicas if replica.command is not None else ()
     assigned, under_replicated = leader.assigned, False
     followers = []
@@ -107,7 +107,12 @@ def _led(leader: PartitionLeader, replica: Replica, me: BrokerId, now_ms: int) -
         under_replicated,
         bool(adding),
         bool(assigned) and assigned[0] == me,
-        max(0, now_ms - log.uncommitted_since_ms) if end > log.high_watermark else 0,
+        max(0, now_ms - log.uncommitted_since_ms) if end > high_watermark else 0,
         tuple(followers),
-        0 if stable is None else log.high_watermark - stable,
+        0 if high_watermark == log.log_start_offset else _unstable(leader, high_watermark),
     )
+
+
+def _unstable(leader: PartitionLeader, high_watermark: Offset) -> int:
+    stable = leader.last_stable_offset
+    return 0 if stable is None else high_watermark - stable

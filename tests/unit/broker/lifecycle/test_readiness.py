@@ -11,7 +11,7 @@ import pytest
 from tidemark.broker.lifecycle.readiness import LEADERLESS_GRACE_S, Readiness, pause_s
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
-from tidemark.core.replication.replica import ReplicaView
+from tidemark.core.replication.replica import ReplicaRole
 from tidemark.model import (
     NO_LEADER,
     BrokerEpoch,
@@ -22,7 +22,6 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
-    Offset,
     ReplicaIdentity,
     TidemarkError,
     TopicPartition,
@@ -41,7 +40,7 @@ class World:
     def __init__(self) -> None:
         self.ready = False
         self.on_disk = {WHERE: IDENTITY}
-        self.replica: ReplicaView | None = None
+        self.replica: ReplicaRole | None = None
         self.node_isr: tuple[IsrEntry, ...] = ()
         self.node_error: TidemarkError | None = None
         self.now_s = 0.0
@@ -112,18 +111,7 @@ class World:
         )
 
     def takes_role(self, role: str) -> None:
-        self.replica = ReplicaView(
-            WHERE,
-            IDENTITY,
-            role,
-            LEADER,
-            LeaderEpoch(3),
-            *(Offset(0), Offset(0), Offset(0)),
-            isr=(),
-            assigned=(ME, LEADER),
-            min_isr=1,
-            directory=0,
-        )
+        self.replica = ReplicaRole(role, adding=False)
 
 
 @pytest.fixture
