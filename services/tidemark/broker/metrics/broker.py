@@ -7,6 +7,8 @@ import logging
 import time
 from typing import Final
 
+from prometheus_client import Counter
+
 from tidemark.broker.metrics.topics import TopicMetrics
 from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.isr_change_reasons import OF_JOINING, OF_LEAVING, reasons_in
@@ -47,12 +49,14 @@ _LINES_A_SECOND: Final = 20
 _log = logging.getLogger(__name__)
 
 
-class _Chatter:
-    """Lines of one kind in the current second, and the number of suppressed lines."""
+class _Kind:
+    """Counter and level of one kind, its lines in the current second, and the number of suppressed lines."""
 
-    __slots__ = ("lines", "second", "silenced")
+    __slots__ = ("counter", "level", "lines", "second", "silenced")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str, counter: Counter) -> None:
+        self.counter = counter
+        self.level = logging.WARNING if kind in _ALARMING else logging.INFO if kind in _LOUD else logging.DEBUG
         self.second = -1
         self.lines = 0
         self.silenced = 0
@@ -113,7 +117,7 @@ class BrokerMetrics:
         self._shrinks = {reason: shrinks.labels(reason) for reason in OF_LEAVING}
         expands = metrics.counter("replica_isr_expands", "Replicas that written ISR changes added", ("reason",))
         self._expands = {reason: expands.labels(reason) for reason in OF_JOINING}
-        self._chatter: dict[str, _Chatter] = {}
+        self._kinds: dict[str, _Kind] = {}
         self._observed = metrics.counter("replica_observed", "Events of replicas on this broker, by kind", ("kind",))
         self._observed.labels("isr_write_failed")
 
@@ -149,20 +153,19 @@ class BrokerMetrics:
     def observe(self, effect: Observed) -> None:
         """Count and log an observation of the core."""
         kind = effect.kind
-        self._observed.labels(kind).inc()
+        known = self._kinds.get(kind)
+        if known is None:
+            known = self._kinds[kind] = _Kind(kind, self._observed.labels(kind))
+        known.counter.inc()
         if kind in ("isr_shrunk", "isr_expanded"):
             counters = self._shrinks if kind == "isr_shrunk" else self._expands
             for reason in reasons_in(str(effect.fields["reasons"])):
                 counters[reason].inc()
-        level = logging.WARNING if kind in _ALARMING else logging.INFO if kind in _LOUD else logging.DEBUG
-        if not _log.isEnabledFor(level):
-            return
-        chatter = self._chatter.setdefault(kind, _Chatter())
-        if chatter.admit():
+        if _log.isEnabledFor(known.level) and known.admit():
             extra = {"partition": str(effect.partition), **{_field(name): text for name, text in effect.fields.items()}}
-            if chatter.silenced:
-                extra["silenced_before"], chatter.silenced = chatter.silenced, 0
-            _log.log(level, kind, extra=extra)
+            if known.silenced:
+                extra["silenced_before"], known.silenced = known.silenced, 0
+            _log.log(known.level, kind, extra=extra)
 
 
 def _field(name: str) -> str:
