@@ -421,11 +421,11 @@ class PartitionLeader:
     def check_lag(self, now_ms: int) -> bool:
         """Shrink the ISR by lagging members, or expand it; False when no further check is needed (rules R7, R8).
 
-        An absent follower and an ISR change in flight need none: `attach` and `_settle` watch again. Checks of
-        thousands of them would take all of the event loop's time.
+        A leader alone, an absent follower and an ISR change in flight need none: `attach` and `_settle` watch again.
+        Checks of thousands of them would take all of the event loop's time.
         """
         is_idle = self.log.is_idle and not any(progress.is_read_for for progress in self._attached)
-        if self.awaits_isr_answer and is_idle:
+        if is_idle and (self.awaits_isr_answer or not (self._holding or self._attached)):
             return False
         end = self.log.log_end_offset
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
@@ -657,7 +657,7 @@ class PartitionLeader:
         members.discard(me)
         self._holding = tuple(self._progress_of(broker_id, LONG_AGO_MS) for broker_id in sorted(members))
         self._outside = frozenset(self.assigned).difference(self._isr.confirmed.state.isr_ids, (me,))
-        if self._holding or self._outside:
+        if self._holding or self._attached:
             self._ctx.watch(self.log.partition, self)
         for broker_id in [one for one in self.followers if one not in members and one not in self.assigned]:
             self._drop(broker_id)
