@@ -105,7 +105,7 @@ def iterating(method: Callable[Concatenate[Any, P], AsyncGenerator[T, None]]) ->
 
     @functools.wraps(method)
     def run(self: SyncClient[Any], *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return _iterate(self._background, method(self._client, *args, **kwargs))
+        return _iterate(self, method(self._client, *args, **kwargs))
 
     signature = inspect.signature(method)
     item = str(signature.return_annotation).removeprefix("AsyncGenerator[").removesuffix(", None]")
@@ -113,7 +113,9 @@ def iterating(method: Callable[Concatenate[Any, P], AsyncGenerator[T, None]]) ->
     return cast(Method[P, Iterator[T]], run)
 
 
-def _iterate(background: BackgroundLoop, items: AsyncGenerator[T, None]) -> Iterator[T]:
+def _iterate(client: SyncClient[Any], items: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Keeps the client, which the application may hold no longer."""
+    background = client._background
     waiting: asyncio.Task[T | None] | None = None
 
     async def next_item() -> T | None:

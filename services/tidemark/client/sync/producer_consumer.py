@@ -318,6 +318,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         self._last = 0
         """Number of records that the application got last."""
         super().__init__(consumer, call_s=2 * consumer.settings.request_timeout_ms / 1000 + _CLOSE_SLACK_S)
+        self._forgotten = weakref.finalize(self, unclosed.warn_and_leave, consumer, self._background)
+        self._forgotten.atexit = False
 
     def assign(
         self, topic: str, partitions: Iterable[int] | None = None, start: Start = "earliest"
@@ -580,6 +582,7 @@ class Consumer(SyncClient[AsyncConsumer]):
     def close(self) -> None:
         """Stop fetching and close the connections. A member of a group commits and leaves the group."""
         if self._closes_now():
+            self._forgotten.detach()
             self._give_back()
             self._background.call(self._client.close(), self._call_s)  # `on_revoked` may commit
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers that the application did not close: a warning when they are collected, a bounded flush at exit."""
+"""Clients that the application did not close: a warning when they are collected; at exit a bounded flush."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import warnings
 from concurrent.futures import Future, wait
 from typing import Final
 
+from tidemark.client.aio.consumer import Consumer
 from tidemark.client.aio.producer import Producer
 from tidemark.client.sync.event_loop_thread import BackgroundLoop
 
@@ -40,14 +41,26 @@ def warn_and_close(producer: Producer) -> None:
         warnings.warn(advice, ResourceWarning, stacklevel=2)
 
 
+def warn_and_leave(consumer: Consumer, background: BackgroundLoop) -> None:
+    """The same for a consumer, which would hold its connections, and its partitions in the group."""
+    if background.forked:
+        return
+    _finish(background.start(_leave(consumer)))
+    advice = "a Consumer was dropped without close(): use `with Consumer(...)`, or call close()"
+    warnings.warn(advice, ResourceWarning, stacklevel=2)
+
+
 def _close_soon(producer: Producer, timeout_s: float | None) -> bool:
     background = _open.pop(producer, None)
     if background is None or background.forked:
         return False
-    closing = background.start(_close(producer, timeout_s))
+    _finish(background.start(_close(producer, timeout_s)))
+    return True
+
+
+def _finish(closing: Future[None]) -> None:
     _closing.add(closing)
     closing.add_done_callback(_closing.discard)
-    return True
 
 
 async def _close(producer: Producer, timeout_s: float | None) -> None:
@@ -57,6 +70,11 @@ async def _close(producer: Producer, timeout_s: float | None) -> None:
     lost = sender.metrics().failed_records - failed
     if lost:
         _log.error("%d records were lost: their producer was not closed, and could not send them in time", lost)
+
+
+async def _leave(consumer: Consumer) -> None:
+    consumer.not_done_with_last()  # the application may not have got all records of the last batch
+    await consumer.close()
 
 
 @atexit.register
