@@ -358,8 +358,8 @@ def _changed(
     old = partition.state
     own = next(entry for entry in isr if entry.broker_id == leader)
     same = leader == old.leader and own in old.isr and partition.refused_epoch != old.leader_epoch
+    if same and (isr, elr, (), partition.min_isr) == (old.isr, old.elr, old.last_known, old.min_isr):
+        return None
     epoch = old.leader_epoch if same else LeaderEpoch(old.leader_epoch + 1)
     state = replace(old, leader=leader, leader_epoch=epoch, isr=isr, elr=elr, last_known=(), min_isr=partition.min_isr)
-    if state == old:
-        return None
     return Decision(state, {} if same else {leader: brokers.live[leader]})
