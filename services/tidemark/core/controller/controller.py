@@ -21,7 +21,7 @@ from tidemark.core.controller.command_builder import CommandBuilder
 from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.controlled_shutdown import ControlledShutdowns
 from tidemark.core.controller.effects import ControllerEffect, ReadStates, WriteStates
-from tidemark.core.controller.leader_election import BrokerFacts, Decision, awaits_answer, decide
+from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts, awaits_answer, decide
 from tidemark.core.controller.log_comparison import LogComparisons
 from tidemark.core.controller.partition_count import PartitionCountChanges
 from tidemark.core.controller.partition_counts import PartitionCounts
@@ -60,6 +60,8 @@ class ControllerCore:
 
     Attributes:
         _reread_at_ms: when nodes that do not parse are read next.
+        _decided: the decisions of one round by partition and `id` of the brokers, with these brokers. Invariant: empty
+            between rounds.
         _handlers: the handler of each event.
     """
 
@@ -77,6 +79,7 @@ class ControllerCore:
         self._preferred_rebalance = PreferredLeaderRebalance(ctx)
         self._counts = PartitionCounts(ctx, self._reassignments)
         self._reread_at_ms = 0
+        self._decided: dict[tuple[PartitionFacts, int], tuple[BrokerFacts, Decision | None]] = {}
         self._commands = CommandBuilder(ctx, self._deletions)
         self._answers = CommandAnswers(ctx, self._deletions, self._reassignments, self._partition_count)
         self._handlers: dict[type, Callable[[Any, int], None]] = {
@@ -233,6 +236,7 @@ class ControllerCore:
                 partition_state.resigned_epoch = None  # no replica can replace the leader; it resigns again if need be
             else:
                 changes.append((partition_state, self._change(partition_state, decision, now_ms)))
+        self._decided.clear()
         self._write(changes)
 
     def _decide(self, partition_state: PartitionState, brokers: BrokerFacts, now_ms: int) -> Decision | None:
@@ -242,7 +246,7 @@ class ControllerCore:
         if awaits_answer(facts, brokers) or self._ctx.may_be_older(partition_state):
             return None
         decision = (
-            decide(facts, brokers)
+            self._decide_once(facts, brokers)
             or self._comparisons.decide(partition, partition_state.identity, facts, brokers, now_ms)
             or self._elections.preferred(partition, facts, brokers)
             or self._reassignments.next(partition_state, facts, brokers)
@@ -252,6 +256,14 @@ class ControllerCore:
             elected = elect_preferred(facts, brokers)
             return None if isinstance(elected, str) else elected
         return decision
+
+    def _decide_once(self, facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
+        """`decide`, which is pure, once for all partitions of a round that are alike: of thousands there are a few."""
+        key = (facts, id(brokers))
+        known = self._decided.get(key)
+        if known is None:
+            known = self._decided[key] = (brokers, decide(facts, brokers))
+        return known[1]
 
     def _change(self, partition_state: PartitionState, decision: Decision, now_ms: int) -> StateWrite:
         state = replace(decision.state, controller_epoch=self._ctx.config.controller_epoch)

@@ -12,6 +12,7 @@ from tidemark.core.controller import events as ev
 from tidemark.core.controller.command_builder import PART_PARTITIONS_MAX, PARTITIONS_AT_ONCE
 from tidemark.core.controller.context import DECIDED_AT_ONCE
 from tidemark.core.controller.controller import ControllerCore
+from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts, decide
 from tidemark.core.controller.reassignments import Reassignments
 from tidemark.model import BrokerEpoch, BrokerId
 
@@ -50,6 +51,21 @@ def test_a_broker_failure_is_decided_in_slices() -> None:
     slices = in_slices(world, ev.BrokersChanged(live, dict(world.epochs)))
     assert max(decided for decided, _ in slices) == DECIDED_AT_ONCE
     assert sum(decided for decided, _ in slices) == 3_000
+
+
+def test_partitions_that_are_alike_are_decided_once_in_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = cluster(3_000)
+    decided: list[object] = []
+
+    def counted(facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
+        decided.append(facts)
+        return decide(facts, brokers)
+
+    monkeypatch.setattr("tidemark.core.controller.controller.decide", counted)
+    live = {broker: one for broker, one in world.registrations().items() if broker != 1}
+    slices = in_slices(world, ev.BrokersChanged(live, dict(world.epochs)))
+    assert sum(count for count, _ in slices) == 3_000
+    assert len(decided) <= 3 * len(slices), "a slice has partitions in three states"
 
 
 def test_partitions_whose_write_is_in_flight_cost_other_events_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
