@@ -161,7 +161,7 @@ class SchemaText(NamedTuple):
 
     Attributes:
         text: JSON; empty if the znode is damaged.
-        created_at_ms: since 1970, UTC.
+        created_at_ms: milliseconds since 1970, UTC.
     """
 
     text: str
@@ -234,13 +234,13 @@ class UncleanElection:
 
     Attributes:
         lineage: the new lineage.
-        leader_epoch: of the new leader.
+        leader_epoch: leader epoch of the new leader.
         elected_at_ms: since 1970, UTC; 0 until the report is written.
         last_epoch: leader epoch of the new leader's last record; None when the leader was not queried.
         log_end_offset: of the new leader, exclusive; None when the leader was not queried.
         high_watermark: the highest one, exclusive, of any queried replica; None without queried replicas.
         unheard: assigned replicas that did not answer; their records are not in this report.
-        request_id: of the election request; "" when the topic's setting allowed the election.
+        request_id: id of the election request; "" when the topic's setting allowed the election.
     """
 
     partition: TopicPartition
@@ -334,7 +334,7 @@ class PartitionReassignment:
         throttle_bytes_per_s: rate at which each broker sends to adding replicas of all reassignments with the same
             rate; 0 for no limit. The throttle ends with the reassignment (rule M2).
         cancel: restore the original replicas (KIP-455).
-        request_id: of the request; "" for a znode written by hand.
+        request_id: id of the request; "" for a znode written by hand.
     """
 
     partition: TopicPartition
@@ -352,7 +352,7 @@ class Refusal:
     Attributes:
         kind: "reassign", "partitions_add", "partitions_remove".
         partition: None when the whole znode does not parse.
-        at_ms: since 1970, UTC.
+        at_ms: milliseconds since 1970, UTC.
     """
 
     kind: str

@@ -282,7 +282,7 @@ class ClusterSnapshot:
 
     Attributes:
         draining: brokers that get no new replicas.
-        topics: by name, sorted.
+        topics: topics sorted by name.
     """
 
     cluster_id: str = ""
@@ -313,11 +313,11 @@ class AdminRequest:
 
     Attributes:
         method: the call's name.
-        digest: of its content, in hex.
+        digest: digest of its content, in hex.
         at_ms: arrival of the first attempt, since 1970, UTC.
         facts: observations of the first attempt, for later attempts.
         answer: the answer; None before there is one.
-        version: of the node; -1 until it is written.
+        version: version of the node; -1 until it is written.
     """
 
     request_id: str
@@ -336,7 +336,7 @@ class RestartClaim:
     Attributes:
         broker_epoch: of the registration that will end; with its end the claim ends, too.
         until_ms: end of the claim in any case, since 1970, UTC.
-        version: of the node; -1 until it is written.
+        version: version of the node; -1 until it is written.
     """
 
     broker_id: BrokerId

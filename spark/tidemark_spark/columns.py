@@ -48,7 +48,7 @@ class Columns:
     """The columns that a read returns.
 
     Attributes:
-        names: in order; a dead-letter column comes after them.
+        names: names in order; a dead-letter column comes after them.
         value_format: format of the values.
         value_schema: fields of the values, as DDL; None: the job gives the schema of the whole read.
         malformed: policy for malformed values.

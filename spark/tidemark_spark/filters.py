@@ -17,9 +17,9 @@ class Narrowing:
     """Bounds of a read; rows outside of them pass no filter.
 
     Attributes:
-        topics: None: all.
-        partitions: None: all.
-        offset_min: inclusive.
+        topics: names of topics; None: all.
+        partitions: indexes of partitions; None: all.
+        offset_min: lowest offset, inclusive.
         offset_end: exclusive; None: no bound.
         timestamp_ms: milliseconds since 1970; records before the first record at or after this time do not pass.
             There is no upper bound, since a later record may have an earlier timestamp.

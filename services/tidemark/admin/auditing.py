@@ -44,7 +44,7 @@ async def observed(
 
     Args:
         method: name of the RPC.
-        context: of the call; names the caller.
+        context: context of the call; names the caller.
         change: fields of the audit log line, which the caller may add to during the call; None: the call changes
             nothing.
     """
@@ -72,7 +72,7 @@ class AuditLines:
 
     Args:
         store: started.
-        authorization_enabled: of this service.
+        authorization_enabled: `authorization.enabled` of this service.
         ring: the lines of this service.
         ask: gets the lines of one broker; raises TidemarkError.
     """

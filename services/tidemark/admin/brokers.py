@@ -102,7 +102,7 @@ class BrokerAdministration:
         store: started.
         reassignments: starts the planned reassignments.
         sizes: reports the replicas of brokers.
-        clock: for the age of a claim of a restart.
+        clock: clock that gives the age of a restart claim.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class BrokerAdministration:
         """List why the broker must not be restarted now.
 
         Args:
-            broker: to be restarted.
+            broker: id of the broker to be restarted.
             claim: without obstacles, other brokers must not be restarted until this one has left, for 30 s at most.
 
         Raises:

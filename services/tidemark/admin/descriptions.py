@@ -108,7 +108,7 @@ class Descriptions:
         """Return a DescribeClusterResponse: the live brokers, the controller, and counts of topics and partitions.
 
         Args:
-            listener: of the caller, whose addresses the response has.
+            listener: listener of the caller, whose addresses the response has.
         """
         snapshot = await self._store.cluster_snapshot()
         self._use(snapshot)

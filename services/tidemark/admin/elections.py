@@ -64,7 +64,7 @@ class ElectionAdministration:
 
     Args:
         store: started.
-        survey: asks replicas for their logs' ends.
+        survey: function that asks replicas for their logs' ends.
     """
 
     def __init__(self, store: MetadataStore, survey: Survey) -> None:

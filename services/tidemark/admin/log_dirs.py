@@ -54,7 +54,7 @@ class DisksOfBrokers:
     Callers of the same description share a call that begins after their own.
 
     Args:
-        clock: of the shared calls.
+        clock: clock of the shared calls.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -86,7 +86,7 @@ def plan_topic(
         request: the topic to create.
         brokers: live brokers.
         existing: all topics; their preferred leaders decide where the placement starts (rule C4).
-        topic_id: of the request, or a new one.
+        topic_id: topic id of the request, or a new id.
         default_replication_factor: replaces a replication factor of 0.
         default_min_insync_replicas: of a request without min.insync.replicas; at most the replication factor.
         draining: brokers that get no new replicas.

@@ -55,8 +55,8 @@ class MovesQuery:
     Attributes:
         moves: reassignments to start.
         cancel: partitions whose reassignment is cancelled.
-        throttle_bytes_per_s: of all `moves`; 0: no limit.
-        request_id: of the request; "": a new one.
+        throttle_bytes_per_s: bytes per second of all `moves`; 0: no limit.
+        request_id: id of the request; "": a new one.
         allow_partial: start those that are not refused; otherwise one refusal prevents all.
         adding: brokers that may get replicas although they are still marked as draining.
     """

@@ -56,7 +56,7 @@ class AnsweredOnce:
         Args:
             method: name of the RPC.
             request: digested without its id; the response of one with `validate_only` or without id is not stored.
-            response_type: of the response.
+            response_type: type of the response.
             work: does the work, given the facts of the first attempt; a repetition must find completed parts done.
             look: reads the facts that the work depends on, so that a later attempt uses the same; may refuse.
             is_final: whether to store the response; a response that says of some part "not yet" is not stored.

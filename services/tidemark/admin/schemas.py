@@ -45,7 +45,7 @@ class SchemaPlan:
     """The version that a request leads to.
 
     Attributes:
-        topic: as it was read.
+        topic: the topic as it was read.
         version: number of the version.
         schema: the version; the newest one if the request changes nothing.
         differences: to the version before, a sentence each; none if the request changes nothing.

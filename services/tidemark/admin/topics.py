@@ -66,7 +66,7 @@ class TopicAdministration:
         Args:
             request: the topic.
             validate_only: create nothing.
-            timeout_s: of the wait for leaders.
+            timeout_s: time limit of the wait for leaders, in seconds.
             admit: called with the number of partitions before they are created; may raise.
 
         Raises:

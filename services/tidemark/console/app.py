@@ -58,10 +58,10 @@ class Console:
     """Answers the requests of browsers and scripts.
 
     Args:
-        clients: of the cluster.
+        clients: clients of the cluster.
         refresh_ms: life of a shared answer, and interval of live updates.
         hosts: host names beside localhost and IP addresses.
-        version: of Tidemark.
+        version: version of Tidemark.
         write: whether users of a cluster without security may change something.
         pages: the table of pages.
         now_ms: the time since 1970.

@@ -32,8 +32,8 @@ class Refused(Exception):  # noqa: N818 - a page that is not shown is no fault
     """The page is not shown; the response has `status` and `sentence`.
 
     Attributes:
-        error: of the cluster, if it is the cause.
-        since_ms: since when the cause lasts; 0: not known.
+        error: error of the cluster, if it is the cause.
+        since_ms: begin of the cause, in milliseconds since 1970; 0: not known.
     """
 
     def __init__(self, status: int, sentence: str, *, error: TidemarkError | None = None, since_ms: int = 0) -> None:
@@ -67,8 +67,8 @@ class View:
 
     Attributes:
         command: the `tidemark` command that shows the same.
-        data: for the template and the JSON twin.
-        status: of the response.
+        data: data for the template and the JSON twin.
+        status: status of the response.
         live: False: an open page is not updated, although the table of pages says so.
     """
 
@@ -84,7 +84,7 @@ class Download:
     """The answer of a page that is a file, which a browser saves and never shows.
 
     Attributes:
-        name: of the file; letters, digits, dots, hyphens and underscores.
+        name: name of the file; letters, digits, dots, hyphens and underscores.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Asked:
         form: fields of a change.
         changes: whether the request carries a change out.
         writes: whether users without a token may change something.
-        problems: of the questions so far.
+        problems: problems of the questions so far.
         oldest_ms: begin of the oldest call whose answer the page shows, of those with the usual life; None: none yet.
     """
 
@@ -254,9 +254,9 @@ class Page:
     """A line of the table of pages.
 
     Attributes:
-        name: of the template, and in metrics.
+        name: name of the template, and in metrics.
         path: the address, with the parts in braces.
-        label: in the navigation; "": not there.
+        label: text of the link in the navigation; "": no link.
         live: whether an open page is updated.
     """
 

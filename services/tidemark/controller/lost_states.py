@@ -51,7 +51,7 @@ class _Found:
     """The answers of the brokers for one partition.
 
     Attributes:
-        topic: of the partition, with its assigned replicas.
+        topic: topic of the partition, with its assigned replicas.
         stored: a broker has a replica.
         nothing: the brokers without a replica.
         silent: the brokers without an answer.
@@ -83,7 +83,7 @@ class LostStates:
     Args:
         ask: sends DescribeReplicas to a live broker.
         policy_of: reads the settings of a topic.
-        core: of this term.
+        core: the controller core of this term.
     """
 
     def __init__(

@@ -134,7 +134,7 @@ class MetadataAssembler:
     """Assembles a view that is sent in parts; the known view stays until the last part has arrived.
 
     Attributes:
-        _topics: of the parts so far.
+        _topics: topics of the parts received so far.
         _next_part: the part that has to come next.
         _last: controller epoch and sequence of the last update. A part is sent when the part before is acknowledged, so
             sequences also distinguish the parts of two views.

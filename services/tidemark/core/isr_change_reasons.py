@@ -40,7 +40,7 @@ class IsrChange(NamedTuple):
     """A change of the ISR of a partition, as its leader noted the change.
 
     Attributes:
-        changed_at_ms: since 1970, UTC.
+        changed_at_ms: milliseconds since 1970, UTC.
         partition_epoch: version of the leaderAndISR node with the change.
         isr: the ISR after the change.
         replicas: those that joined or left.

@@ -47,8 +47,8 @@ class PendingWrites(Generic[K, V]):
     """Invariant: every value could still come into force: no later value of its key is in force.
 
     Attributes:
-        _of: by producer id and key.
-        _writers: by key, the producer ids with a value.
+        _of: pending writes by producer id and key.
+        _writers: producer ids with a value, by key.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class ProducerEntry(NamedTuple):
         batches: the last batches of this epoch with sequences, oldest first.
         last_timestamp_us: largest timestamp of the epoch's batches.
         open_offset: offset of the first batch of its open transaction; NO_TRANSACTION without one.
-        coordinator_epoch: of its last marker; NO_COORDINATOR_EPOCH without one (rule X2).
+        coordinator_epoch: coordinator epoch of its last marker; NO_COORDINATOR_EPOCH without one (rule X2).
     """
 
     producer_epoch: int
@@ -187,8 +187,8 @@ class ProducerStates:
         replayed over a snapshot.
 
         Args:
-            envelope: of the batch.
-            now_ms: for the expiration.
+            envelope: envelope of the batch.
+            now_ms: present time, from which the producer's expiration counts.
             marker: the content of a marker, None for every other batch.
 
         Returns:

@@ -34,7 +34,7 @@ def run(
     """Start a cluster, show it until SIGINT or SIGTERM, stop it in order.
 
     Args:
-        free_ports: instead of `fixed_ports`.
+        free_ports: the cluster takes free ports instead of `fixed_ports`.
         console: run the console too, if its packages are installed.
         console_write: its setting console.write.
 

@@ -157,7 +157,7 @@ class CleaningRule:
         now_s: wall clock, seconds since 1970.
         delete_horizon_s: horizon of tombstones without one: they may be deleted from then on.
         kept: base offsets of the batches that stay even without records.
-        transactions: of this pass.
+        transactions: transactions of this pass.
     """
 
     end_offset: int

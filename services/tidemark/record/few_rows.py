@@ -31,9 +31,9 @@ def encode_few(
     """One encapsulated RecordBatch message in SCHEMA, uncompressed, of 1 to FEW records without headers.
 
     Args:
-        keys: None: no record has one.
+        keys: key of each record; None: no record has one.
         values: a None value is a tombstone.
-        timestamps_us: since 1970, UTC.
+        timestamps_us: microseconds since 1970, UTC.
 
     Raises:
         TypeError: a key or a value is no bytes.

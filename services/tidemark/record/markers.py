@@ -36,7 +36,7 @@ def build_marker(*, producer_id: int, producer_epoch: int, marker: EndMarker, ti
     """The batch of a marker as the coordinator's request makes it: base_offset 0, leader_epoch -1.
 
     Args:
-        producer_id: of the transaction.
+        producer_id: producer id of the transaction.
         producer_epoch: epoch of the transaction + 1.
         marker: the content.
         timestamp_us: clock of the leader, since 1970, UTC.

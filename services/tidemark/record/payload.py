@@ -233,10 +233,10 @@ def from_columns(
     """Rows in SCHEMA from Python columns of one length.
 
     Args:
-        keys: None: no record has one.
+        keys: key of each record; None: no record has one.
         values: a None value is a tombstone.
-        timestamps_us: since 1970, UTC.
-        headers: None: no record has any.
+        timestamps_us: microseconds since 1970, UTC.
+        headers: headers of each record; None: no record has any.
 
     Raises:
         TidemarkError: INVALID_PAYLOAD when the columns differ in length or hold something else.

@@ -13,8 +13,8 @@ class AbortedTransaction(NamedTuple):
     """An aborted transaction in one partition: its batches have base offsets in [first_offset, last_offset).
 
     Attributes:
-        first_offset: of its first record.
-        last_offset: of its marker.
+        first_offset: offset of its first record.
+        last_offset: offset of its marker.
     """
 
     producer_id: int

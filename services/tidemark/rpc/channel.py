@@ -105,12 +105,12 @@ def open_channel(
     """A channel to host:port; connects at its first use, and again within 500 ms after a connection is lost.
 
     Args:
-        address: of the server.
+        address: address of the server.
         identity: the TLS files; None: the files of the process, or plain text if the process has none.
         options: more options of gRPC, or other values of `CHANNEL_OPTIONS`.
 
     Raises:
-        TidemarkError: as `check_not_lost_by_fork`.
+        TidemarkError: refusals of `check_not_lost_by_fork`.
     """
     global _used
     check_not_lost_by_fork()

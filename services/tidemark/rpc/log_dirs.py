@@ -32,7 +32,7 @@ class ReplicaOnDisk:
     """A replica in a log directory; ends are exclusive.
 
     Attributes:
-        size_bytes: of all segments; -1 if the log has failed, and then the offsets are 0.
+        size_bytes: size in bytes of all segments; -1 if the log has failed, and then the offsets are 0.
         offset_lag: of a follower: records that it lacks below the last received high watermark.
         bytes_in_per_s: of a leader: bytes that producers append.
         future: the copy of a log directory move into this directory (rule M3); `offset_lag` is its lag behind the

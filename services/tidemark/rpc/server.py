@@ -104,7 +104,7 @@ class GrpcServer:
             reflection's is refused with BROKER_NOT_AVAILABLE.
         health: address of a plain-text port that serves only the health service; None: no such port.
         gate: checks the rights of every caller; None: authorization is off.
-        limits: of connections, streams and bytes in flight.
+        limits: limits of connections, streams and bytes in flight.
     """
 
     def __init__(

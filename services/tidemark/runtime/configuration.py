@@ -243,7 +243,7 @@ def load_settings(
     """Read a service's settings at its start, print errors and help.
 
     Args:
-        cls: one of the settings classes of services.
+        cls: a settings class of a service.
         argv: arguments after the program's name; default: sys.argv.
         environ: default: os.environ.
 

@@ -39,7 +39,7 @@ class ConfigEntry:
     Attributes:
         value: effective value as text; None: unknown.
         scope: "static", "broker-dynamic" or "topic".
-        default_value: None: the setting is required.
+        default_value: default; None: the setting is required.
     """
 
     key: str

@@ -45,7 +45,7 @@ class Tally(Collector):
     """A histogram for one writing thread, at a tenth of the cost of a locked one, with the longest value of a minute.
 
     Args:
-        name: of the histogram, with prefix and unit; the longest is `<name without "_seconds">_longest_seconds`.
+        name: name of the histogram, with prefix and unit; the longest is `<name without "_seconds">_longest_seconds`.
     """
 
     def __init__(self, name: str, doc: str, now_s: float) -> None:
@@ -94,7 +94,7 @@ class WatchedSelector(selectors.DefaultSelector):
     """Reports to the meter of an event loop when that loop waits.
 
     Attributes:
-        meter: None: the loop is not measured.
+        meter: meter of stalls; None: the loop is not measured.
         waits: number of waits, as a metric.
     """
 

@@ -83,8 +83,8 @@ def sync_file_system(directory: Path, descriptor: Descriptor) -> None:
     """Make everything written so far to the file system of this directory durable: one syncfs(2) for all files.
 
     Args:
-        descriptor: of the directory, opened before anything was written there. A writeback error that another process
-            has seen is not reported to descriptors opened later.
+        descriptor: descriptor of the directory, opened before anything was written there. A writeback error that
+            another process has seen is not reported to descriptors opened later.
 
     Raises:
         OSError: a writeback failed. A retry is not safe: the page cache has dropped the unwritten data.

@@ -50,7 +50,7 @@ class Pass:
     Attributes:
         nodes: znodes that were looked at.
         other: znodes of them with another ACL than the wanted one.
-        first: one of these; "" without any.
+        first: path of one of these znodes; "" without any.
     """
 
     nodes: int = 0
@@ -67,8 +67,8 @@ class Tree:
 
     Args:
         ask: sends a request whose paths include the chroot.
-        chroot: of `zookeeper.connect`; "" without one.
-        subject: of the certificate, as ZooKeeper writes it.
+        chroot: chroot of `zookeeper.connect`; "" without one.
+        subject: subject of the certificate, as ZooKeeper writes it.
     """
 
     def __init__(self, ask: Ask, chroot: str, subject: str) -> None:

@@ -24,7 +24,7 @@ def poll_select(
     """The readable sockets of `rlist` and the writable sockets of `wlist`; a failed socket counts as both.
 
     Args:
-        timeout_s: None: without end.
+        timeout_s: time limit in seconds; None: no limit.
 
     Raises:
         ValueError: a socket is closed.

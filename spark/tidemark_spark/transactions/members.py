@@ -37,7 +37,7 @@ class Membership:
 
     Attributes:
         transaction: see `WriteTransaction`.
-        producer_id: of the task's writes; NO_PRODUCER: the task had no rows.
+        producer_id: producer id of the task's writes; NO_PRODUCER: the task had no rows.
     """
 
     transaction: WriteTransaction

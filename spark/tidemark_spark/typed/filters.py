@@ -37,7 +37,7 @@ def masks(filters: Iterable[Any], schema: pa.Schema) -> list[Mask]:
 
     Args:
         filters: PySpark's filters.
-        schema: of the rows.
+        schema: schema of the rows.
     """
     return [mask for mask in (_mask(one, schema) for one in filters) if mask is not None]
 

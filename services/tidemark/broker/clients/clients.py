@@ -37,16 +37,16 @@ class Clients:
         fetch: reads, for the lag of groups, too.
 
     Args:
-        node: of the broker.
+        node: node of the broker.
         storage: its logs.
         configs: its settings.
         pending: the check of pending batches.
         producer_ids: that were never given before.
-        appends: of the broker itself, whose replies come here.
+        appends: the broker's own appends, whose replies come here.
         purgatory: requests that wait for a high watermark or a leadership.
         stream_count: number of followers' streams.
         accesses: rights of the clients; None: all.
-        quotas: of the clients.
+        quotas: quotas of the clients.
     """
 
     def __init__(

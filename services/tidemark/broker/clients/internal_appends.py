@@ -68,12 +68,12 @@ class InternalAppends:
         """Append in that leader epoch; returns the base offset when the high watermark covers all batches.
 
         Args:
-            partition: led by this broker.
-            leader_epoch: of the leadership.
+            partition: a partition that this broker leads.
+            leader_epoch: leader epoch of the leadership.
             batches: pending batches need the transactional id of their producer (rule X1).
             timeout_s: the call raises REQUEST_TIMED_OUT after that time.
             on_appended: called when the batches are in the log of this broker, which is before the result.
-            transactional_id: of pending batches.
+            transactional_id: transactional id of pending batches.
 
         Raises:
             TidemarkError: as for a produce request. After NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT and the
@@ -104,9 +104,9 @@ class InternalAppends:
         Repeated calls are safe: -1 if the log had the marker already.
 
         Args:
-            partition: led by this broker.
-            topic_id: of the topic; empty: any.
-            producer_id: of the transaction.
+            partition: a partition that this broker leads.
+            topic_id: id of the topic; empty: any.
+            producer_id: producer id of the transaction.
             producer_epoch: epoch of the transaction + 1.
             marker: whether to commit, and the epoch of the coordinator.
             timestamp_us: wall clock, since 1970, UTC.

@@ -29,7 +29,7 @@ class InternalTopic:
     """Creates the topic if it does not exist.
 
     Args:
-        name: of the topic.
+        name: name of the topic.
         factor_setting: the setting of `replication_factor`, for errors.
     """
 

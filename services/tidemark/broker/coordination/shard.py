@@ -172,7 +172,7 @@ class Shard(Generic[_S, _C, _N]):
         Args:
             change: applies the request.
             take_back: undoes the request, whose records were not written.
-            transaction: of the records.
+            transaction: transaction of the records.
 
         Raises:
             TidemarkError: as `change`; the log's refusal of the transaction, such as PRODUCER_FENCED.

@@ -96,10 +96,10 @@ async def _why_not_here(where: HostPort, host: str, name: str, timeout_s: float)
     """The cause, or None when this process answers; and whether any process answers.
 
     Args:
-        where: one of the addresses that `host` resolves to.
+        where: an IP address that `host` resolves to.
         host: the advertised name, which the certificate of the server must have.
         name: as in `check_advertised`.
-        timeout_s: of the connection, and of the call.
+        timeout_s: time limit of the connection, and of the call, in seconds.
     """
     try:
         async with asyncio.timeout(timeout_s):

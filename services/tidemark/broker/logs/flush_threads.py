@@ -27,8 +27,8 @@ class FlushThreads:
 
     Args:
         directories: number of log directories.
-        flushed: called by the threads after each flush.
-        failed: called by the threads after a failed flush.
+        flushed: function that a thread calls after each flush.
+        failed: function that a thread calls after a failed flush.
         broken: called by a thread that ends with an unexpected error.
     """
 

@@ -65,7 +65,7 @@ class RepairSources:
     """Reads the batches of damaged ranges of one replica.
 
     Attributes:
-        refusals: for each broker that could not help, the reason.
+        refusals: the reason for each broker that had no good copy.
         compacted_further: a broker that may have removed tombstones whose deleted records are still in the damaged log.
     """
 

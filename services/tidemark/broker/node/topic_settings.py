@@ -30,7 +30,7 @@ class TopicSchemas:
     """The schema of a typed topic, as far as this broker knows its versions; replaced, never changed.
 
     Attributes:
-        topic_id: of the topic.
+        topic_id: id of the topic.
         texts: the versions as JSON.
     """
 

@@ -65,7 +65,7 @@ class Measured:
         seconds: length of the measured time; of several workers, the longest.
         failed: records that were refused or not acknowledged in time.
         first_error: error of the first failed record.
-        latencies: of records that were due in the measured time.
+        latencies: latencies of records that were due in the measured time.
     """
 
     records: int = 0

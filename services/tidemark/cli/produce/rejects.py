@@ -31,9 +31,9 @@ class Rejects:
         """Write the row to the file.
 
         Args:
-            number: of its first line, or of the row in a file without lines.
+            number: number of its first line, or of the row in a file without lines.
             misfit: the reason, and the column if it is known.
-            row: as the input has it.
+            row: the row as the input has it.
 
         Raises:
             TidemarkError: SCHEMA_MISMATCH without a file.

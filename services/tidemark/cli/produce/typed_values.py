@@ -46,7 +46,7 @@ def json_reader(column_type: ColumnType, unit: str) -> Convert | None:
     The function raises MisfitError.
 
     Args:
-        column_type: of the column.
+        column_type: type of the column.
         unit: of numbers in a column of times, since 1970: a key of UNITS_US.
     """
     match plain_type(column_type):

@@ -27,9 +27,9 @@ def warn_of_long_copies(
     """Warn if the new replicas take long to copy; the time is unknown if their leaders do not answer.
 
     Args:
-        client: asked for leaders and sizes.
+        client: client that fetches leaders and sizes.
         moves: reassignments that are to start.
-        before: assigned replicas now.
+        before: assigned replicas before the reassignment.
         throttle_bytes_per_s: bytes that each broker sends; 0: no limit.
     """
     copies = {move.partition: len(set(move.replicas) - set(before.get(move.partition, ()))) for move in moves}

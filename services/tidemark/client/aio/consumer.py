@@ -539,7 +539,7 @@ class Consumer(Lifecycle):
         """Yield the results of `poll` without end; use `contextlib.aclosing` if the loop may be left early.
 
         Args:
-            columns: of topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
+            columns: for topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
                 `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`. Brokers send these only. The rows
                 come in the version that `poll` returns. None: all, as `poll`.
 

@@ -58,7 +58,7 @@ class GroupPartition(NamedTuple):
 
     Attributes:
         partition: the partition.
-        member_id: of the member that reads it; "" for none.
+        member_id: id of the member that reads it; "" for none.
         committed: offset of the next record to read; -1 for none.
         committed_at_ms: time of the commit, milliseconds since 1970.
         log_start_offset: first offset of the partition, inclusive; -1 if unknown.

@@ -43,7 +43,7 @@ class TransactionDescription(NamedTuple):
         started_at_ms: begin of the open transaction, since 1970, UTC; 0 without one.
         timeout_ms: the coordinator aborts the open transaction after that time.
         updated_at_ms: the last change, since 1970, UTC.
-        generation: raised by each start of a producer of the id.
+        generation: number that each start of a producer of the id raises.
         last_sequence: of the last committed batch of members; -1: none.
         partitions: the partitions of the open transaction, with the producer that writes to each.
     """
@@ -64,7 +64,7 @@ class OpenInPartition(NamedTuple):
     """An open transaction in the log of a partition.
 
     Attributes:
-        first_offset: of its first record.
+        first_offset: offset of its first record.
         last_timestamp_us: largest timestamp of its records, since 1970, UTC.
     """
 
@@ -98,7 +98,7 @@ class TransactionAdmin(CoordinatorAdmin):
         """List transactional ids, by name.
 
         Args:
-            phases: only these, by name; empty: all.
+            phases: names of phases; empty: all phases.
             open_longer_than_ms: only transactions that are open for longer; 0: all ids.
 
         Returns:

@@ -33,7 +33,7 @@ class Cursor:
         fetch_offset: offset of the next record to fetch.
         last_epoch: leader epoch of the record before `fetch_offset`; -1 if unknown.
         topic_id: id of the assigned topic; a recreated topic has another one (rule C7).
-        incarnation: of the assigned partition; a recreated partition has another one (rule C7).
+        incarnation: incarnation of the assigned partition; a recreated partition has another one (rule C7).
         generation: raised by every seek; a response to a fetch of an earlier generation is discarded.
         high_watermark: the largest one received in this lineage, of a read_committed consumer the largest last stable
             offset; -1 before the first.

@@ -33,7 +33,7 @@ class _Named:
     """A replica that the leader named.
 
     Attributes:
-        broker_id: of the replica.
+        broker_id: id of the broker with the replica.
         leader: the leadership that named it.
         since_s: time at which it was named.
         asked_since_s: start of the fetches that returned no records; None if no fetch is sent.

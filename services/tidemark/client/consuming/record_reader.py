@@ -52,7 +52,7 @@ class RecordReader:
         """The next records, deserialized; before the first one that cannot be deserialized.
 
         Args:
-            waiting: at least one record, from the last to the next.
+            waiting: undelivered records, the last one first; at least one.
             most: number of records at most.
 
         Raises:

@@ -19,7 +19,7 @@ class TypedTopics:
 
     Args:
         cluster: the metadata.
-        settings: of the consumer.
+        settings: settings of the consumer.
         fetcher: has the cursors that read.
         check: called with each typed topic; raises an error if the application cannot read such a topic.
     """

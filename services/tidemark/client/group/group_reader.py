@@ -36,7 +36,7 @@ class GroupReader:
     Args:
         cluster: metadata and channels.
         fetcher: fetches for the cursors.
-        settings: of the group.
+        settings: settings of the group.
         starts: makes a cursor of a partition at a start.
     """
 

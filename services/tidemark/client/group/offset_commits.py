@@ -27,10 +27,10 @@ class GroupPosition(NamedTuple):
 
     Attributes:
         partition: the partition.
-        offset: of the next record to read.
-        leader_epoch: of the record before `offset`; -1 if unknown.
-        topic_id: of the topic that was read (rule C7).
-        incarnation: of the partition that was read (rule C7).
+        offset: offset of the next record to read.
+        leader_epoch: leader epoch of the record before `offset`; -1 if unknown.
+        topic_id: id of the topic that was read (rule C7).
+        incarnation: incarnation of the partition that was read (rule C7).
     """
 
     partition: TopicPartition

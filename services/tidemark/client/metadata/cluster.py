@@ -299,7 +299,7 @@ class Cluster:
 
         Args:
             topic: name of the topic.
-            timeout_s: of the whole call.
+            timeout_s: time limit of the whole call, in seconds.
             beyond: if the topic has no partition of this index, retry for a moment, in case it was just added.
 
         Raises:

@@ -41,7 +41,7 @@ class CoordinatorCalls:
     Args:
         cluster: metadata and channels.
         subject: names the group or the transactional id in errors.
-        find: asks one broker.
+        find: function that asks one broker for the coordinator.
         stub: makes the stub of the service at an address.
     """
 
@@ -63,9 +63,9 @@ class CoordinatorCalls:
         """Call the coordinator; retriable errors are retried.
 
         Args:
-            method: of a stub, e.g. `lambda stub: stub.GroupHeartbeat`.
+            method: method of a stub, e.g. `lambda stub: stub.GroupHeartbeat`.
             request: the request.
-            timeout_s: for all attempts together.
+            timeout_s: time limit of all attempts together, in seconds.
             wait_s: time for which the coordinator may hold its response.
 
         Raises:

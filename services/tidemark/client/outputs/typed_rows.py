@@ -80,8 +80,8 @@ def names_to_write(options: OutputOptions, schema: pa.Schema) -> list[str]:
     """The columns of the output, in order; columns of the topic as `schema` has them.
 
     Args:
-        options: with or without names of columns.
-        schema: of the rows that are read.
+        options: output options; they may name columns.
+        schema: schema of the rows that are read.
     """
     of_topic = columns_of(schema)
     if options.shape is Shape.JSON:  # the record has the others
@@ -116,7 +116,7 @@ def open_typed_sink(file: BinaryIO, options: OutputOptions, schema: pa.Schema) -
     Args:
         file: open for writing.
         options: the format, and names of columns.
-        schema: of the rows that are read, without dictionaries.
+        schema: schema of the rows that are read, without dictionaries.
     """
     if "_partition" not in schema.names:
         schema = schema.append(_PARTITION)

@@ -254,8 +254,8 @@ class Accumulator:
         """Make a batch of Arrow rows, behind the records added to its partition.
 
         Args:
-            partition: of the rows.
-            rows: as the format has them.
+            partition: partition of the rows.
+            rows: rows in the form of the batch format.
             batch_format: see BatchFormat.
             timestamp_us: of rows of a schema without a timestamp of their own.
         """

@@ -71,8 +71,8 @@ class ProduceStream:
     Args:
         on_throttled: called with the seconds for which no request is to be sent.
         headers: metadata of the call.
-        free_at_s: of an earlier stream to the same broker.
-        transactional_id: of a producer whose batches are all pending; "": none.
+        free_at_s: `free_at_s` of an earlier stream to the same broker.
+        transactional_id: transactional id of a producer whose batches are all pending; "": none.
     """
 
     def __init__(

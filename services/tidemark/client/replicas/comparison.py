@@ -65,10 +65,10 @@ def difference(first: Piece, second: Piece, *, cleaned: bool, layouts: Layouts =
     """Describe how two batches with the same base offset differ; "": they do not.
 
     Args:
-        first: of one replica.
-        second: of the other replica.
+        first: batches of one replica.
+        second: batches of the other replica.
         cleaned: the batches are below a clean offset, so only records that both replicas retain are compared.
-        layouts: to read typed batches with.
+        layouts: layouts of the schema versions, for typed batches.
 
     Raises:
         TidemarkError: a payload cannot be decoded.

@@ -37,9 +37,9 @@ class Stretch(NamedTuple):
     Attributes:
         log_start_offset: first offset of the replica, inclusive.
         log_end_offset: end of the replica, exclusive.
-        high_watermark: as the replica knows it, exclusive.
+        high_watermark: high watermark that the replica knows, exclusive.
         clean_offset: the log below this offset has been compacted.
-        leader_epoch: as the replica knows it.
+        leader_epoch: leader epoch that the replica knows.
         leader: whether the replica is the leader.
         pieces: the batches.
         repaired_offsets: where the broker repaired damaged batches for this read.

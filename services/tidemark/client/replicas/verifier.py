@@ -90,7 +90,8 @@ class PartitionVerifier:
         view: its assigned replicas, ISR and leader.
         addresses: host:port of live brokers.
         compacted: whether the topic is compacted.
-        layouts: of the schema versions of a typed topic; without them only offsets and times of cleaned rows count.
+        layouts: layouts of the schema versions of a typed topic; without them only offsets and times of cleaned rows
+            count.
         whole_bytes: read and compare all bytes, not only envelopes and their CRCs.
         on_read: called with the bytes of log that a broker has read; may block, to limit the rate.
     """

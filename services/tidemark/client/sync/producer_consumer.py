@@ -527,7 +527,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         """Yield the results of `poll` without end.
 
         Args:
-            columns: of topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
+            columns: for topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
                 `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`. Brokers send these only. The rows
                 come in the version that `poll` returns. None: all, as `poll`.
 

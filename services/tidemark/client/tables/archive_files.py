@@ -71,7 +71,7 @@ class Footer(NamedTuple):
     Attributes:
         topic: name of the topic.
         topic_id: id of the topic; a recreated topic has another one.
-        incarnation: of the partition; a recreated partition has another one.
+        incarnation: incarnation of the partition; a recreated partition has another one.
         partition: index of the partition.
         start: first offset, inclusive.
         end: end offset, exclusive. A compacted topic may have fewer rows than offsets.
@@ -204,7 +204,7 @@ class Archive:
 
         Args:
             footer: the footer of the Parquet file.
-            path: from `new_path`; it is gone afterwards.
+            path: path from `new_path`; the call moves the file.
 
         Raises:
             TidemarkError: INVALID_REQUEST: another run archived these rows meanwhile.
@@ -220,7 +220,7 @@ class Archive:
 
         Args:
             footer: the footer of the Parquet file.
-            path: from `new_path`; it is gone afterwards.
+            path: path from `new_path`; the call moves the file.
         """
         with suppress(FileExistsError):  # an earlier attempt has done it
             self._link(path, f"{footer.start:020d}-{footer.end:020d}", footer.partition)

@@ -43,7 +43,7 @@ def scan(
         columns: as for `read_table`; None: all columns of the schema.
         start: as for `read_table`.
         end: as for `read_table`.
-        partitions: indexes; None: all.
+        partitions: indexes of partitions; None: all.
         history: as for `read_table`.
         version: as for `read_table`.
         options: as for `read_table`.

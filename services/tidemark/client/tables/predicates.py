@@ -55,7 +55,7 @@ def planned_of(predicate: pl.Expr, time_columns: Collection[str]) -> Planned:
     """The bounds that a predicate states.
 
     Args:
-        predicate: on the columns of a scan.
+        predicate: expression on the columns of a scan.
         time_columns: names of the columns that hold the timestamp of a row.
     """
     try:

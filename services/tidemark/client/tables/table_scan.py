@@ -61,7 +61,7 @@ class TableScan:
         topic: name of a topic with a schema.
         start: first row, inclusive.
         end: last row, exclusive.
-        partitions: indexes; None: all.
+        partitions: indexes of partitions; None: all.
         history: directory of an archive of the topic: archived rows come from there; None: all rows from brokers.
         deadline_s: seconds that a request may take, with its retries.
         tls: the TLS files; None: files of the environment, or plain text.
@@ -251,10 +251,10 @@ def read_table(
         start: first row, inclusive: "earliest", an offset, offsets by partition, a datetime with a time zone, or a
             Timestamp.
         end: end of the rows, exclusive: "latest" (the rows that are committed now), or as `start`.
-        partitions: indexes; None: all.
+        partitions: indexes of partitions; None: all.
         history: directory of an archive of the topic, from `archive_topic`: archived rows come from there, the others
             from brokers, each once. "earliest" is then the first archived row.
-        version: of the schema: rows of every other version become rows of this one; None: the newest.
+        version: version of the schema: rows of every other version become rows of this one; None: the newest.
         options: deadline_s (seconds for one request with its retries, 30), tls, token_file. isolation_level:
             "read_committed" (up to the last stable offset, without rows of aborted transactions) or "read_uncommitted".
 

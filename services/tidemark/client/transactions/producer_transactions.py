@@ -41,9 +41,9 @@ class ProducerTransactions:
     """The transactions of a producer, one after another; used on its event loop.
 
     Args:
-        coordinator: of the transactional id.
+        coordinator: coordinator of the transactional id.
         sender: sends the records.
-        timeout_ms: of each transaction.
+        timeout_ms: time limit of each transaction, in milliseconds.
     """
 
     def __init__(self, coordinator: TransactionCoordinator, sender: Sender, timeout_ms: int) -> None:

@@ -89,7 +89,7 @@ class BatchRows:
         target: the version of the rows that come out.
         schema: their Arrow schema: columns in the order of the version, then system columns.
         times: the timestamps to ask brokers for.
-        column_ids: to ask brokers for; empty: whole batches.
+        column_ids: ids of columns to fetch; empty: whole batches.
 
     Raises:
         TidemarkError: INVALID_REQUEST: a path names no column of the version; UNKNOWN_SCHEMA_VERSION.

@@ -59,7 +59,7 @@ class _Plan:
     Attributes:
         size_of: checks the types, the integers, the texts and the datetimes.
         is_whole: whether these checks are all the work.
-        converts: of the other values that need a check.
+        converts: conversions of the other values that need a check.
         sized: places of the other values of any length.
         all_converts: of every value that needs a check, for the error.
     """

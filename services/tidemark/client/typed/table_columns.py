@@ -116,7 +116,7 @@ def fitted(
 
     Args:
         rows: a record batch, or the values of a struct column.
-        columns: of the schema version, or of the struct.
+        columns: columns of the schema version, or of the struct.
         visible: which rows count (bool): of a struct below null those that are not null; None: all.
 
     Raises:

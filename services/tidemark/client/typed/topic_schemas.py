@@ -29,7 +29,7 @@ class KnownSchemas(NamedTuple):
 
     Attributes:
         topic_id: a recreated topic has another one, and none of these versions.
-        versions: from 1 on, without a gap; at least one.
+        versions: schemas by version, from 1 without a gap; at least one.
         newest: the newest of them.
     """
 

@@ -21,7 +21,7 @@ class Part(Generic[T]):
     """One page of a list.
 
     Attributes:
-        number: of the page, from 1.
+        number: number of the page, from 1.
         pages: number of pages, at least 1.
         total: number of rows on all pages.
         previous: query part of the address of the page before; "": there is none.

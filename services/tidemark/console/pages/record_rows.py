@@ -24,7 +24,7 @@ def record_rows(batches: Sequence[pa.RecordBatch], form: str) -> tuple[list[dict
 
     Args:
         batches: rows of one topic, with or without a schema.
-        form: of keys and values, one of record_text.FORMS.
+        form: form of keys and values, one of record_text.FORMS.
     """
     rows: list[dict[str, object]] = []
     columns: list[str] = []

@@ -23,7 +23,7 @@ def shown(content: bytes | None, form: str, bytes_max: int) -> dict[str, object]
         content: the whole of it.
         form: one of FORMS; "auto": JSON if it is an object or a list, else text if it is UTF-8 without control
             characters, else hex.
-        bytes_max: of the part that is shown.
+        bytes_max: largest number of bytes of the part that is shown.
     """
     if content is None:
         return None

@@ -45,9 +45,9 @@ class Limits:
     """The bounds that end a scan.
 
     Attributes:
-        records: to return.
-        scanned: to read.
-        data_bytes: to read; a scan may exceed it by one read.
+        records: largest number of records to return.
+        scanned: largest number of records to read.
+        data_bytes: bytes to read; a scan may exceed this number by one read.
         seconds: duration of the scan.
     """
 

@@ -43,9 +43,9 @@ class Answer(Generic[T]):
     """The newest knowledge about a question.
 
     Attributes:
-        value: of the last call that succeeded; None: none has.
+        value: value of the last call that succeeded; None: none has.
         read_at_ms: begin of that call, since 1970; 0: none has succeeded.
-        error: of the last call; None: it succeeded, or none has ended.
+        error: error of the last call; None: it succeeded, or none has ended.
         failing_since_ms: begin of the first of the calls that have failed since; 0: the last one succeeded.
         waiting_since_ms: of a value that is not young: begin of the call that has not ended; 0: there is none.
     """

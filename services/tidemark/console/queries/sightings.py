@@ -14,7 +14,7 @@ class Sighting(NamedTuple):
     """A state, and the time since which the console sees it.
 
     Attributes:
-        since_ms: since 1970.
+        since_ms: first sight of the state, in milliseconds since 1970.
         before: the state before; None: this is the first one that the console saw, so the state may be older.
     """
 

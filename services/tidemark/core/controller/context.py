@@ -46,13 +46,13 @@ class ControllerContext:
         older: live brokers of versions without typed topics; they get no replicas of them (rule S1).
         avoided: brokers that are suspected or shutting down; elected only where no other replica can be.
         unheard: broker epochs of inherited registrations without an answer to this controller (rule C9).
-        silent: of `unheard`, brokers whose heartbeat has failed.
+        silent: brokers of `unheard` whose heartbeat has failed.
         unconfirmed: brokers with inherited registrations that have not answered a LeaderAndIsr of this term (rule Z4).
         metadata_version: rises with each change of the metadata that brokers are sent.
         unreadable_topics: topics whose node does not parse.
         unreadable_states: partitions whose leaderAndISR does not parse, or was deleted by hand; they are not decided.
         readable_again: topics whose node parses again; the states of their partitions may not be known yet.
-        effects: of the event that is being handled, in order.
+        effects: effects of the event that is being handled, in order.
     """
 
     def __init__(self, config: ControllerConfig) -> None:

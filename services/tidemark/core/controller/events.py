@@ -30,8 +30,8 @@ class Elected:
     """This controller holds /controller; ZooKeeper as read after that (rule C3).
 
     Attributes:
-        unreadable_topics: whose nodes exist and do not parse.
-        unreadable_states: whose leaderAndISR exists and does not parse.
+        unreadable_topics: topics whose nodes exist and do not parse.
+        unreadable_states: partitions whose leaderAndISR exists and does not parse.
         reassignments: perhaps half done by the controller before. The reassignments come with this event, so that the
             first command to a broker names their log directories and throttles (rules M2, M3).
     """

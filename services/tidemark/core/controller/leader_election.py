@@ -166,7 +166,7 @@ def settle(
     """Steps 5 to 7 of a reassignment (rule M1): the ISR shrinks to its members within the target; one of them leads.
 
     Args:
-        partition: with a state.
+        partition: a partition with a state.
         brokers: the present ones.
         target: RAR.
         min_isr: the target's.

@@ -58,7 +58,7 @@ class _Asked:
     Attributes:
         broker_epoch: an answer of another broker epoch does not count.
         ask_at_ms: when it is asked; None: a question is in flight, or it is settled.
-        request_id: of the question in flight; None: there is none.
+        request_id: id of the question in flight; None: there is none.
         answer: what the replica holds; None: not reported.
         failed: it cannot answer; asked again once every replica of the survey has failed, or the survey awaits it.
         pause_ms: before the next question.
@@ -89,7 +89,8 @@ class _Survey:
 
     Attributes:
         identity: topic id and incarnation; of another one, a new survey begins.
-        leader_epoch: of the write that left no leader. Invariant: answers are of this epoch, so no log grows.
+        leader_epoch: leader epoch of the write that left no leader. Invariant: answers are of this epoch, so no log
+            grows.
         begun_ms: when the survey began.
         awaited: brokers whose answers end the wait early, live or not.
         wait_ms: how long the first answer waits for the others, if any is awaited; else from the beginning.
@@ -293,7 +294,7 @@ def elect_furthest(
     """The longest log leads; among equals an undamaged one, the last leader, an unsuspected one, the first assigned.
 
     Args:
-        facts: of a partition with a state.
+        facts: facts of a partition with a state.
         brokers: those in `answers` are live.
         answers: reports of live replicas; not empty.
         high_watermark: the highest one reported, exclusive.

@@ -76,9 +76,9 @@ class PartitionCountChanges:
         _known: the requests were read in this term.
         _resumed_later: topics with removals whose node did not parse at the first read of this term.
         _added: replicas of the partitions to add, by topic and index; until the topic's node names them.
-        _removals: by topic.
+        _removals: removals of partitions by topic.
         _asked: partition by request id of a `DescribeReplicas` in flight.
-        _questions: to be sent.
+        _questions: questions that have yet to be sent.
         _finishing: requests whose nodes are to be deleted, until that is confirmed; seen after that, they are new.
         _finished, _refused: the requests in `_finishing` that the next `FinishPartitionRequests` names.
     """

@@ -93,7 +93,7 @@ class PartitionCounts:
         """Count a write of this partition that succeeded; returns the replicas that joined and left the ISR.
 
         Args:
-            partition_state: whose write was not yet noted as written.
+            partition_state: state whose write was not yet noted as written.
             leaving: brokers in controlled shutdown.
         """
         before, after = partition_state.state, partition_state.writing

@@ -57,7 +57,7 @@ class PartitionState:
         assigned: the assigned replicas that count: after step 7 of a reassignment its target alone.
         policy: the topic's settings.
         state: leaderAndISR as last read or written; None: the node does not exist yet.
-        version: of that node; -1: the node does not exist yet.
+        version: version of that node; -1: the node does not exist yet.
         writing: the leaderAndISR whose write is in flight; None: there is none. Invariant: no second write begins
             before the first is answered.
         reading: a read is in flight. Invariant: not while `writing`.
@@ -74,7 +74,7 @@ class PartitionState:
         resigned_ms: when a leader last resigned; leadership does not circulate among slow disks.
         offline: brokers that could not open their log, with the broker epoch in which they reported that.
         replication_factor: the number of original replicas during a reassignment, else of the assigned ones (rule R4).
-        throttle_bytes_per_s: of its reassignment (rule M2); 0: no limit.
+        throttle_bytes_per_s: bytes per second of its reassignment (rule M2); 0: no limit.
         log_dirs: log directory by broker, as its reassignment names them (rule M3).
         damaged: as in `PartitionFacts`, until a decision made with it is written.
         damage_decided: the damaged entries that the last decision used.

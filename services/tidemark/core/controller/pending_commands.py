@@ -20,10 +20,10 @@ class InFlightCommand:
     """One kind of command to one broker.
 
     Attributes:
-        request_id: of the command in flight; None: there is none. Invariant: at most one command of a kind is in flight
-            to a broker. So commands of a kind are acknowledged in the order in which they were sent.
+        request_id: id of the command in flight; None: there is none. Invariant: at most one command of a kind is in
+            flight to a broker. So commands of a kind are acknowledged in the order in which they were sent.
         retry_at_ms: the next command is not sent before this time; 0: at any time.
-        failures: in a row; 0 after a success.
+        failures: consecutive failures; 0 after a success.
     """
 
     request_id: int | None = None
@@ -85,7 +85,7 @@ class PendingCommands:
         needs_full_metadata: a metadata snapshot has yet to begin.
         suspects_changed: the next LeaderAndIsr is sent even where no partition changed.
         brokers_changed: the next UpdateMetadata is sent even where no partition changed.
-        partitions: whose LeaderAndIsr has yet to be sent.
+        partitions: partitions whose LeaderAndIsr has yet to be sent.
         metadata: partitions whose metadata has yet to be sent; changes during a snapshot gather here.
         gone_topics: deleted topics that metadata has yet to name.
         stopping: replicas to delete, until StopReplica is acknowledged.

@@ -34,7 +34,7 @@ class _Open:
     """An open request of elections.
 
     Attributes:
-        request: as it was read.
+        request: the request as it was read.
         until_ms: partitions that still wait then are refused.
         waiting: partitions neither elected nor refused.
         begun: partitions that counted as allowing an unclean election. Invariant: none in a preferred election.

@@ -53,7 +53,7 @@ def rebuilt(
     """The state to write, without a leader: its ISR is trusted, and the ordinary election follows. A text: why not.
 
     Args:
-        min_isr: of the topic's settings.
+        min_isr: `min.insync.replicas` of the topic's settings.
         known: the state that this controller knows; None: it never read the node.
         held: the states that live assigned replicas know.
         proven: a replica has refused a command, since it knows of this leader epoch. One that knows an earlier epoch

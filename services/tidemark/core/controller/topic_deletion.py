@@ -37,7 +37,7 @@ class TopicDeletions:
 
     Attributes:
         _requested: children of /admin/delete_topics as last read.
-        _running: by topic.
+        _under_way: running deletions by topic.
         _deleted_ids: topic ids that this controller deleted, while stale reads may still name them.
     """
 

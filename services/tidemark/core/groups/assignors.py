@@ -60,7 +60,7 @@ class Loads:
     Semi-Matchings for Bipartite Graphs). With equal subscriptions loads differ by at most one.
 
     Args:
-        subscribers: by topic, the indexes of its subscribers.
+        subscribers: indexes of the subscribers of each topic.
     """
 
     def __init__(self, members: Sequence[Subscriber], subscribers: Mapping[str, Sequence[int]]) -> None:

@@ -63,8 +63,8 @@ class GroupCoordinator:
     """The groups of one partition of `__consumer_offsets`.
 
     Attributes:
-        _groups: by id, the groups with any persistent state.
-        _with_members: by id, the groups that have members.
+        _groups: groups with any persistent state, by id.
+        _with_members: groups that have members, by id.
         _pending: offsets of open transactions.
     """
 

@@ -47,7 +47,7 @@ class Group:
         revoking_since_ms: by member with partitions to revoke, time of that request; not persistent.
         acknowledged: members that have reported exactly their assignment since its last change; not persistent.
         _owners: by partition, the member whose current assignment has the partition, assigned or revoking.
-        _instances: by instance id, the static member.
+        _instances: static members by instance id.
         _subscribers: by topic, the number of members that subscribe to it.
     """
 

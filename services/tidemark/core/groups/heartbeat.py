@@ -40,7 +40,7 @@ class Heartbeat:
     """The content of a member's heartbeat.
 
     Attributes:
-        member_epoch: as last answered, or JOINING, LEAVING, AWAY.
+        member_epoch: the epoch last answered, or JOINING, LEAVING, AWAY.
         rebalance_timeout_ms: 0: unchanged.
         topics: its subscription; None: unchanged.
         assignor: "": unchanged; for a member that joins, the default of the broker.
@@ -84,7 +84,7 @@ class Situation(NamedTuple):
     Attributes:
         topics: the existing topics; None while unknown.
         now_ms: monotonic.
-        wall_ms: since 1970, UTC.
+        wall_ms: milliseconds since 1970, UTC.
         hidden_topics: other existing topics whose state is unknown; their offsets are kept.
     """
 

@@ -88,8 +88,8 @@ class MemberMetadata:
     """The subscription of a member, as in its heartbeats.
 
     Attributes:
-        instance_id: of a static member, else empty.
-        topics: in order, each once.
+        instance_id: id of a static member, else empty.
+        topics: names of the subscribed topics, in order, each once.
         assignor: empty for the default of the broker.
     """
 
@@ -156,10 +156,10 @@ class Committed:
     """The committed offset of a group in one partition.
 
     Attributes:
-        offset: of the next record to read.
-        leader_epoch: of the record before, -1 if unknown (rule E4).
+        offset: offset of the next record to read.
+        leader_epoch: leader epoch of the record before, -1 if unknown (rule E4).
         topic_id, incarnation: of the partition at the commit (rule C7).
-        committed_at_ms: since 1970, UTC.
+        committed_at_ms: milliseconds since 1970, UTC.
     """
 
     offset: int

@@ -36,7 +36,7 @@ def raise_epoch(changes: PendingChanges, topics: Topics | None, settings: GroupS
 
     Args:
         topics: the existing topics; None while unknown, and the target is then computed later.
-        wall_ms: since 1970, UTC.
+        wall_ms: milliseconds since 1970, UTC.
     """
     group = changes.group
     metadata = metadata_of(group)

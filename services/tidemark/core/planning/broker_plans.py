@@ -64,8 +64,8 @@ def add_brokers(
     reassignments.
 
     Args:
-        assignments: of every partition.
-        sizes_bytes: of one replica; 0: not known.
+        assignments: assignments of every partition.
+        sizes_bytes: sizes in bytes of one replica; 0: not known.
         racks: every live broker, the new ones included; "": the rack is unknown.
         new: empty: balance the live brokers.
 
@@ -98,8 +98,8 @@ def remove_brokers(
     No more replicas of a partition share a rack than before, if a broker for that is left.
 
     Args:
-        assignments: of every partition.
-        sizes_bytes: of one replica; 0: not known.
+        assignments: assignments of every partition.
+        sizes_bytes: sizes in bytes of one replica; 0: not known.
         racks: every live broker, with or without those of `gone`; "": the rack is unknown.
         gone: brokers to remove, live or not.
 
@@ -139,11 +139,11 @@ def generate(
     Each partition keeps its replication factor. The cost of copying is ignored: this is Kafka's --generate.
 
     Args:
-        assignments: of every partition of the chosen topics.
-        brokers: to place the topics on.
+        assignments: assignments of every partition of the chosen topics.
+        brokers: brokers that get the replicas.
         racks: every live broker; "": the rack is unknown.
         others: assigned replicas of all other topics' partitions; they count as in the creation of a topic.
-        sizes_bytes: of one replica, for the cost.
+        sizes_bytes: sizes in bytes of one replica, for the cost.
 
     Raises:
         TidemarkError: BROKER_NOT_AVAILABLE (metadata brokers), INVALID_REPLICATION_FACTOR (metadata topics).

@@ -19,7 +19,7 @@ class Held(NamedTuple):
     """A replica on a broker; `find` tries the replicas of a broker in the order of these fields.
 
     Attributes:
-        size_bytes: of the replica.
+        size_bytes: size in bytes of the replica.
         share: number of this replica among the broker's replicas of its topic, divided by their count: 1/n to 1.
             Replicas of equal size are therefore taken from all topics in proportion.
         place: index of the partition in `ReplicaLayout.partitions`.
@@ -37,7 +37,7 @@ class ReplicaLayout:
         partitions: sorted; the other attributes use indices of this list.
         original: assigned replicas before the plan.
         replicas: assigned replicas now.
-        size_bytes: of one replica of each partition.
+        size_bytes: size in bytes of one replica of each partition.
         brokers: live brokers that stay, sorted.
         count, load_bytes: replicas on each of them, and their bytes. Invariant: follow `replicas`.
         _held: replicas that `find` tries, by broker, sorted.

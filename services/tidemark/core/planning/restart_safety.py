@@ -56,10 +56,10 @@ def obstacles_to_restart(
     """The obstacles to a restart of this broker, the gravest first; empty: it is safe.
 
     Args:
-        broker: to be restarted.
+        broker: id of the broker to be restarted.
         live: the registered brokers.
         topics: all of them.
-        states: of all their partitions.
+        states: states of all their partitions.
         wanted: partitions with a requested reassignment, begun or not.
         restarting: the broker that has claimed a restart.
     """

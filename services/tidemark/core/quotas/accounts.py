@@ -35,7 +35,7 @@ class Account:
     """The use of one quota by the callers that share it.
 
     Attributes:
-        kind: of the quota.
+        kind: kind of the quota.
         shared_by: the callers.
         rate: bytes, seconds of request time, or partitions per second.
         used: bytes, seconds or partitions since the account exists.

@@ -96,7 +96,7 @@ class Quotas:
         """The quota of this kind that applies to a caller; None without one.
 
         Args:
-            kind: of the quota.
+            kind: kind of the quota.
             user: name of the caller's principal.
             client_id: "": the caller gave none; then only default client ids count.
         """

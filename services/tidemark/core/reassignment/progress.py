@@ -53,7 +53,7 @@ class ReassignmentProgress:
         sizes_bytes: log sizes by broker, of brokers that reported them.
         bytes_done: copied to the added replicas; None: not known.
         bytes_total: to copy to the added replicas; None: not known.
-        rate_bytes_per_s: of copying; None: not known yet.
+        rate_bytes_per_s: rate of copying; None: not known yet.
         eta_s: time left at this rate; None: not known.
         throttle_bytes_per_s: 0: no limit.
         waiting_for: why no bytes are copied, or few; "": there is no obstacle.
@@ -118,9 +118,9 @@ def progress_of(
 
     Args:
         move: the entry.
-        topic: None: the topic does not exist.
+        topic: the topic; None: the topic does not exist.
         state: leaderAndISR; None: the node does not exist yet.
-        sizes_bytes: of its replicas, by broker.
+        sizes_bytes: sizes in bytes of its replicas, by broker.
         cluster: the live brokers and the controller.
     """
     index = move.partition.partition

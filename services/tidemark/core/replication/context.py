@@ -52,7 +52,7 @@ class MoveTraffic(NamedTuple):
         bytes_out, bytes_in: sent to, and received by, replicas that a reassignment adds.
         throttled: senders that wait for a throttle.
         throttle_bytes_per_s: the lowest limit of a reassignment of a partition led here; 0 without any.
-        replicated_bytes_in: received by all followers here.
+        replicated_bytes_in: bytes that all followers here received.
     """
 
     bytes_out: int

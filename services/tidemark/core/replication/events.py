@@ -186,7 +186,7 @@ class ProduceArrived:
     """Batches for one partition, already checked byte by byte (record.validation).
 
     Attributes:
-        transactional_id: of the producer, needed for pending batches (rule X1); empty for none.
+        transactional_id: transactional id of the producer, needed for pending batches (rule X1); empty for none.
         notes_append: with acks=all: `NoteAppend` precedes the answer.
     """
 

@@ -61,9 +61,9 @@ class OpenTransaction(NamedTuple):
     """An open transaction in a log.
 
     Attributes:
-        first_offset: of its first record.
+        first_offset: offset of its first record.
         last_timestamp_us: largest timestamp of its batches, since 1970, UTC.
-        coordinator_epoch: of the producer's last marker; -1: none.
+        coordinator_epoch: coordinator epoch of the producer's last marker; -1: none.
     """
 
     producer_id: int

@@ -204,9 +204,9 @@ class ReplicaManager:
         """End the role of a replica.
 
         Args:
-            replica: in any role, or in none.
+            replica: a replica in any role, or in none.
             newer_epoch: of a follower, the newer leader epoch to report to its leader (rule F3); -1: none.
-            error: of a leader, the answer to its waiting producers; None: NOT_LEADER.
+            error: error of a leader, the answer to its waiting producers; None: NOT_LEADER.
         """
         role, replica.role = replica.role, None
         if isinstance(role, PartitionLeader):

@@ -80,7 +80,7 @@ def arrow_field(column: Column, dictionaries: bool = False) -> pa.Field[Any]:
     """The Arrow field of a column.
 
     Args:
-        column: with all below it.
+        column: the column with all nested columns.
         dictionaries: dictionary-encoded, as readers get them; else plain, as a batch stores them.
     """
     return pa.field(column.name, arrow_type(column.type, dictionaries), column.nullable)

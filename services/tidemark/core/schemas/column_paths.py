@@ -26,7 +26,7 @@ def selected(schema: TopicSchema, paths: Sequence[str] | None) -> tuple[Column, 
 
     Args:
         schema: version of the reader.
-        paths: None: all columns.
+        paths: paths of columns; None: all columns.
 
     Raises:
         TidemarkError: INVALID_REQUEST: no such column.

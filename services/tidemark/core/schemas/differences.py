@@ -34,8 +34,8 @@ class Difference(NamedTuple):
 
     Attributes:
         kind: see DifferenceKind.
-        path: of the column in the newer version; of a dropped one in the older. Empty: the whole schema.
-        sentence: for the user; names the column.
+        path: path of the column in the newer version; of a dropped one in the older. Empty: the whole schema.
+        sentence: sentence for the user that names the column.
     """
 
     kind: DifferenceKind

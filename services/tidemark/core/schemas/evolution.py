@@ -79,7 +79,7 @@ def next_version(current: TopicSchema, draft: SchemaDraft, compatibility: Compat
         current: the newest version.
         draft: all columns of the next one. `renamed_from` names a column of `current`; where that rename was done
             before, it counts for nothing.
-        compatibility: of the topic.
+        compatibility: compatibility rule of the topic.
 
     Raises:
         TidemarkError: INVALID_SCHEMA for a draft that no topic can have, or a rename without its column.

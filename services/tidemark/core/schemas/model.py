@@ -117,7 +117,7 @@ class Column:
         type: see ColumnType.
         nullable: whether null is a value of the column.
         default: see Default.
-        doc: for the reader of the schema.
+        doc: comment for readers of the schema.
         renamed_from: in a draft: the column's name in the version before. A schema's columns have "".
     """
 
@@ -136,7 +136,7 @@ class TopicSchema:
 
     Attributes:
         version: 1 to VERSION_MAX.
-        columns: in order, at least one.
+        columns: columns in order, at least one.
         key: ids of the key columns, in order; the same in every version. Empty: records have no key.
         event_time: id of the column with the event time; the same in every version.
         last_column_id: largest id that a column of this or an earlier version had.

@@ -29,8 +29,8 @@ class Style:
     """The names of types in one kind of text.
 
     Attributes:
-        names: of the primitive types.
-        list_name: of a list.
+        names: names of the primitive types.
+        list_name: name of a list.
         upper: whether keywords are in capitals.
     """
 

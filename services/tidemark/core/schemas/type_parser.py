@@ -77,8 +77,8 @@ class TypeParser:
     """Reads one text, from the left.
 
     Args:
-        text: at most TEXT_BYTES_MAX.
-        budget: shared by all texts of one schema.
+        text: at most TEXT_BYTES_MAX bytes.
+        budget: budget that all texts of one schema share.
     """
 
     def __init__(self, text: str, budget: ColumnBudget) -> None:

@@ -148,7 +148,7 @@ class Acl(NamedTuple):
     """One rule. Rules are ordered by their members, so that the same rule of several decides everywhere.
 
     Attributes:
-        resource_type: of the resources.
+        resource_type: type of the resources.
         pattern: how `name` selects resources.
         name: name or prefix; "*" with LITERAL: all of that type.
         principal: "User:NAME"; "User:*": every caller, anonymous ones too.
@@ -246,7 +246,7 @@ def denial(principal: str, operation: Operation, resource: Resource, reason: str
     The sentence does not depend on whether the resource exists.
 
     Args:
-        reason: of `authorizer.Decision`.
+        reason: reason of `authorizer.Decision`.
     """
     name = shortened(resource.name)
     flag = "--cluster" if resource.type is _R.CLUSTER else f"{_FLAGS[resource.type]} {shlex.quote(name or 'NAME')}"

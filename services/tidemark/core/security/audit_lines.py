@@ -19,9 +19,9 @@ class AuditLine(NamedTuple):
     """One line of the audit log.
 
     Attributes:
-        at_ms: since 1970, UTC.
+        at_ms: milliseconds since 1970, UTC.
         event: RPC of a change, such as "CreateTopic", or "denied".
-        operation: of a denial; otherwise "".
+        operation: operation of a denial; otherwise "".
         resource: such as "topic:orders"; "" for a change of several resources.
         outcome: OK, DENIED or an error code.
         rule: that decided.

@@ -32,7 +32,7 @@ class Situation(NamedTuple):
 
     Attributes:
         now_ms: monotonic.
-        wall_ms: since 1970, UTC.
+        wall_ms: milliseconds since 1970, UTC.
     """
 
     now_ms: int

@@ -76,7 +76,7 @@ class TransactionMetadata:
         previous: identity that this one replaced and whose producer may ask again, since answers may be lost; or None.
         generation: raised by each InitTransactions, and when an operator aborts the transaction.
         timeout_ms: the open transaction is aborted after that time.
-        number: of the transaction, rising; pages with another number are left from earlier transactions.
+        number: number of the transaction, rising; pages with another number are left from earlier transactions.
         started_ms: begin of the transaction, since 1970, UTC; 0 without one.
         updated_ms: the last change, since 1970, UTC.
         last_sequence: of CommitMembers; NO_SEQUENCE before the first one.

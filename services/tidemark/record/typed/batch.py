@@ -59,7 +59,7 @@ class TimeRange(NamedTuple):
     """A range of timestamps, in microseconds since 1970; None: without a bound.
 
     Attributes:
-        from_us: inclusive.
+        from_us: first time of the range, inclusive.
         until_us: exclusive.
     """
 
@@ -278,7 +278,7 @@ def encode_stored(stored: StoredRows, offset_deltas: pa.Array[Any] | None, stays
         stored: all rows.
         offset_deltas: uint32, of rows that do not have theirs yet; None: they have.
         stays: bool: the rows to keep.
-        codec: of the buffers.
+        codec: codec of the buffers.
     """
     arrangement = stored.layout.arrangement(stored.flags, compacted=True)
     columns = list(stored.rows.columns)
@@ -333,8 +333,8 @@ def kept_spans(
 
     Args:
         head: the batch, at least up to the body of its message.
-        envelope: of the batch.
-        layout: of its version.
+        envelope: envelope of the batch.
+        layout: layout of its version.
         column_ids: the columns.
 
     Raises:
@@ -367,7 +367,7 @@ def is_outside(data: bytes, times: TimeRange, envelope: Envelope | None = None) 
     Args:
         data: the batch, at least up to the body of its message.
         times: the range.
-        envelope: of the batch, if known.
+        envelope: envelope of the batch, if known.
 
     Raises:
         TidemarkError: CORRUPT_BATCH, INVALID_BATCH: the head is damaged.

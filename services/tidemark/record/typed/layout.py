@@ -69,7 +69,7 @@ class TypedLayout:
     """The columns of one version of a topic's schema.
 
     Attributes:
-        version: from 1 on.
+        version: schema version, from 1.
         schema: the columns of the version.
         node_ids: column id of each field node of the schema, depth first.
         key_columns: names of the key columns.

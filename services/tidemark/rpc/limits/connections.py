@@ -65,8 +65,8 @@ class ConnectionLimits(NamedTuple):
         creation_rate: new connections of one address to one port, per second, and as many at once.
         streams: calls at a time on a connection; more wait at the client.
         idle_ms: time without a call after which a connection is closed.
-        connection_bytes: in flight, of one connection.
-        bytes: in flight, of all connections.
+        connection_bytes: bytes in flight of one connection.
+        bytes: bytes in flight of all connections.
     """
 
     connections: int = 0
@@ -257,7 +257,7 @@ class Connections:
 
         Args:
             found: connections of the look before first, so that `_all` has the oldest first.
-            pace: of the look.
+            pace: pace of the look.
         """
         self._looks += 1
         self.can_exceed = False

@@ -47,9 +47,9 @@ class Call:
     Args:
         connections: that it counts for.
         port: number of the port.
-        handler: of the call.
+        handler: handler of the call.
         descriptor: type of the requests of a client; None where it is not known, or services call.
-        header_bytes: of the call.
+        header_bytes: bytes of the headers of the call.
     """
 
     __slots__ = (

@@ -51,7 +51,7 @@ class ItemScan:
 
     Args:
         data: the request.
-        descriptor: of its type.
+        descriptor: descriptor of its type.
     """
 
     def __init__(self, data: bytes, descriptor: Any) -> None:

@@ -126,8 +126,8 @@ class CallerQuotas:
         """Count an amount if the quota is kept.
 
         Args:
-            kind: of the quota.
-            amount: of any size.
+            kind: kind of the quota.
+            amount: amount of any size.
             what: names the items in the plural, for the error.
 
         Raises:

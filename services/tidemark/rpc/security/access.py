@@ -45,7 +45,7 @@ class Access:
     Attributes:
         principal: the caller's name.
         host: the caller's address.
-        role: of a service of this cluster; None for every other caller.
+        role: role of a service of this cluster; None for every other caller.
         decisions: the decisions that allowed the call, for its audit line.
     """
 

@@ -158,7 +158,7 @@ class Authentication(grpc.aio.ServerInterceptor):
     """Notes the listener of each call, and the caller of a call with a token. Streams end when their token expires.
 
     Args:
-        listener: of this server.
+        listener: listener of this server.
         plain: whether it speaks plain text.
         on_refused: called with the reason of each refused token.
         tokens: on the listener for tokens; None: no token is accepted.

@@ -22,7 +22,7 @@ class ChangedFile(Generic[T]):
     """The contents of a file. Contents that cannot be read keep the former ones in use.
 
     Args:
-        path: of the file.
+        path: path of the file.
         read: reads the file; raises TidemarkError.
 
     Attributes:

@@ -48,7 +48,7 @@ class Issuers:
     """Verifies the tokens of the issuers of one service.
 
     Args:
-        issuers: with different values of `issuer`.
+        issuers: issuers with different values of `issuer`.
         clock_skew_s: largest difference between clocks, in seconds.
     """
 

@@ -31,9 +31,9 @@ class ListenerPort(NamedTuple):
 
     Attributes:
         listener: its name.
-        address: to listen on; port 0: the system chooses.
+        address: address to listen on; port 0: the system chooses.
         identity: the TLS files; None: plain text.
-        tokens: on the listener for tokens.
+        tokens: verifier of tokens on the listener for tokens; None on other listeners.
         on_refused: called with the reason of each refused token.
         max_age_ms: age at which a connection with TLS is closed; -1: no limit.
         subjects: names users by the subjects of their certificates.

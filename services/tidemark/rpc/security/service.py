@@ -66,7 +66,7 @@ def service_identity(files: TlsFiles, role: Role, service_id: int | None = None)
 
     Args:
         files: the paths.
-        role: of the service.
+        role: role of the service.
         service_id: id of the broker or controller; None: an admin service, which may have any name.
 
     Raises:

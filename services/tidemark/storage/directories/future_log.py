@@ -33,7 +33,7 @@ class FutureLog:
         source: the replica's log.
         log: the copy; this object alone appends to it and reads it.
         directory: index of the directory of the copy.
-        clean_point: of the log when the copying began. Records cleaned later may have been copied before.
+        clean_point: clean point of the log when the copying began. Records cleaned later may have been copied before.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ class FoundFuture(NamedTuple):
     """The directory of an unfinished copy (rule M3).
 
     Attributes:
-        clean_point: of the replica's log when the copying began.
+        clean_point: clean point of the replica's log when the copying began.
     """
 
     partition: TopicPartition

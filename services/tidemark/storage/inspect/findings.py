@@ -57,8 +57,8 @@ class Finding:
     """A defect or a note that the verification of a log found.
 
     Attributes:
-        position: byte of the file, None for the whole file.
-        offset: of the log; None: unknown.
+        position: byte offset in the file, None for the whole file.
+        offset: offset of the log; None: unknown.
         end_offset: of damaged batches, the first offset after them (exclusive); None: unknown.
         sentence: the description.
         advice: the next step; empty for none.

@@ -44,7 +44,7 @@ class Bad(NamedTuple):
     """Bytes [position, end) that are no whole batch.
 
     Attributes:
-        envelope: of a batch with a valid header and a damaged body; else None.
+        envelope: envelope of a batch with a valid header and a damaged body; else None.
         is_tail: no valid header follows, so the bytes may be an incomplete append (rule T5).
     """
 
@@ -110,7 +110,7 @@ def read_segment(path: Path, *, start: int = 0, end: int | None = None) -> Itera
     """Every batch in bytes [start, end) of a file, lengths, CRCs and fields checked; a batch starts at `start`.
 
     Args:
-        end: None: the size of the file now.
+        end: end of the read in bytes; None: the size of the file now.
 
     Raises:
         OSError: the file cannot be read, or was removed.

@@ -123,7 +123,7 @@ def clean_log(
     Args:
         end_offset: the last stable offset (exclusive): every transaction with a batch below has ended.
         truncations: `LogSegments.truncations` when `end_offset` was taken; a later truncation invalidates it.
-        layouts: of the schema versions of a typed topic.
+        layouts: layouts of the schema versions of a typed topic.
 
     Raises:
         TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; DISK_FULL;

@@ -136,7 +136,7 @@ class SegmentCleaning:
 
         Raises:
             TidemarkError: STORAGE_ERROR; the directory is offline, and the next start finishes the replacement.
-                DISK_FULL: nothing was changed.
+                DISK_FULL: the disk is full; the log is as before.
         """
         context, segments = self._context, self._segments
         with context.files_lock:

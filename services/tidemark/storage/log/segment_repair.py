@@ -33,10 +33,10 @@ class DamagedRange(NamedTuple):
     """Bytes of a segment that hold no valid batch, from a batch that is damaged to the next one that is not.
 
     Attributes:
-        base_offset: of the segment.
+        base_offset: base offset of the segment.
         start_position, end_position: bytes of its file, the end exclusive.
         start_offset, end_offset: offsets that only the damaged batches can have held, the end exclusive.
-        reason: of the first damaged batch.
+        reason: reason of the first damaged batch.
     """
 
     base_offset: int

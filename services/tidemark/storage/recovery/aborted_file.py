@@ -24,8 +24,8 @@ class AbortedRow(NamedTuple):
     """The row of an aborted transaction.
 
     Attributes:
-        first_offset: of its first record.
-        last_offset: of its marker.
+        first_offset: offset of its first record.
+        last_offset: offset of its marker.
         stable_offset: first offset of the transactions that were open after the marker; without any the marker's + 1.
             A transaction that ends later has no batch below it.
     """

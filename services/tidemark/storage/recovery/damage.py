@@ -39,7 +39,7 @@ class CutPoint(NamedTuple):
     """The mark of a truncation: checkpoints prove nothing at or past `end_offset`.
 
     Attributes:
-        log_start: of the log after the truncation.
+        log_start: log start offset of the log after the truncation.
         resetting: a reset has begun: the next start deletes every segment.
         epoch_below: leader epoch of the last record below `log_start`, given to a reset; used where a full disk kept
             the epoch file from being written.

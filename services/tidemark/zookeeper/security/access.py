@@ -89,7 +89,7 @@ class NodeAccess:
 
     Attributes:
         acl: of znodes that this process creates; None: open, by a session without TLS.
-        subject: of the certificate, as ZooKeeper writes the name; "" before the first session with TLS.
+        subject: subject of the certificate, as ZooKeeper writes the name; "" before the first session with TLS.
     """
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ class ZooKeeperSession:
         on_event: receives SESSION_SUSPENDED, _RESTORED and _EXPIRED on the event loop.
         tally: counts what happens to the session.
         tls: the certificate of the session; None: plain text.
-        access: of the znodes that this process creates.
+        access: access rules of the znodes that this process creates.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class SessionTally:
         expiries: sessions that ZooKeeper expired.
         disconnects: lost connections.
         failed: requests without an answer.
-        timeout_ms: granted by the server last; 0 before.
+        timeout_ms: session timeout that the server granted last; 0 before the first.
         nodes_open: every session may change the znodes, as far as this session knows.
     """
 

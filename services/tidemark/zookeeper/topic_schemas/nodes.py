@@ -82,7 +82,7 @@ class Asked(NamedTuple):
     """A topic whose versions are wanted.
 
     Attributes:
-        topic: without its versions.
+        topic: the topic without its schema versions.
         config: the settings' znode, read together with `topic`.
         known: the topic as an earlier read had it, with versions that are not read again.
         names: children of the settings' znode, read after `config`; None: not read yet.

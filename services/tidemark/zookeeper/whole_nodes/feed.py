@@ -37,7 +37,7 @@ class NodeFeed(Generic[ContentT]):
     Args:
         what: the content in a sentence, such as "access rules".
         unread: the consequence while the node was never read, for the log.
-        event: of the watch.
+        event: event of the watch.
         read: reads the node and arms its watch.
         use: called with each content.
         store: its session may be replaced; the node is then read again.

@@ -214,7 +214,7 @@ class AdminClient(Lifecycle):
         """Describe topics with their partitions, leaders, replicas and settings.
 
         Args:
-            names: topics; empty: all topics.
+            names: names of topics; empty: all topics.
 
         Returns:
             The topics in the order of `names`; a topic that does not exist has `error` set.
@@ -397,7 +397,7 @@ class AdminClient(Lifecycle):
         """List the loss reports of unclean elections, by partition, the oldest first.
 
         Args:
-            topics: topics; empty: all topics.
+            topics: names of topics; empty: all topics.
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC.
@@ -475,7 +475,7 @@ class AdminClient(Lifecycle):
         Args:
             partitions: partitions; empty: those that have a reassignment now.
             interval_ms: shortest time between two updates, in milliseconds.
-            request_id: of the request that started them; includes refusals of that request before this call.
+            request_id: id of the request that started them; includes refusals of that request before this call.
 
         Example: `for update in admin.watch_partition_reassignments(interval_ms=500): ...`
         """

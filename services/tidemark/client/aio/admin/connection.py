@@ -121,7 +121,7 @@ class AdminConnection:
         """Make a call with a streamed response; raises TidemarkError. Closing the generator cancels the call.
 
         Args:
-            method: of the stub.
+            method: method of the stub.
             request: the one request.
             interval_ms: pause of the service between two responses, added to the timeout of each.
         """

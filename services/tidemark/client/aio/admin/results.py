@@ -16,7 +16,7 @@ class ClusterDescription(NamedTuple):
 
     Attributes:
         view: brokers and the active controller.
-        topic_count: topics.
+        topic_count: number of topics.
         partition_count: partitions of all topics.
         under_replicated_count: partitions with fewer in-sync than assigned replicas.
         under_min_isr_count: partitions with fewer in-sync replicas than `min.insync.replicas`.

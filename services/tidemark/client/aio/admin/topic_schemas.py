@@ -20,7 +20,7 @@ class StoredSchema(NamedTuple):
 
     Attributes:
         schema: the version.
-        created_at_ms: since 1970, UTC.
+        created_at_ms: milliseconds since 1970, UTC.
     """
 
     schema: TopicSchema
@@ -33,7 +33,7 @@ class AlteredSchema(NamedTuple):
     Attributes:
         schema: the version that was made, or would be; the newest one if the columns are those it has.
         changed: whether a version was made, or would be.
-        differences: to the version before, a sentence each.
+        differences: differences from the version before, one sentence each.
     """
 
     schema: TopicSchema
@@ -45,7 +45,7 @@ class TopicSchemas(NamedTuple):
     """Result of `describe_topic_schemas`.
 
     Attributes:
-        topic_id: of the topic.
+        topic_id: id of the topic.
         versions: the versions in order; none for a topic without a schema.
         compatibility: the topic's schema.compatibility.
     """
