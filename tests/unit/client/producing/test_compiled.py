@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 import sysconfig
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,23 @@ import pytest
 from deploy.tools import compiled
 from deploy.tools.compiled import MODULES, missing
 
+TESTS = Path(__file__).resolve().parents[3]
+
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_is_an_extension_only_where_the_build_was_asked_for(name: str) -> None:
     compiled = os.environ.get("TIDEMARK_COMPILE") == "1" and missing() is None
     path = importlib.import_module(name).__file__ or ""
     assert path.endswith((".so", ".pyd") if compiled else ".py")
+
+
+def test_no_mutant_changes_a_compiled_module() -> None:
+    """A mutant replaces attributes, which an extension refuses; so mutants are the same beside the extensions."""
+    packages = {name.rpartition(".")[0] for name in MODULES}
+    places = [TESTS.glob(f"{name}/**/*.py") for name in ("simulation", "exploration", "crash")]
+    files = [*chain(*places), *TESTS.glob("contract/**/*mutants*.py")]
+    assert len(files) > 100
+    assert [str(path) for path in files if any(package in path.read_text() for package in packages)] == []
 
 
 def test_extensions_of_a_build_stay_until_a_source_or_a_setting_changes(
