@@ -205,7 +205,10 @@ def csv_chunks(file: BinaryIO, columns: Columns, *, delimiter: str, strings: boo
     Raises:
         TidemarkError: INVALID_REQUEST for a row that does not fit, or a missing column.
     """
-    header = file.readline().removeprefix(BYTE_ORDER_MARK)
+    header = file.readline(LINE_BYTES_MAX + 1)
+    if len(header) > LINE_BYTES_MAX:
+        raise _refusal(f"line 1 has more than {LINE_BYTES_MAX >> 20} MiB: too large for the names of columns")
+    header = header.removeprefix(BYTE_ORDER_MARK)
     if not header:
         return
     try:

@@ -171,6 +171,25 @@ def test_a_csv_that_does_not_fit_is_refused(content: str, columns: Columns, word
     assert words in from_csv(content, columns)[1]
 
 
+class Endless(io.RawIOBase):
+    """A file without a newline, such as a disk image; counts the bytes that were read."""
+
+    read_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.read_bytes += len(buffer)
+        assert self.read_bytes < 100 << 20, "the reader takes a file of any size into memory"
+        return len(buffer)
+
+
+def test_a_csv_without_a_newline_is_refused_before_its_end() -> None:
+    with pytest.raises(TidemarkError, match="line 1 has more than 16 MiB"):
+        next(csv_chunks(io.BufferedReader(Endless(), 1 << 20), Columns(), delimiter=",", strings=False))
+
+
 def parquet_file(**columns: Any) -> io.BytesIO:
     file = io.BytesIO()
     parquet.write_table(pa.table(columns), file)
