@@ -181,6 +181,7 @@ class Endless(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         self.read_bytes += len(buffer)
+        buffer[:] = bytes(len(buffer))
         assert self.read_bytes < 100 << 20, "the reader takes a file of any size into memory"
         return len(buffer)
 
