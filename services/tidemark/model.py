@@ -235,7 +235,7 @@ class UncleanElection:
     Attributes:
         lineage: the new lineage.
         leader_epoch: leader epoch of the new leader.
-        elected_at_ms: since 1970, UTC; 0 until the report is written.
+        elected_at_ms: milliseconds since 1970, UTC; 0 until the report is written.
         last_epoch: leader epoch of the new leader's last record; None when the leader was not queried.
         log_end_offset: of the new leader, exclusive; None when the leader was not queried.
         high_watermark: the highest one, exclusive, of any queried replica; None without queried replicas.
@@ -330,7 +330,7 @@ class PartitionReassignment:
 
     Attributes:
         replicas: the target (RAR), preferred leader first; kept when `cancel` is set.
-        log_dirs: one for each of `replicas`, "any" or a path; empty means "any" for all.
+        log_dirs: a log directory for each of `replicas`, "any" or a path; empty means "any" for all.
         throttle_bytes_per_s: rate at which each broker sends to adding replicas of all reassignments with the same
             rate; 0 for no limit. The throttle ends with the reassignment (rule M2).
         cancel: restore the original replicas (KIP-455).
@@ -351,7 +351,7 @@ class Refusal:
 
     Attributes:
         kind: "reassign", "partitions_add", "partitions_remove".
-        partition: None when the whole znode does not parse.
+        partition: the partition; None when the whole znode does not parse.
         at_ms: milliseconds since 1970, UTC.
     """
 

@@ -266,7 +266,7 @@ class TopicSnapshot:
     """A topic with the states of its partitions; replaced when any of them changes.
 
     Attributes:
-        topic: None if a node of the topic does not parse; `error` is the reason then.
+        topic: the topic; None if a node of the topic does not parse, with the reason in `error`.
         unreadable: partitions whose leaderAndISR does not parse, or was deleted by hand.
     """
 

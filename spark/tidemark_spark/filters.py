@@ -20,7 +20,7 @@ class Narrowing:
         topics: names of topics; None: all.
         partitions: indexes of partitions; None: all.
         offset_min: lowest offset, inclusive.
-        offset_end: exclusive; None: no bound.
+        offset_end: end of the offsets, exclusive; None: no bound.
         timestamp_ms: milliseconds since 1970; records before the first record at or after this time do not pass.
             There is no upper bound, since a later record may have an earlier timestamp.
     """

@@ -88,7 +88,7 @@ def open_stream_writer(options: Any, schema: StructType, *, overwrite: bool) -> 
 
     Raises:
         ValueError: for wrong options or columns.
-        TidemarkError: as for `open_writer`, if the write is transactional or the topic has a schema.
+        TidemarkError: the errors of `open_writer`, if the write is transactional or the topic has a schema.
     """
     if overwrite:
         raise ValueError('outputMode("complete") is not supported: a log is appended to; take "update" or "append"')

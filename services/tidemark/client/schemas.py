@@ -53,7 +53,7 @@ def schema_text(given: SchemaGiven | None, key: Sequence[str], event_time: str |
     """The text for a new topic: `document_text` with key columns and event time; empty without a schema.
 
     Raises:
-        TidemarkError: as `draft_of`; INVALID_REQUEST for a key or an event time without a schema.
+        TidemarkError: the errors of `draft_of`; INVALID_REQUEST for a key or an event time without a schema.
     """
     if given is not None:
         draft = draft_of(given)

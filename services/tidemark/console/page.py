@@ -69,7 +69,7 @@ class View:
         command: the `tidemark` command that shows the same.
         data: data for the template and the JSON twin.
         status: status of the response.
-        live: False: an open page is not updated, although the table of pages says so.
+        live: False stops the updates of an open page, also where the table of pages has `live`.
     """
 
     title: str

@@ -75,7 +75,7 @@ class ClusterView:
         topics: in changes, each topic has only the partitions that changed.
         deleted_topics: deleted since the update before.
         complete: the whole cluster, or the first part of it.
-        part: 0 for changes, for the whole in one message, and for the first part.
+        part: index of the part; 0 for changes and for a snapshot of one message.
         more_parts: another part follows.
         hidden_topics: a node of theirs does not parse: metadata of them that is known stays.
         sequence: rises with each message of a controller's term to a broker; 0: not numbered.

@@ -102,7 +102,7 @@ class ZooKeeperProcess(ChildProcess):
 
     Args:
         directory: for data, configuration and logs; made where missing.
-        port: where it listens; None: a free one, kept as long as this object lives.
+        port: port of the server; None: a free port, kept as long as this object lives.
         java_options: more options of Java.
         tls: files of `Authority.issue_zookeeper`: connections use TLS, and sessions need a certificate of the same
             authority.

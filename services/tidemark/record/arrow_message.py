@@ -176,7 +176,7 @@ def read_numbers(data: bytes, start: int, *, codec: int, layout: MessageLayout) 
     """The numbers of a message of which `data` need not have the whole body; they may be lies.
 
     Raises:
-        TidemarkError: as `check_message`, for the metadata alone.
+        TidemarkError: the errors of `check_message`, for the metadata alone.
     """
     try:
         return _read_numbers(data, start, codec, layout)

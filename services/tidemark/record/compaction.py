@@ -72,7 +72,7 @@ def decode(batch: Batch, layouts: Layouts) -> Decoded:
     """Decode and fully validate a batch.
 
     Raises:
-        TidemarkError: as `read_batch` and `read_stored`; UNKNOWN_SCHEMA_VERSION.
+        TidemarkError: the errors of `read_batch` and `read_stored`; UNKNOWN_SCHEMA_VERSION.
     """
     if not batch.envelope.is_typed:
         rows = read_batch(batch)

@@ -174,7 +174,7 @@ def read_batch(batch: Batch) -> pa.RecordBatch:
     Zero copy when uncompressed.
 
     Raises:
-        TidemarkError: as `check_batch`; INVALID_PAYLOAD also for errors that only decompression finds.
+        TidemarkError: the errors of `check_batch`; INVALID_PAYLOAD also for errors that only decompression finds.
     """
     checked = check_envelope(batch.data)
     rows = check_payload(checked)

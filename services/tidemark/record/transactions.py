@@ -26,7 +26,7 @@ class AbortedBatches:
     """Recognizes the batches of aborted transactions.
 
     Args:
-        aborted: as a read_committed fetch names them; for a read_uncommitted reader none.
+        aborted: aborted transactions that a read_committed fetch names; none for a read_uncommitted reader.
     """
 
     __slots__ = ("_by_producer",)

@@ -52,7 +52,7 @@ class ConfigKey:
     Attributes:
         owners: services (or "topic") that have this setting: some of "broker", "controller", "admin",
             "console", "topic".
-        default: as text; None: required; "": optional, and the value is then None (for a string "").
+        default: the default as text; None: required; "": optional, and the value is then None (for a string "").
         defaults: (owner, default) for owners whose default differs.
         minimum: smallest value, inclusive.
         maximum: largest value, inclusive.

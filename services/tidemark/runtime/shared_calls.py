@@ -108,7 +108,7 @@ class SharedCalls(Generic[K, T]):
     """A `SharedCall` for each key, without the idle ones.
 
     Args:
-        max_age_ms: as of `SharedCall`.
+        max_age_ms: see `SharedCall`.
     """
 
     def __init__(self, max_age_ms: int, clock: Clock) -> None:

@@ -47,7 +47,7 @@ class FileTask:
     """One file of an archive for one Spark task.
 
     Attributes:
-        bootstrap: as for `RangeReader`.
+        bootstrap: see `RangeReader`.
         root: directory of the archive.
         topic: name of the topic.
         partition: index of the partition.

@@ -76,7 +76,7 @@ def end_micro_batch(options: WriteOptions, memberships: Iterable[Membership | No
 
     Raises:
         StaleCheckpointError: the checkpoint is older than the last one that the query has written with.
-        TidemarkError: as `end_batch`.
+        TidemarkError: the errors of `end_batch`.
     """
     decision = decide(memberships)
     if decision is None:

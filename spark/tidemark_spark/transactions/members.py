@@ -16,7 +16,7 @@ class WriteTransaction:
 
     Attributes:
         transactional_id: the id at the coordinator.
-        generation: as InitTransactions gave it; a later generation fences this one.
+        generation: generation that InitTransactions returned; a later generation fences this one.
         timeout_ms: the coordinator aborts the transaction when no task has kept it for this time.
         query_id: Spark's id of the streaming query, by the checkpoint; "": a batch write, or not read.
         sequence: number of a batch write; None: the number of the micro-batch counts.

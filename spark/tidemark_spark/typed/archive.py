@@ -132,7 +132,7 @@ def read_history(
         columns: names, paths below them, and metadata columns such as `_offset`; None: all columns of the schema.
 
     Raises:
-        TidemarkError: as `tidemark.read_table` with `history`.
+        TidemarkError: the errors of `tidemark.read_table` with `history`.
     """
     options = {"tidemark.bootstrap": bootstrap, "history": root}
     if columns is not None:

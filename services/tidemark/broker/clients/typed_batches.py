@@ -108,7 +108,7 @@ def read_pruned(
     """Read the batches from an offset on as `prune_batches` gives them, from as many segments as have room.
 
     Raises:
-        TidemarkError: as `Log.read`, for the first batch.
+        TidemarkError: the errors of `Log.read`, for the first batch.
     """
     found: list[bytes] = []
     left_bytes, unseen_bytes, seen_bytes = max_bytes, min(max_bytes * READ_AHEAD, _SEEN_BYTES_MAX), 0
@@ -148,11 +148,11 @@ def prune_stored(
     Args:
         read: reads bytes of the batches.
         size_bytes: size of all batches.
-        topic: as for `prune_batches`.
-        layouts: as for `prune_batches`.
-        column_ids: as for `prune_batches`.
-        max_bytes: as for `prune_batches`.
-        times: as for `prune_batches`.
+        topic: see `prune_batches`.
+        layouts: see `prune_batches`.
+        column_ids: see `prune_batches`.
+        max_bytes: see `prune_batches`.
+        times: see `prune_batches`.
     """
     found: Parts = []
     asked: dict[int, frozenset[int]] = {}

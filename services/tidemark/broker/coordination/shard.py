@@ -175,7 +175,7 @@ class Shard(Generic[_S, _C, _N]):
             transaction: transaction of the records.
 
         Raises:
-            TidemarkError: as `change`; the log's refusal of the transaction, such as PRODUCER_FENCED.
+            TidemarkError: the errors of `change`; the log's refusal of the transaction, such as PRODUCER_FENCED.
         """
         state = self.coordinator
         self.log.check_writable()

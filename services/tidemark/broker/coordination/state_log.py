@@ -133,8 +133,8 @@ class StateLog(Generic[_C]):
         `on_appended` is called when the leader's log has the records. A record that is appended later is behind them.
 
         Raises:
-            TidemarkError: as `InternalAppends.append`; BATCH_TOO_LARGE, before any append, if followers could not copy
-                a batch.
+            TidemarkError: the errors of `InternalAppends.append`; BATCH_TOO_LARGE, before any append, if followers
+                could not copy a batch.
         """
         now_us = self._logs.clock.wall_us()
         batches = (

@@ -98,7 +98,7 @@ async def _why_not_here(where: HostPort, host: str, name: str, timeout_s: float)
     Args:
         where: an IP address that `host` resolves to.
         host: the advertised name, which the certificate of the server must have.
-        name: as in `check_advertised`.
+        name: see `check_advertised`.
         timeout_s: time limit of the connection, and of the call, in seconds.
     """
     try:

@@ -66,7 +66,7 @@ class GrpcReplicaPeers:
         The refused chunk may have good batches before the damaged one. The broker checks as much as it reads at once.
 
         Raises:
-            TidemarkError: as `read`.
+            TidemarkError: the errors of `read`.
         """
         await self._ask(
             broker,

@@ -107,7 +107,7 @@ def _runs(
     """Divide messages into runs, each of which can be one message.
 
     Args:
-        messages: in order.
+        messages: messages in order.
         is_plain: whether a message can be merged with another such message of the same partitions.
         named_by: the partitions of a message; messages of different partitions can be merged.
         begins: the size of a message, at most `PART_MAX` of a run.

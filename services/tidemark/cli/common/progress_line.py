@@ -20,7 +20,7 @@ class ProgressLine:
 
     Args:
         line: the text of now; called by a thread of rich, and at both ends of the context.
-        show: False: never show the line.
+        show: whether the line may be shown.
     """
 
     def __init__(self, line: Callable[[], str], *, show: bool = True) -> None:

@@ -116,7 +116,7 @@ def _text_of(path: Path) -> str:
 
 
 def _of_document(text: str, name: str) -> SchemaDraft:
-    """YAML, of which JSON is a part; a mapping with `properties` is a JSON schema."""
+    """The draft of a YAML or JSON document; a mapping with `properties` is a JSON schema."""
     import yaml
 
     from tidemark.core.schemas.document import draft_from_document

@@ -75,7 +75,7 @@ def run(open_source: Callable[[], AbstractContextManager[Source]], options: Cons
     """Copy until an end condition, Ctrl-C or SIGTERM; the output is complete in each case.
 
     Raises:
-        TidemarkError: as `copy`; STORAGE_ERROR if the file cannot be written.
+        TidemarkError: the errors of `copy`; STORAGE_ERROR if the file cannot be written.
     """
     file = options.file
     reading = Reading(show=file is not None or not sys.stdout.isatty())

@@ -110,7 +110,7 @@ def cancel(
     A reassignment of `found`, by topic or --all, may end first; the others are cancelled all the same.
 
     Raises:
-        TidemarkError: one of `named` is refused; nothing is cancelled then.
+        TidemarkError: an element of `named` is refused; nothing is cancelled.
     """
     if named:
         raise_refused(client.alter_partition_reassignments(cancel=named).outcomes)

@@ -491,8 +491,8 @@ class Consumer(Lifecycle):
         version, or of that in `schema_versions`, and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
         Args:
-            timeout_s: in seconds; None: no limit.
-            columns: as of `batches`. A call with other columns than the one before discards rows that were fetched.
+            timeout_s: longest wait in seconds; None: no limit.
+            columns: see `batches`. A call with other columns than the one before discards rows that were fetched.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH.
@@ -509,11 +509,12 @@ class Consumer(Lifecycle):
         call raises its error.
 
         Args:
-            timeout_s: in seconds; None: no limit.
+            timeout_s: longest wait in seconds; None: no limit.
             max_records: number of records at most; others that have arrived are returned by the next calls.
 
         Raises:
-            TidemarkError: as `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records` below 1.
+            TidemarkError: the errors of `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records`
+                below 1.
 
         Example: `records = consumer.poll_records(timeout_s=1.0, max_records=1000)`
         """

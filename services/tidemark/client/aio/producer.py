@@ -321,8 +321,8 @@ class Producer(Lifecycle):
             records: (key, value) pairs. Up to 1,000 records of a list get the same timestamp.
 
         Raises:
-            TidemarkError: as `send`; records before the one that is refused are sent.
-            TypeError: as `send`.
+            TidemarkError: the errors of `send`; records before the one that is refused are sent.
+            TypeError: the errors of `send`.
 
         Example: `handles = await producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
         """
@@ -429,7 +429,7 @@ class Producer(Lifecycle):
         """Wait until every record sent before is acknowledged or has failed.
 
         Args:
-            timeout_s: in seconds; None: the delivery timeout of the records bounds it.
+            timeout_s: time limit in seconds; None: the delivery timeout of the records bounds it.
 
         Raises:
             TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer continues to send.

@@ -99,7 +99,7 @@ class TransactionAdmin(CoordinatorAdmin):
 
         Args:
             phases: names of phases; empty: all phases.
-            open_longer_than_ms: only transactions that are open for longer; 0: all ids.
+            open_longer_than_ms: only transactions that are open for longer than this; 0: all ids.
 
         Returns:
             The ids, and errors of brokers whose ids are missing.

@@ -303,7 +303,8 @@ class Cluster:
             beyond: if the topic has no partition of this index, retry for a moment, in case it was just added.
 
         Raises:
-            TidemarkError: as `topic`; BROKER_NOT_AVAILABLE if no broker answers about the partition `beyond`.
+            TidemarkError: the errors of `topic`; BROKER_NOT_AVAILABLE if no broker answers about the partition
+                `beyond`.
         """
         started_s = time.monotonic()
         count = (await self.topic(topic, timeout_s=timeout_s)).count
@@ -335,8 +336,8 @@ class Cluster:
         Brokers learn the partitions of a large new topic in parts, and the metadata may have a part of them only.
 
         Raises:
-            TidemarkError: as `partition_count`; UNKNOWN_PARTITION; LEADER_NOT_AVAILABLE if the metadata does not have
-                a partition in time.
+            TidemarkError: the errors of `partition_count`; UNKNOWN_PARTITION; LEADER_NOT_AVAILABLE if the metadata does
+                not have a partition in time.
         """
         until_s, backoff = time.monotonic() + timeout_s, Backoff()
         view = await self.topic(topic, timeout_s=timeout_s)

@@ -30,7 +30,7 @@ def client_identity(given: Credentials | TlsFiles | None) -> TlsIdentity | None:
 
     Raises:
         TidemarkError: INVALID_CONFIG: a file is missing, or does not fit the others; a token without TLS.
-        TypeError: not `TlsFiles`, or one of its fields is not a path; or the token is neither a path nor a callable.
+        TypeError: `tls` is no `TlsFiles`, or a field of it is no path; or the token is neither a path nor a callable.
     """
     tls, token = given if isinstance(given, Credentials) else (given, None)
     if token is None:

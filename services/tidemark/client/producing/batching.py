@@ -47,7 +47,7 @@ class PendingBatch:
     Attributes:
         opened_s: time of the first record, by time.monotonic().
         deadline_s: time at which the batch expires, by time.monotonic().
-        format: how the records become bytes.
+        format: the format that turns records into bytes.
         values: of the records; for a typed topic, of each column, one record after another: no object for a record.
         deleted: of typed records, whether each deletes the earlier rows of its key; None: none does.
         rows: Arrow rows of the batch; None until the batch is built, unless it was made of rows.
@@ -264,7 +264,7 @@ class SendHandle:
         Do not call it on the client's event loop: await the handle there.
 
         Args:
-            timeout_s: in seconds; None: the delivery timeout of the producer bounds it.
+            timeout_s: time limit in seconds; None: the delivery timeout of the producer bounds it.
             timeout: deprecated name of `timeout_s`.
 
         Raises:

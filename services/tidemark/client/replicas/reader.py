@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
         leader_epoch: leader epoch that the replica knows.
         leader: whether the replica is the leader.
         pieces: the batches.
-        repaired_offsets: where the broker repaired damaged batches for this read.
+        repaired_offsets: offsets at which the broker repaired damaged batches for this read.
     """
 
     log_start_offset: int

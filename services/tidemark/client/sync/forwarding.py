@@ -32,7 +32,7 @@ class SyncClient(Generic[Client]):
     """An async client that lives on the event-loop thread of the process.
 
     Args:
-        client: not started; started here, and closed if its start fails.
+        client: a client that is not started; `client` is started here, and closed if its start fails.
         call_s: timeout of each forwarded call; None: the async client's own timeouts are enough.
     """
 

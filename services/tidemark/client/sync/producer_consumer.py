@@ -167,8 +167,8 @@ class Producer(SyncClient[AsyncProducer]):
             records: (key, value) pairs. Up to 1,000 records of a list get the same timestamp.
 
         Raises:
-            TidemarkError: as `send`; records before the one that is refused are sent.
-            TypeError: as `send`.
+            TidemarkError: the errors of `send`; records before the one that is refused are sent.
+            TypeError: the errors of `send`.
 
         Example: `handles = producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
         """
@@ -214,7 +214,7 @@ class Producer(SyncClient[AsyncProducer]):
         """Wait until every record sent before is acknowledged or has failed.
 
         Args:
-            timeout_s: in seconds; None: the delivery timeout of the records bounds it.
+            timeout_s: time limit in seconds; None: the delivery timeout of the records bounds it.
 
         Raises:
             TidemarkError: REQUEST_TIMED_OUT after `timeout_s`, while the producer continues to send.
@@ -482,8 +482,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
         Args:
-            timeout_s: in seconds.
-            columns: as of `batches`. A call with other columns than the one before discards rows that were fetched.
+            timeout_s: longest wait in seconds.
+            columns: see `batches`. A call with other columns than the one before discards rows that were fetched.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE, LOG_TRUNCATED, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC, CORRUPT_BATCH;
@@ -506,11 +506,12 @@ class Consumer(SyncClient[AsyncConsumer]):
         call raises its error.
 
         Args:
-            timeout_s: in seconds.
+            timeout_s: longest wait in seconds.
             max_records: number of records at most; others that have arrived are returned by the next calls.
 
         Raises:
-            TidemarkError: as `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records` below 1.
+            TidemarkError: the errors of `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records`
+                below 1.
 
         Example: `records = consumer.poll_records(timeout_s=1.0, max_records=1000)`
         """

@@ -97,7 +97,7 @@ class ArchiveFile:
     """A file of an archive, by its name.
 
     Attributes:
-        path: where it is.
+        path: path of the file.
         partition: index of the partition.
         start: first offset, inclusive.
         end: end offset of a merged file, exclusive; 0: not merged, only the footer has the end.

@@ -40,17 +40,17 @@ def scan(
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         topic: name of the topic.
-        columns: as for `read_table`; None: all columns of the schema.
-        start: as for `read_table`.
-        end: as for `read_table`.
+        columns: see `read_table`; None: all columns of the schema.
+        start: see `read_table`.
+        end: see `read_table`.
         partitions: indexes of partitions; None: all.
-        history: as for `read_table`.
-        version: as for `read_table`.
-        options: as for `read_table`.
+        history: see `read_table`.
+        version: see `read_table`.
+        options: see `read_table`.
 
     Raises:
         ImportError: polars is not installed.
-        TidemarkError: as `read_table`; also from `collect`.
+        TidemarkError: the errors of `read_table`; also from `collect`.
 
     Example: `scan("127.0.0.1:9192", "flights").group_by("carrier").agg(pl.col("delay").mean()).collect()`
     """

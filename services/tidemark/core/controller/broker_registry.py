@@ -21,7 +21,7 @@ class BrokerRegistry:
     and, with `CommandAnswers`, `unconfirmed`.
 
     Attributes:
-        _failure_detector: None before this controller is elected.
+        _failure_detector: the failure detector; None before this controller is elected.
     """
 
     def __init__(

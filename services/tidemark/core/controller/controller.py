@@ -59,7 +59,7 @@ class ControllerCore:
     and `_decide` is part of the protocol.
 
     Attributes:
-        _reread_at_ms: when nodes that do not parse are read next.
+        _reread_at_ms: time when nodes that do not parse are read next.
         _decided: the decisions of one round by partition and `id` of the brokers, with these brokers. Invariant: empty
             between rounds.
         _handlers: the handler of each event.

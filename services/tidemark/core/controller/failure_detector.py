@@ -34,7 +34,7 @@ class FailureDetector:
     """Suspected brokers. A suspicion ends after a hold that doubles with each relapse.
 
     Attributes:
-        _elected_ms: when this controller was elected.
+        _elected_ms: time when this controller was elected.
         _suspicions: of brokers that were suspected in their present broker epoch.
         _ignoring_until_ms: until then no suspicion counts, since too many brokers were suspected at once.
     """

@@ -38,7 +38,7 @@ class BrokerFacts:
     awaited: frozenset[BrokerId] = frozenset()
 
     def is_live(self, broker: BrokerId) -> bool:
-        """Whether the broker is registered. If it has registered uncleanly since, `live` is outdated: False."""
+        """Whether the broker is registered. If the broker has registered uncleanly since, `live` is outdated: False."""
         return broker in self.live and not self.is_void(IsrEntry(broker, self.live[broker]))
 
     def is_void(self, entry: IsrEntry, *, flushed: bool = False) -> bool:

@@ -57,7 +57,7 @@ class _Asked:
 
     Attributes:
         broker_epoch: an answer of another broker epoch does not count.
-        ask_at_ms: when it is asked; None: a question is in flight, or it is settled.
+        ask_at_ms: time when it is asked; None: a question is in flight, or it is settled.
         request_id: id of the question in flight; None: there is none.
         answer: what the replica holds; None: not reported.
         failed: it cannot answer; asked again once every replica of the survey has failed, or the survey awaits it.
@@ -91,10 +91,10 @@ class _Survey:
         identity: topic id and incarnation; of another one, a new survey begins.
         leader_epoch: leader epoch of the write that left no leader. Invariant: answers are of this epoch, so no log
             grows.
-        begun_ms: when the survey began.
+        begun_ms: time when the survey began.
         awaited: brokers whose answers end the wait early, live or not.
         wait_ms: how long the first answer waits for the others, if any is awaited; else from the beginning.
-        answered_ms: when the first answer came; None: there is none.
+        answered_ms: time when the first answer came; None: there is none.
         replicas: by broker; those that are live and can open their log.
         high_watermark: the highest one reported, exclusive; answers of brokers that have since stopped count too.
     """

@@ -53,10 +53,10 @@ class _Removal:
         forced: the partitions, each with whether it is removed even where it is not empty.
         until_ms: the removal is refused if a leader does not report by then.
         ready: sealed and empty, or forced. Invariant: a subset of `forced`; once equal, the topic's node is written.
-        ask_at_ms: when a partition's leader is asked next.
+        ask_at_ms: time when a partition's leader is asked next.
         gone: the topic's node no longer names them.
         deleting: the deletion of their nodes is in flight. Invariant: only once `gone`.
-        retry_at_ms: when that deletion is retried.
+        retry_at_ms: time when that deletion is retried.
     """
 
     forced: Mapping[int, bool]

@@ -71,18 +71,18 @@ class PartitionState:
         older_epoch: a node of up to this leader epoch is older than what replicas know (rule Z4).
         refused_epoch: the leader refused to lead in this leader epoch (rule E5); None: not the present one.
         resigned_epoch: the leader of this leader epoch resigned (rule R7); None: it did not, or none can replace it.
-        resigned_ms: when a leader last resigned; leadership does not circulate among slow disks.
+        resigned_ms: time when a leader last resigned; leadership does not circulate among slow disks.
         offline: brokers that could not open their log, with the broker epoch in which they reported that.
         replication_factor: the number of original replicas during a reassignment, else of the assigned ones (rule R4).
         throttle_bytes_per_s: bytes per second of its reassignment (rule M2); 0: no limit.
         log_dirs: log directory by broker, as its reassignment names them (rule M3).
-        damaged: as in `PartitionFacts`, until a decision made with it is written.
+        damaged: see `PartitionFacts`, until a decision made with it is written.
         damage_decided: the damaged entries that the last decision used.
-        cut: as in `PartitionFacts`, until a decision that removes the entry is written.
+        cut: see `PartitionFacts`, until a decision that removes the entry is written.
         cut_removed: the entries of `cut` that the last decision removed; with a new lineage all of them.
         decided_epoch: leader epoch of the last decision; a node of that epoch or later shows that it was written.
         losses: what a single replica that refused to lead lacks (rule T4); empty: not known.
-        isr_reasons: as in `PartitionCommand`, of the present version.
+        isr_reasons: see `PartitionCommand`, of the present version.
         chosen: the leaderAndISR of the last decision, with its announcement; None: it is announced, or was never
             written.
     """

@@ -155,7 +155,7 @@ class Reassignment:
     """One partition that an entry, the topic's node or both name.
 
     Attributes:
-        entry: as /admin/reassign_partitions has it. None after it was withdrawn; never None in `BEFORE_STEP_1`.
+        entry: the entry of /admin/reassign_partitions. None after it was withdrawn; never None in `BEFORE_STEP_1`.
         target: RAR. Before step 1 the entry's; in ADDING as composed; then the node's; fixed from COMMITTED on.
         original: OAR, in its order; empty before the topic's node names it.
         adding: RAR - OAR as the node has it.

@@ -26,7 +26,7 @@ class Memory(NamedTuple):
     """The last known state of a partition, as far as this controller knows it.
 
     Attributes:
-        known: None: this controller never read the node, or only a content that is older than replicas know.
+        known: content of the node; None: this controller has read no content, or only one older than replicas know.
         proven: a replica has refused a command, since it knows of this leader epoch.
         older: a node of up to this leader epoch was set back by hand.
     """

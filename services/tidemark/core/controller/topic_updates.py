@@ -21,7 +21,7 @@ class TopicUpdates:
     Attributes:
         _rewrites: each takes the node as the one before left it, and gives the node as it should be.
         _in_flight: topics whose write was not answered yet.
-        _not_before_ms: when the next write of a topic may begin, after a failed one.
+        _not_before_ms: time when the next write of a topic may begin, after a failed one.
     """
 
     def __init__(self, ctx: ControllerContext, rewrites: Sequence[Rewrite]) -> None:

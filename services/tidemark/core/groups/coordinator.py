@@ -164,8 +164,8 @@ class GroupCoordinator:
     def commit_in_transaction(self, asked: Commit, producer: Writer, now: Situation) -> Outcome[PendingCommit]:
         """Commit offsets with the writes of a transaction (rule X17): in force after its commit marker.
 
-        The records are of the transaction's producer. If they are not written, `take_back` is called. An offset that a
-        later commit of the same client has set in this transaction stays.
+        The producer of the transaction owns the records. If the records are not written, `take_back` is called. An
+        offset that a later commit of the same client has set in this transaction stays.
 
         Raises:
             TidemarkError: INVALID_GROUP_ID; as `offsets.commit`.

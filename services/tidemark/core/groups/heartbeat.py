@@ -41,7 +41,7 @@ class Heartbeat:
 
     Attributes:
         member_epoch: the epoch last answered, or JOINING, LEAVING, AWAY.
-        rebalance_timeout_ms: 0: unchanged.
+        rebalance_timeout_ms: rebalance timeout of the member; 0: unchanged.
         topics: its subscription; None: unchanged.
         assignor: "": unchanged; for a member that joins, the default of the broker.
         owned: partitions that it reads; None: not reported.

@@ -30,7 +30,7 @@ class Commit:
 
     Attributes:
         member_id: "" for a consumer that assigned its partitions itself.
-        member_epoch: -1 without a member.
+        member_epoch: epoch of the member; -1 without a member.
     """
 
     group_id: str
@@ -86,7 +86,7 @@ def commit(changes: PendingChanges, asked: Commit, now: Situation) -> Refusals:
     its commits, such as an offset reset, keeps the number of the offset.
 
     Raises:
-        TidemarkError: as `check_committer`.
+        TidemarkError: the errors of `check_committer`.
     """
     values, refused = values_of(changes.group, asked, now)
     for key, value in values.items():

@@ -66,7 +66,7 @@ class GroupMetadata:
     Attributes:
         epoch: raised by every change of members, subscriptions or partitions.
         topics: existing topics that the members subscribe to, as of that epoch.
-        empty_since_ms: since 1970, UTC; -1 while it has members, and when it never had any.
+        empty_since_ms: milliseconds since 1970, UTC; -1 while it has members, and when it never had any.
     """
 
     protocol: str = CONSUMER
@@ -90,7 +90,7 @@ class MemberMetadata:
     Attributes:
         instance_id: id of a static member, else empty.
         topics: names of the subscribed topics, in order, each once.
-        assignor: empty for the default of the broker.
+        assignor: name of the assignor; empty for the default of the broker.
     """
 
     instance_id: str

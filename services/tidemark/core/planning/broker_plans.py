@@ -67,7 +67,7 @@ def add_brokers(
         assignments: assignments of every partition.
         sizes_bytes: sizes in bytes of one replica; 0: not known.
         racks: every live broker, the new ones included; "": the rack is unknown.
-        new: empty: balance the live brokers.
+        new: brokers to add; empty: balance the live brokers only.
 
     Raises:
         TidemarkError: BROKER_NOT_AVAILABLE (metadata brokers) for a new broker that is not live.

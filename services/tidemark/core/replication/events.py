@@ -67,7 +67,8 @@ class RecoveredLog:
     """The state of a replica's log after storage opened it (rule T5). End offsets are exclusive.
 
     Attributes:
-        high_watermark: as checkpointed, 0 without a checkpoint; above `log_end_offset` only if `damaged`.
+        high_watermark: high watermark of the checkpoint, 0 without a checkpoint; above `log_end_offset` only if
+            `damaged`.
         damaged: reason why records may be missing, None if none are.
         cut: `damaged` is a torn tail that was cut off, and nothing else (rule T7).
         fresh: the log did not exist and was created now.

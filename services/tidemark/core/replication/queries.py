@@ -141,9 +141,9 @@ class BrokerQueries:
         """The range that a consumer may read from this follower, with the high watermark that the leader sent last.
 
         Args:
-            identity: as the consumer knows it; this and the leader epoch must equal those of the replica.
+            identity: identity that the consumer knows; identity and leader epoch must equal the replica's.
             in_sync_replicas: the ISR in that epoch, from the metadata of this broker.
-            committed_only: as in `readable`; a follower that does not know its last stable offset refuses.
+            committed_only: see `readable`; a follower that does not know its last stable offset refuses.
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC_ID, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH. NOT_LEADER if this broker does

@@ -174,9 +174,9 @@ class Replica:
 
     Attributes:
         identity: topic id and incarnation; a replica of another identity is another object.
-        log: None until the log is open, and after it failed.
+        log: the log; None until the log is open, and after it failed.
         failed: the log has failed, or could not be opened. Invariant: then `log` and `role` are None.
-        role: None until the log is ready, and after fencing.
+        role: leader or follower; None until the log is ready, and after fencing.
         leader, leader_epoch: as of the last command. Invariant: the leader epoch never falls.
         assigned: assigned replicas as of the last command.
         command: the last command; None before the first.

@@ -43,8 +43,8 @@ class ReplicaLog:
         log_end_offset: end of the records that storage has confirmed.
         next_offset: log end after all operations in flight.
         high_watermark: see the invariant; falls only when the log is truncated below it.
-        recovered_high_watermark: as checkpointed. Invariant: above the log end only if committed records of this
-            lineage were lost (rule T5).
+        recovered_high_watermark: high watermark of the checkpoint. Invariant: above the log end only if committed
+            records of this lineage were lost (rule T5).
         epochs, producers: leader epochs and producer states as of `next_offset`.
         damaged: reason why records may be missing below the log end, None if none are.
         cut: of a damaged log: only its torn tail was cut off (rule T7).

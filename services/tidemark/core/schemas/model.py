@@ -112,10 +112,10 @@ class Column:
     """A column of the topic, or a nested one.
 
     Attributes:
-        id: 1 or more; NO_ID in a draft.
+        id: column id, 1 or more; NO_ID in a draft.
         name: unique among its siblings, whatever the case.
         type: see ColumnType.
-        nullable: whether null is a value of the column.
+        nullable: whether the column may have null values.
         default: see Default.
         doc: comment for readers of the schema.
         renamed_from: in a draft: the column's name in the version before. A schema's columns have "".
@@ -135,7 +135,7 @@ class TopicSchema:
     """One version of a topic's schema.
 
     Attributes:
-        version: 1 to VERSION_MAX.
+        version: number from 1 to VERSION_MAX.
         columns: columns in order, at least one.
         key: ids of the key columns, in order; the same in every version. Empty: records have no key.
         event_time: id of the column with the event time; the same in every version.

@@ -83,7 +83,7 @@ class Projection:
         """The rows of a batch in `arrow_schema`.
 
         Args:
-            rows: in `pruned(source, column_ids)`; other rows are a mistake of the caller.
+            rows: rows in the form of `pruned(source, column_ids)`; the caller must pass no others.
         """
         assert rows.schema.equals(self._source_schema), f"{rows.schema} is not {self._source_schema}"
         if self._is_same:

@@ -31,7 +31,7 @@ class Style:
     Attributes:
         names: names of the primitive types.
         list_name: name of a list.
-        upper: whether keywords are in capitals.
+        upper: whether keywords are in capital letters.
     """
 
     names: dict[Primitive, str]

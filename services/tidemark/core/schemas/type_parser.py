@@ -77,7 +77,7 @@ class TypeParser:
     """Reads one text, from the left.
 
     Args:
-        text: at most TEXT_BYTES_MAX bytes.
+        text: a type of at most TEXT_BYTES_MAX bytes.
         budget: budget that all texts of one schema share.
     """
 

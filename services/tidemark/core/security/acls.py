@@ -149,7 +149,7 @@ class Acl(NamedTuple):
 
     Attributes:
         resource_type: type of the resources.
-        pattern: how `name` selects resources.
+        pattern: the way in which `name` selects resources.
         name: name or prefix; "*" with LITERAL: all of that type.
         principal: "User:NAME"; "User:*": every caller, anonymous ones too.
         host: address of the caller's connection; "*": every one.

@@ -40,7 +40,7 @@ class Principal(NamedTuple):
     """The identity of a caller.
 
     Attributes:
-        name: as logs and errors show it: "User:" and the URI, or the URI of a service.
+        name: text in logs and errors: "User:" and the URI, or the URI of a service.
         cluster: the cluster of a service; "" for a user.
         role: the role of a service; None for a user.
         service: id of a broker or controller, name of an admin service; "" for a user.

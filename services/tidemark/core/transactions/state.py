@@ -81,7 +81,8 @@ class TransactionMetadata:
         updated_ms: the last change, since 1970, UTC.
         last_sequence: of CommitMembers; NO_SEQUENCE before the first one.
         end_reason: cause of the last decision.
-        committed: in a PREPARE phase, the producer ids whose writes are committed, sorted; those of others are aborted.
+        committed: in a PREPARE phase, the producer ids whose writes are committed, sorted; writes of other producers
+            are aborted.
         writers: the first writers and partitions of the transaction; empty without one.
     """
 

@@ -60,7 +60,7 @@ class TimeRange(NamedTuple):
 
     Attributes:
         from_us: first time of the range, inclusive.
-        until_us: exclusive.
+        until_us: end of the range, exclusive.
     """
 
     from_us: int | None = None
@@ -118,7 +118,7 @@ def build_typed_batch(
     """One typed batch as a producer sends it: base_offset 0, leader_epoch -1, sealed with all CRCs.
 
     Args:
-        rows: at least one, in `layout.arrangement(flags).schema`.
+        rows: at least one row, in `layout.arrangement(flags).schema`.
         layout: the version of the schema.
         flags: the system columns of the rows: HAS_TIMESTAMPS and the like.
         timestamp_us: of every row, when there is neither a system column of timestamps nor an event time.

@@ -31,7 +31,7 @@ class Field(NamedTuple):
     Attributes:
         to_proto: gives the value of the message's field; of several fields, their values in order.
         from_proto: takes the values of the message's fields.
-        is_optional: None is an unset field.
+        is_optional: whether an unset field decodes to None.
         names: the message's fields; empty: the one with the attribute's name.
     """
 

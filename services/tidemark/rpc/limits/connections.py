@@ -104,7 +104,7 @@ class Connection:
         arriving_bytes: estimate of what has come of unfinished messages.
         sending_bytes: answers that gRPC has not sent yet, and `CALL_BYTES` for each call.
         calls: that run now.
-        ended: whether a limit ended it.
+        ended: whether a limit ended the connection.
         look: number of the last look that found it; 0: none yet.
     """
 

@@ -73,7 +73,7 @@ class CallerQuotas:
     """The quotas of one caller during a call or stream.
 
     Args:
-        owner: None: the caller has no quotas.
+        owner: owner of the quotas; None: the caller has no quotas.
     """
 
     __slots__ = ("_client_id", "_owner", "_user")

@@ -159,7 +159,7 @@ class Authentication(grpc.aio.ServerInterceptor):
 
     Args:
         listener: listener of this server.
-        plain: whether it speaks plain text.
+        plain: whether the listener speaks plain text.
         on_refused: called with the reason of each refused token.
         tokens: on the listener for tokens; None: no token is accepted.
         subjects: names users by the subjects of certificates without a URI name; None: these callers are anonymous.

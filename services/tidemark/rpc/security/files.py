@@ -46,7 +46,7 @@ class Material(NamedTuple):
     """The contents of a set of files that fit together.
 
     Attributes:
-        files: the PEM texts: CA, certificate, key; empty without a certificate.
+        ca, certificate, key: PEM texts; empty without a certificate.
         fingerprint: differs for other contents.
         uris: URI names (SAN) of the certificate.
         not_after_s: end of the certificate's validity, in seconds since 1970; of the CA's, without a certificate.

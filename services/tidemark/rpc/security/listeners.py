@@ -117,7 +117,7 @@ def listener_ports(
         identity: the TLS files of the service; listeners with names need them.
         clients: settings of the listeners for clients, if the service can have any.
         on_refused: called with the reason of each refused token.
-        max_age_ms: as in `ListenerPort`.
+        max_age_ms: see `ListenerPort`.
 
     Raises:
         TidemarkError: INVALID_CONFIG: the files for clients do not fit together, or cannot be read; or the rules for

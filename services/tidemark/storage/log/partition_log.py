@@ -422,7 +422,7 @@ class PartitionLog:
         """The result of `take` for the batches that `read` would return; `take` may read parts, and be called again.
 
         Raises:
-            TidemarkError: as `read` and `take`.
+            TidemarkError: the errors of `read` and `take`.
         """
         try:
             return self._reader.read_parts(offset, end_offset=end_offset, max_bytes=max_bytes, take=take)

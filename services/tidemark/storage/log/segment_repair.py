@@ -93,7 +93,7 @@ def find_damage_on_disk(cleaning: SegmentCleaning, segment: Segment, pace: Pace)
     The bytes that are read leave the page cache at once: a pass through a directory evicts nothing else.
 
     Raises:
-        OSError: as `find_damage`.
+        OSError: the errors of `find_damage`.
     """
     opened, size = cleaning.open(segment), segment.size_bytes
     read = 0

@@ -59,7 +59,7 @@ class Segment:
     Attributes:
         max_timestamp_us: largest timestamp of the segment.
         first_timestamp_us: largest timestamp of the first batch, None where it was not read.
-        index: None while it is not loaded.
+        index: the index; None while no index is loaded.
         expected_entries: entries of the index files when they were complete, -1 where unknown.
         unindexed_bytes: bytes after the last index entry.
     """

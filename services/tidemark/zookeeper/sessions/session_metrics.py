@@ -20,7 +20,7 @@ class SessionTally:
     """Counters since the start of the process.
 
     Attributes:
-        state: one of `STATES`; "closed" before the first session, too.
+        state: a state of `STATES`; also "closed" before the first session.
         expiries: sessions that ZooKeeper expired.
         disconnects: lost connections.
         failed: requests without an answer.

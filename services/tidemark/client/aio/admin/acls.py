@@ -98,7 +98,7 @@ class AclCalls:
         Args:
             principal: "User:NAME".
             operation: the operation; not ALL.
-            resource: one resource.
+            resource: the resource to check.
             host: IP address of the caller; "": an address that no rule names.
 
         Example: `admin.check_access("User:token:alice", Operation.READ, topic("orders"))`

@@ -154,7 +154,7 @@ class AdminClient(Lifecycle):
         """Create a topic and wait until every partition has a leader.
 
         Args:
-            name: 1 to 249 characters of [a-zA-Z0-9._-], not "." or "..".
+            name: name of 1 to 249 characters of [a-zA-Z0-9._-], not "." or "..".
             partitions: number of partitions, 1 or more.
             replication_factor: replicas of each partition; 0: the default of the cluster.
             configs: topic settings by key; values are text, numbers or booleans.
@@ -591,7 +591,7 @@ class AdminClient(Lifecycle):
 
         Args:
             brokers: broker ids.
-            throttle_bytes_per_s: as in `alter_partition_reassignments`.
+            throttle_bytes_per_s: see `alter_partition_reassignments`.
             validate_only: compute the plan, change nothing.
             request_id: makes a retry safe.
 
@@ -619,7 +619,7 @@ class AdminClient(Lifecycle):
 
         Args:
             brokers: broker ids; a repeated call resumes a removal that was left early.
-            throttle_bytes_per_s: as in `alter_partition_reassignments`.
+            throttle_bytes_per_s: see `alter_partition_reassignments`.
             validate_only: compute the plan and yield one update, change nothing.
             request_id: request id of the reassignments.
             interval_ms: shortest time between two updates, in milliseconds.

@@ -65,7 +65,7 @@ class AlteredReassignments(NamedTuple):
     """Result of `alter_partition_reassignments`.
 
     Attributes:
-        outcomes: one for each reassignment and cancellation; `error` is set on a refused one.
+        outcomes: an outcome for each reassignment and cancellation; `error` is set on a refused one.
         inbound_bytes_per_s: highest rate at which any leader of these partitions must send to the added replicas to
             keep up with its producers. None if no leader reported it. A throttle must exceed this rate.
     """

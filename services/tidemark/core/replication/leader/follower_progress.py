@@ -17,8 +17,8 @@ class FollowerProgress:
     Attributes:
         acknowledged: the follower has fetched in this leader epoch. Invariant: never becomes False again; before,
             `log_end_offset` and `flushed_offset` are -1.
-        log_end_offset: as reported last, exclusive. Invariant: at most the leader's log end.
-        flushed_offset: as reported last, exclusive; meaningful only where flushes count.
+        log_end_offset: log end offset reported last, exclusive. Invariant: at most the leader's log end.
+        flushed_offset: flushed offset reported last, exclusive; meaningful only where flushes count.
         caught_up_ms: the last time the follower was caught up, as far as noted; see `last_caught_up_ms`. Never falls.
         end_then, end_then_ms: the leader's log end at the time of the follower's previous report, and that time.
         far_since_ms: time since which the follower has been more than `replica.lag.max.bytes` behind, None while it

@@ -85,7 +85,7 @@ class PartitionLeader:
         _appending: for each append in flight, in order, the request to answer (acks=1) or to note (acks=all) after the
             append, None without one.
             Invariant: as long as the appends in flight of `log`.
-        check_at_ms: as in `ChecksLag`: when an idle partition, whose attached followers may not join, removes a member.
+        check_at_ms: see `ChecksLag`: when an idle partition, whose attached followers may not join, removes a member.
         _resigned_ms: time of the last `ResignLeadership`.
         _expand_at_ms: no expansion before that time, after one that ZooKeeper refused.
         _backlog: sizes of the appends; None before the first append.
