@@ -227,7 +227,7 @@ class InvalidConfigError(
 
 
 class InvalidTopicNameError(TidemarkError, codes=(ErrorCode.INVALID_TOPIC_NAME,)):
-    """The topic name is invalid."""
+    """The topic name is not 1 to 249 characters of [a-zA-Z0-9._-], or is "." or ".."."""
 
 
 class InvalidGroupIdError(TidemarkError, codes=(ErrorCode.INVALID_GROUP_ID,)):

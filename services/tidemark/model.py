@@ -38,7 +38,7 @@ REQUEST_ID_CHARACTERS_MAX = 128
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic."""
+    """A partition, named by its topic and its index."""
 
     topic: str
     partition: int

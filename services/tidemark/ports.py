@@ -192,7 +192,7 @@ class Log(Protocol):
         """The record with the largest timestamp below `end_offset`."""
 
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
+        """Size of all segments, in bytes."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
         """The topic's settings from now on, as `Logs.open` takes them; thread-safe, never blocks."""
@@ -293,7 +293,7 @@ class ClusterSnapshot:
 
 
 class WriteOutcome(Enum):
-    """Outcomes of a conditional write."""
+    """Outcomes of a conditional write to ZooKeeper."""
 
     WRITTEN = "written"
     CONFLICT = "conflict"  # a node of the batch had changed; no write of the batch took place
@@ -400,7 +400,7 @@ class MetadataStore(Protocol):
         """The registrations in /brokers/ids."""
 
     async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
-        """The records in /brokers/epochs."""
+        """The epoch records below /brokers/epochs, by broker id."""
 
     async def restore_broker_epoch(
         self, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord

@@ -204,7 +204,7 @@ class StreamPlanner:
                 self._group.settle()
 
     def stop(self) -> None:
-        """Close the connections."""
+        """Close the connections to brokers and the group, if there is one."""
         if self._group is not None:
             self._group.close()
             self._group = None

@@ -31,7 +31,7 @@ class QuotaAdministration:
         self._store = store
 
     async def describe(self) -> Quotas:
-        """Return all quotas."""
+        """Return the limits of all entities, with the generation of the quota node."""
         return await self._store.quotas()
 
     async def alter(self, changes: Sequence[QuotaChange], *, validate_only: bool) -> ChangedQuotas:

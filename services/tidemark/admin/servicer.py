@@ -185,7 +185,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             return await self._requests.once("DeleteTopic", request, pb.DeleteTopicResponse, work, look)
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
-        """List the names of all topics."""
+        """Return the names of all topics in ZooKeeper."""
         async with observed("ListTopics", context):
             return pb.ListTopicsResponse(topics=await self._descriptions.topic_names())
 
@@ -563,7 +563,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def DescribeClientQuotas(
         self, request: quotas_pb.DescribeClientQuotasRequest, context: Context
     ) -> quotas_pb.DescribeClientQuotasResponse:
-        """Describe all quotas."""
+        """Return the limits of all entities, with their generation."""
         async with observed("DescribeClientQuotas", context):
             found = await self._quotas.describe()
             return quotas_pb.DescribeClientQuotasResponse(

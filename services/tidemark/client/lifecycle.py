@@ -18,7 +18,7 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start the client."""
+        """Open the connections of the client; `close` is needed also if this fails."""
 
     @abstractmethod
     async def close(self) -> None:

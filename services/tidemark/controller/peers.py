@@ -59,7 +59,7 @@ class BrokerPeers:
         self._brokers = dict(brokers)
 
     async def stop(self) -> None:
-        """Close all channels."""
+        """Close the channels to all brokers."""
         channels = [channel for _, channel in self._channels.values()]
         self._channels.clear()
         for channel in channels:

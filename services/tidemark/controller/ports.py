@@ -39,7 +39,7 @@ class BrokerChannels(Protocol):
         """Ask one broker about many replicas."""
 
     async def stop(self) -> None:
-        """Close all channels."""
+        """Close the channels to all brokers."""
 
 
 class BrokerHeartbeats(Protocol):

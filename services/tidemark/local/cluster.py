@@ -167,7 +167,7 @@ class LocalCluster:
         return f"{HOST}:{self._ports[name + ' metrics']}"
 
     def process(self, name: str) -> ServiceProcess:
-        """The process of a service."""
+        """The process of the service `name`, such as "broker-0"."""
         return self._services[name]
 
     def start(self, timeout_s: float = _READY_TIMEOUT_S) -> None:

@@ -111,7 +111,7 @@ class MessageFacts(NamedTuple):
 
     @property
     def row_count(self) -> int:
-        """Rows of the message."""
+        """Number of rows of the message."""
         return self.numbers.row_count
 
     @property

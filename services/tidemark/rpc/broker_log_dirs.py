@@ -41,7 +41,7 @@ class BrokersFromProto:
         self._parts: dict[BrokerId, dict[str, LogDirectoryContent]] = {}
 
     def add(self, message: pb.DescribeBrokerLogDirsResponse) -> None:
-        """Add one message."""
+        """Add the log directories, or the error, of one message to its broker."""
         broker = BrokerId(message.broker_id)
         self._errors[broker] = errors.from_proto(message.error) if message.HasField("error") else None
         known = self._parts.setdefault(broker, {})

@@ -73,7 +73,7 @@ class _Symbols:
         return message.file.pool.FindExtensionByNumber(message, number)
 
     def FindAllExtensions(self, message: Descriptor) -> list[FieldDescriptor]:  # noqa: N802
-        """All extensions of the message."""
+        """All extensions of the message type in its descriptor pool."""
         return message.file.pool.FindAllExtensions(message)
 
     def _first(self, name: str, *looks: Callable[[DescriptorPool], Found]) -> Found:

@@ -176,7 +176,7 @@ class StallMeter:
         self._watch = threading.Thread(target=self._look, name="event loop watch", daemon=True)
 
     def collectors(self) -> Sequence[Collector]:
-        """The collectors for a registry."""
+        """The metric collectors of the stall monitor, for a registry."""
         return self.lateness, self.busy, self.collections, self._selector.waits
 
     def start(self) -> None:

@@ -466,7 +466,7 @@ def _unclean_election(fields: Mapping[str, Any]) -> UncleanElection:
 
 
 def encode_controller(controller_id: BrokerId, address: str, election_wait_ms: int) -> bytes:
-    """Encode the /controller node."""
+    """Encode the content of the /controller node: id, address and election wait."""
     return encode({"id": controller_id, "address": address, "election_wait_ms": election_wait_ms})
 
 

@@ -47,7 +47,10 @@ async def write(
     version: int,
     receipt: AdminRequest | None,
 ) -> bool:
-    """One multi: the topic exists, its settings are at `version`, the request has no answer yet."""
+    """Write settings and the receipt of the request in one multi.
+
+    Returns False if the settings changed since `version`, or the request was answered. Raises UNKNOWN_TOPIC.
+    """
     path, data = path_of(resource), codecs.encode_configs(configs)
     operations: list[Operation] = []
     if resource.kind is ConfigKind.TOPIC:

@@ -170,7 +170,7 @@ class SessionMetadataStore:
         return await brokers.live(self._session, self._watch(StoreEvent.BROKERS, watch))
 
     async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
-        """The records in /brokers/epochs."""
+        """The epoch records below /brokers/epochs, by broker id."""
         return await brokers.epochs(self._session)
 
     async def restore_broker_epoch(

@@ -16,7 +16,7 @@ from tidemark.rpc.security.access import Access
 
 
 class FetchStreams:
-    """The fetch streams of the broker."""
+    """Serves the fetch streams of clients to this broker, until `stop`."""
 
     def __init__(self, fetch: FetchService) -> None:
         self._fetch = fetch

@@ -130,7 +130,7 @@ class BrokerService(BrokerServiceServicer):
         return await self._fetch.fetch_once(request, self._access_of(context), self._quotas.of(context))
 
     async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        """A stream of fetch requests."""
+        """Answer the fetch requests of a stream, until the client or the service ends the stream."""
         with self._streams.open("fetch", context):
             await self._fetch_streams.serve(context, self._access_of(context), await self._quotas_of(context))
 
@@ -146,14 +146,14 @@ class BrokerService(BrokerServiceServicer):
     async def OffsetsForLeaderEpoch(  # noqa: N802
         self, request: pb.OffsetsForLeaderEpochRequest, context: Any
     ) -> pb.OffsetsForLeaderEpochResponse:
-        """End offsets of leader epochs."""
+        """Return the end offset of a leader epoch for each partition."""
         async with self._quotas.of(context).timed(HOLD_S):
             return await self._fetch.epoch_ends(request)
 
     async def InitProducerId(  # noqa: N802
         self, request: pb.InitProducerIdRequest, context: Any
     ) -> pb.InitProducerIdResponse:
-        """A new producer id."""
+        """Return a new producer id with producer epoch 0."""
         return pb.InitProducerIdResponse(producer_id=await self._producer_ids.next(), producer_epoch=0)
 
     async def DescribeLogDirs(  # noqa: N802

@@ -11,7 +11,7 @@ from tidemark.rpc.channel import open_channel
 
 
 class BrokerChannels:
-    """One channel for each address."""
+    """Channels to brokers, one for each address, opened at the first call."""
 
     def __init__(self, metadata: MetadataCache) -> None:
         self._metadata = metadata

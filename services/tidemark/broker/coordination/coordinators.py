@@ -79,7 +79,7 @@ class Coordinators(Generic[_Shard]):
 
     @property
     def shards(self) -> Collection[_Shard]:
-        """The shards of this broker."""
+        """The shards whose partitions this broker leads."""
         return self._shards.values()
 
     def shard_of(self, key: str) -> _Shard:

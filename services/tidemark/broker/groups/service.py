@@ -56,7 +56,7 @@ class GroupService(GroupServiceServicer):
     async def FindCoordinator(  # noqa: N802
         self, request: pb.FindCoordinatorRequest, context: Any
     ) -> pb.FindCoordinatorResponse:
-        """The coordinators of groups."""
+        """Return the coordinator of each group, or the error of that group."""
         check_named(request.group_ids, "groups")
         response, pace, wait = pb.FindCoordinatorResponse(), Pace(), True
         for group_id in request.group_ids:
@@ -90,7 +90,7 @@ class GroupService(GroupServiceServicer):
     async def CommitOffsets(  # noqa: N802
         self, request: pb.CommitOffsetsRequest, context: Any
     ) -> pb.CommitOffsetsResponse:
-        """Commit offsets of a member."""
+        """Commit offsets of a member, or of a transaction if the request has a transactional id."""
         began_s = time.perf_counter()
         check_named(request.offsets, "partitions")
         shard = self._groups.shard_of(request.group_id)
@@ -212,7 +212,7 @@ class GroupService(GroupServiceServicer):
     async def DeleteGroupOffsets(  # noqa: N802
         self, request: pb.DeleteGroupOffsetsRequest, context: Any
     ) -> pb.DeleteGroupOffsetsResponse:
-        """Delete committed offsets of a group."""
+        """Delete committed offsets of a group, with a result for each partition."""
         check_named(request.partitions, "partitions")
         caller = audit_facts(context)
         shard = self._groups.shard_of(request.group_id)

@@ -150,7 +150,7 @@ class LogThreads:
         )
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the append threads and the flush threads."""
         for thread in self._threads:
             thread.start()
         self._flush.start()

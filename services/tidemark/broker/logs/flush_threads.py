@@ -49,7 +49,7 @@ class FlushThreads:
         ]
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the flush threads of all log directories."""
         for thread in self._threads:
             thread.start()
 

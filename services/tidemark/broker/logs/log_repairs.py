@@ -92,11 +92,11 @@ class SuspectLog(Protocol):
 
     @property
     def log_end_offset(self) -> int:
-        """Log end offset (exclusive)."""
+        """Offset (exclusive) at which the next record is appended."""
 
     @property
     def high_watermark(self) -> int:
-        """High watermark (exclusive)."""
+        """Offset (exclusive) below which every record is committed."""
 
     @property
     def epochs(self) -> LeaderEpochs:

@@ -23,7 +23,7 @@ class Acks(StrEnum):
 
 
 class InputFormat(StrEnum):
-    """Format of the input."""
+    """Formats of the input of `tidemark produce`."""
 
     TEXT = "text"
     JSON = "json"

@@ -42,7 +42,7 @@ class CoordinatorAdmin(Lifecycle):
         await self._cluster.start()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to all brokers."""
         await self._cluster.close()
 
     def _brokers(self) -> dict[int, str]:

@@ -48,7 +48,7 @@ class ExternalCommits(Lifecycle):
         await self._cluster.start()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to all brokers."""
         await self._cluster.close()
 
     async def check(self) -> None:

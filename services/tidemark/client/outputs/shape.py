@@ -17,7 +17,7 @@ class Shape(StrEnum):
 
 
 class OutputOptions(Protocol):
-    """The options of an output."""
+    """Options that decide the format of an output."""
 
     @property
     def topic(self) -> str:

@@ -59,7 +59,7 @@ class ProducerTransactions:
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id of the producer."""
+        """The transactional id that the producer was created with."""
         return self._id
 
     @property

@@ -14,7 +14,7 @@ _NAMED_MAX: Final = 20
 
 
 async def load(asked: Asked) -> View:
-    """The page `/`."""
+    """Load the page `/`: health, urgent tasks, brokers and controller."""
     cluster = await cluster_of(asked)
     topics = await topics_of(asked)
     health = health_of(cluster, list(topics.values()))

@@ -88,7 +88,7 @@ class Clients:
                 await self._close(self._opened.pop(key))
 
     async def close(self) -> None:
-        """Close all clients."""
+        """Close all clients, open and retired."""
         while self._retired:
             client, closing = self._retired.popitem()
             closing.cancel()

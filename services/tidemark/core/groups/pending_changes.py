@@ -54,7 +54,7 @@ class PendingChanges:
             self.put(CurrentAssignmentKey(self.group.group_id, member_id), current)
 
     def remove_member(self, member_id: str) -> None:
-        """Remove all values of a member."""
+        """Write tombstones for the subscription, target and current assignment of a member."""
         for key, known in (
             (CurrentAssignmentKey(self.group.group_id, member_id), self.group.current_assignments),
             (TargetAssignmentKey(self.group.group_id, member_id), self.group.targets),

@@ -49,7 +49,7 @@ class ReadableRange(NamedTuple):
 
 
 class StatedOffsets(NamedTuple):
-    """The offsets for ListOffsets."""
+    """The offsets of a partition from which ListOffsets is answered."""
 
     log_start_offset: Offset
     high_watermark: Offset

@@ -62,7 +62,7 @@ class ReplicaFigures(NamedTuple):
 
 
 def figures_of(replica: Replica, me: BrokerId, now_ms: int) -> ReplicaFigures:
-    """The figures of a replica now."""
+    """Sizes, offsets and role of a replica at `now_ms`, for metrics and DescribeLogDirs."""
     log, role = replica.log, replica.role
     led = _led(role, replica, me, now_ms) if isinstance(role, PartitionLeader) else None
     start, high_watermark, end = (

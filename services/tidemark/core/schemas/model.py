@@ -156,7 +156,7 @@ class TopicSchema:
 
     @property
     def event_time_column(self) -> Column | None:
-        """The column with the event time."""
+        """The column with the event time of a row; None if the schema names no such column."""
         return next((column for column in self.columns if column.id == self.event_time), None)
 
     def by_id(self) -> dict[int, Column]:

@@ -3,7 +3,7 @@
 
 A service has `tidemark://CLUSTER/broker/3`, `tidemark://CLUSTER/controller/100` or `tidemark://CLUSTER/admin/NAME`.
 CLUSTER is a name that all certificates of one cluster share. Any other URI is a user's. DNS names and addresses are
-never an identity, and the subject only by `subject_mapping`.
+never an identity. The subject is an identity only where `subject_mapping` applies.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def check_service_id(caller: Principal, service_id: int) -> None:
 
 
 def denied(caller: Principal, sentence: str) -> TidemarkError:
-    """The error of a denied call."""
+    """The error CLUSTER_AUTHORIZATION_FAILED, with the name of the caller in the sentence."""
     return TidemarkError(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{caller.name} {sentence}", {"principal": caller.name}
     )

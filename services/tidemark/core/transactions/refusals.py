@@ -77,12 +77,12 @@ def not_found(transactional_id: str) -> TidemarkError:
 
 
 def invalid_state(transactional_id: str, why: str) -> TidemarkError:
-    """The error INVALID_TXN_STATE."""
+    """The error INVALID_TXN_STATE, with `why` in its sentence."""
     return TidemarkError(ErrorCode.INVALID_TXN_STATE, f"transactional id {transactional_id!r}: {why}")
 
 
 def abortable(transactional_id: str, why: str) -> TidemarkError:
-    """The error TRANSACTION_ABORTABLE."""
+    """The error TRANSACTION_ABORTABLE: the sentence has `why`, and advises to abort the transaction."""
     return TidemarkError(
         ErrorCode.TRANSACTION_ABORTABLE, f"transactional id {transactional_id!r}: {why}; abort the transaction"
     )

@@ -220,7 +220,7 @@ def _authorization(details: grpc.HandlerCallDetails) -> str | bytes | None:
 
 
 def _token_in(header: str | bytes | None) -> str:
-    """The token; "" without one."""
+    """The bearer token in the header; "" if the header has none."""
     text = header.decode("utf-8", "replace") if isinstance(header, bytes) else header or ""
     return text[len(_SCHEME) :].strip() if text[: len(_SCHEME)].lower() == _SCHEME else ""
 

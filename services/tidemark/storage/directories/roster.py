@@ -59,7 +59,7 @@ class Roster:
 
     @property
     def entries(self) -> Mapping[TopicPartition, RosterEntry]:
-        """All entries of the roster."""
+        """A copy of all entries, by partition."""
         with self._lock:
             return dict(self._entries)
 

@@ -126,7 +126,7 @@ class SegmentVerifier:
 
 
 class _SegmentPass:
-    """One pass over one segment."""
+    """The verification of one segment from its first to its last batch."""
 
     def __init__(
         self,

@@ -92,7 +92,7 @@ class LogSegments:
         return self.truncations + self.swaps
 
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
+        """Size of all segments, in bytes."""
         return sum(segment.size_bytes for segment in self.all)
 
     def bytes_from(self, offset: int) -> int:

@@ -120,7 +120,7 @@ class PartitionLog:
         return self._unmade is None
 
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
+        """Size of all segments, in bytes."""
         return self.segments.size_bytes()
 
     def segment_count(self) -> int:

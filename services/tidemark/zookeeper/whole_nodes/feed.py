@@ -83,7 +83,7 @@ class NodeFeed(Generic[ContentT]):
         self._keeper.add_done_callback(self._on_end)
 
     async def stop(self) -> None:
-        """Stop watching."""
+        """Cancel the watch task and wait for its end."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})

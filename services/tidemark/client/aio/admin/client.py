@@ -135,7 +135,7 @@ class AdminClient(Lifecycle):
         await self._connection.open()
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the admin service; also after a failed start."""
         await self._connection.close()
 
     async def create_topic(

@@ -34,7 +34,7 @@ know of a removal before this broker."""
 
 
 class Phase(Enum):
-    """Phases of a follower."""
+    """Phases of a follower between the start of following and fetching."""
 
     IDLE = "idle"  # no stream to the leader
     ASKING = "asking"  # an epoch query is out
