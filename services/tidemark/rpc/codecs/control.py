@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import Final
 
@@ -23,6 +24,7 @@ from tidemark.model import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
+    LeaderAndIsr,
     LeaderEpoch,
     Offset,
     ReplicaIdentity,
@@ -34,6 +36,7 @@ from tidemark.rpc.codecs.message import PARTITION, SPREAD_IDENTITY, SPREAD_PARTI
 from tidemark.rpc.codecs.metadata import broker_from_proto, broker_to_proto
 from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
 from tidemark.rpc.codecs.shared import (
+    STATES_KEPT,
     entries_from_proto,
     entries_to_proto,
     ids_from_proto,
@@ -71,7 +74,7 @@ def leader_and_isr_in_steps(command: LeaderAndIsrCommand, request: pb.LeaderAndI
         if topic is None:
             configs = dict(command.topic_configs.get(key[0], {}))
             topic = topics[key] = request.topics.add(topic=key[0], topic_id=key[1], configs=configs)
-        topic.partitions.append(_state_to_proto(partition))
+        _fill(topic.partitions.add(), partition)
         yield
     for name, new in command.schemas.items():
         topic = topics.get((name, new.topic_id)) or request.topics.add(topic=name, topic_id=new.topic_id)
@@ -219,12 +222,34 @@ def refusals_from_proto(messages: Iterable[pb.PartitionError]) -> tuple[tuple[To
 
 
 def _state_to_proto(command: PartitionCommand) -> pb.PartitionState:
-    state = command.state
+    message = pb.PartitionState()
+    _fill(message, command)
+    return message
+
+
+def _fill(message: pb.PartitionState, command: PartitionCommand) -> None:
+    """Fill an empty message. Few partitions have the last fields."""
+    message.CopyFrom(_fields_of(command.state))
+    message.topic, message.partition = command.partition
+    message.incarnation = command.identity.incarnation
+    message.assigned_replicas.extend(command.assigned_replicas)
+    message.partition_epoch = command.partition_epoch
+    if command.isr_reasons:
+        message.isr_reasons.extend(reasons_to_proto(command.isr_reasons))
+    if command.adding_replicas:
+        message.adding_replicas.extend(command.adding_replicas)
+    if command.removing_replicas:
+        message.removing_replicas.extend(command.removing_replicas)
+    if command.throttle_bytes_per_s:
+        message.throttle_bytes_per_s = command.throttle_bytes_per_s
+    if command.log_dir:
+        message.log_dir = command.log_dir
+
+
+@lru_cache(STATES_KEPT)
+def _fields_of(state: LeaderAndIsr) -> pb.PartitionState:
+    """The fields of a state, to be copied, never changed."""
     return pb.PartitionState(
-        topic=command.partition.topic,
-        partition=command.partition.partition,
-        incarnation=command.identity.incarnation,
-        assigned_replicas=command.assigned_replicas,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
         isr=entries_to_proto(state.isr),
@@ -234,12 +259,6 @@ def _state_to_proto(command: PartitionCommand) -> pb.PartitionState:
         lineage=state.lineage,
         sealed=state.sealed,
         controller_epoch=state.controller_epoch,
-        partition_epoch=command.partition_epoch,
-        adding_replicas=command.adding_replicas,
-        removing_replicas=command.removing_replicas,
-        throttle_bytes_per_s=command.throttle_bytes_per_s,
-        log_dir=command.log_dir,
-        isr_reasons=reasons_to_proto(command.isr_reasons),
     )
 
 
