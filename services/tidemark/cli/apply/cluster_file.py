@@ -81,14 +81,15 @@ def parse(text: str, directory: Path = Path()) -> tuple[ClusterFile, list[Proble
     """
     reader = _Reader(directory)
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        found = reader.file(yaml.compose(text, Loader=yaml.SafeLoader))
+    except RecursionError:
+        return ClusterFile(), [_problem(1, "this is nested too deeply")]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "parse error"
         return ClusterFile(), [_problem(1 if mark is None else mark.line + 1, f"this is not YAML: {reason}")]
     except yaml.YAMLError as error:
         return ClusterFile(), [_problem(1, f"this is not YAML: {' '.join(str(error).split())}")]
-    found = reader.file(root)
     return found, sorted(reader.problems, key=lambda problem: problem.line)
 
 

@@ -149,6 +149,8 @@ def _json_record(line: bytes, columns: Columns) -> _Record:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}; want a JSON document in each line") from None
     except UnicodeDecodeError:
         raise ValueError("not JSON: not UTF-8") from None
+    except RecursionError:
+        raise ValueError("not JSON that can be read: nested too deeply") from None
     if not isinstance(document, dict) and (columns.key, columns.value, columns.timestamp) != (None, None, None):
         raise ValueError(f"not a JSON object with {columns.key or columns.value or columns.timestamp!r}")
     key = _member(document, columns.key) if columns.key is not None else None

@@ -125,6 +125,7 @@ def test_times_are_iso_or_numbers_in_a_unit(value: str, unit: str, stamp_us: int
     [
         ("{oops", Columns(), "line 2: not JSON: "),
         (b"\xff", Columns(), "line 2: not JSON: "),
+        ("[" * 100_000 + "]" * 100_000, Columns(), "line 2: not JSON that can be read: nested too deeply"),
         ("[1]", Columns(key="k"), "line 2: not a JSON object with 'k'"),
         ('{"a": 1}', Columns(key="k"), "line 2: no member 'k', only a"),
         ('{"k": 1, "t": "noon"}', Columns(timestamp="t"), "line 2: t is 'noon', not a time such as"),
