@@ -118,7 +118,7 @@ class BrokerRegistration:
     """The content of /brokers/ids/<id>.
 
     Attributes:
-        features: levels of what the broker's version can do; an older version names fewer.
+        features: levels of the features of the broker's version; an older version names fewer.
         host: of the address that services use; with `port`.
         endpoints: the address of each listener, `NAME://HOST:PORT`; empty: the broker has one listener without a name.
     """

@@ -195,7 +195,7 @@ class Log(Protocol):
         """Size of all segments, in bytes."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """The topic's settings from now on, as `Logs.open` takes them; thread-safe, never blocks."""
+        """Replace the topic's settings, in the form of `Logs.open`; thread-safe, never blocks."""
 
     def close(self) -> None:
         """Release the files of the log."""
@@ -246,7 +246,7 @@ class StoreEvent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ControllerTerm:
-    """A won election; `epoch_version` is what every multi checks /controller_epoch at (rule Z1)."""
+    """A won election; every multi checks that /controller_epoch has the version `epoch_version` (rule Z1)."""
 
     controller_id: BrokerId
     epoch: ControllerEpoch
@@ -486,7 +486,7 @@ class MetadataStore(Protocol):
         """
 
     async def damaged_versions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Versions of leaderAndISR nodes, whatever they hold; -1: the node is missing."""
+        """Versions of leaderAndISR nodes, with or without damage; -1: the node is missing."""
 
     async def rebuild_states(self, term: ControllerTerm, rebuilds: Sequence[StateRebuild]) -> Sequence[bool]:
         """Write damaged or deleted nodes again, each in a multi that checks the controller epoch (rule Z4).

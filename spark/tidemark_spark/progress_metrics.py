@@ -62,7 +62,7 @@ class _Query:
 
 
 class QueryMetrics:
-    """Counts what Spark reports of its queries and renders it; safe for several threads.
+    """Counts and renders Spark's reports on its queries; safe for several threads.
 
     The label of a query is its name, or its id without a name. Counts stay until the driver ends, so that a failed
     query is still reported, as not active.

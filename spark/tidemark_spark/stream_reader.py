@@ -368,7 +368,7 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
         return read_task(self._options, self._schema, partition, self._table)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Show the progress to the group, if there is one; the checkpoint of Spark is what counts."""
+        """Show the progress to the group, if there is one; the query continues from Spark's checkpoint only."""
         self._planner.done(from_json(end), idle=False)
 
     def stop(self) -> None:

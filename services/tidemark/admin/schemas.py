@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans, writes and describes versions of topics' schemas; a write applies to what was checked (rule S2)."""
+"""Plans, writes and describes versions of topics' schemas; a write takes effect only on the version that was checked
+(rule S2)."""
 
 from __future__ import annotations
 

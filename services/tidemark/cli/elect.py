@@ -77,7 +77,7 @@ def elect(
     --rebuild-state
                   For a partition whose leaderAndISR node in ZooKeeper was damaged or deleted by hand. The controller
                   writes the node again by itself where the live replicas prove its content. Start all brokers first.
-                  Otherwise this accepts what the live replicas know, and elects as --last-known does.
+                  Otherwise the command accepts the state that the live replicas know, and elects as --last-known does.
     --reports     Shows the losses of such elections, and of those by unclean.leader.election.enable=true.
 
     \b

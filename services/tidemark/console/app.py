@@ -280,7 +280,7 @@ class _StaticFiles(StaticFiles):
 
 
 async def _healthy(request: Request) -> Response:
-    """Answers while the process serves, whatever the state of the cluster."""
+    """Answers while the process serves, also if no broker answers."""
     return PlainTextResponse("ok\n")
 
 

@@ -279,7 +279,8 @@ class ActiveTerm:
                 await self._retry_pause()
 
     async def _read_some(self, partitions: tuple[TopicPartition, ...]) -> tuple[TopicPartition, ...]:
-        """Submit what is read; returns the partitions whose nodes were written again, to be read once more."""
+        """Submit the nodes that are read; returns the partitions whose nodes were written again, to be read once
+        more."""
         unreadable: set[TopicPartition] = set()
         found = await self._store.states(partitions, sync=True, unreadable=unreadable)
         unreadable.update(one for one, node in found.items() if self.core.is_older(one, node.state))

@@ -219,8 +219,8 @@ class StoppedReplica(NamedTuple):
 
 
 class ReplicaQuestion(NamedTuple):
-    """From the controller: asks what a replica holds, in an epoch without a leader (rule T4), or sealed, of its leader
-    (rule C7)."""
+    """From the controller: asks a replica for the end of its log, in an epoch without a leader (rule T4), or sealed, of
+    its leader (rule C7)."""
 
     partition: TopicPartition
     identity: ReplicaIdentity

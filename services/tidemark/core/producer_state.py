@@ -259,7 +259,7 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Restore what `entry` gave, after a request that was refused halfway; no marker came between."""
+        """Restore the entry that `entry` returned, after a request that was refused halfway; no marker came between."""
         if entry is None:
             self._entries.pop(producer_id, None)
             self._seen_ms.pop(producer_id, None)

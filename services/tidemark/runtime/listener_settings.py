@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of `listeners` and `advertised.listeners`, and what follows from them."""
+"""The checks of `listeners` and `advertised.listeners`, and the addresses of each listener."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 async def versions(session: Session, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-    """Versions of leaderAndISR znodes, whatever they hold; -1: the znode is missing."""
+    """Versions of leaderAndISR znodes, with or without damage; -1: the znode is missing."""
     nodes = await session.read_many([paths.state(one) for one in partitions])
     return {
         partition: -1 if node is None else node[1].version for partition, node in zip(partitions, nodes, strict=True)

@@ -263,7 +263,7 @@ class SessionMetadataStore:
         return await states.write_of_controller(self._session, term, writes)
 
     async def damaged_versions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Versions of leaderAndISR znodes, whatever they hold; -1: the znode is missing."""
+        """Versions of leaderAndISR znodes, with or without damage; -1: the znode is missing."""
         return await damaged_states.versions(self._session, partitions)
 
     async def rebuild_states(self, term: ControllerTerm, rebuilds: Sequence[StateRebuild]) -> Sequence[bool]:

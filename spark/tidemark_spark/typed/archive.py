@@ -51,7 +51,7 @@ def archive_with(
     iceberg: str | None = None,
     catalog: Mapping[str, str] | None = None,
 ) -> int:
-    """Archive what is committed now, one Spark task for each partition; returns the number of rows.
+    """Archive the records that are committed now, one Spark task for each partition; returns the number of rows.
 
     A task that runs again continues where its files end. All executors see the directory at the same path.
     """

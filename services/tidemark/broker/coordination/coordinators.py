@@ -25,7 +25,7 @@ class Coordinators(Generic[_Shard]):
     """The shards, and their periodic tasks.
 
     Args:
-        noun: what a key names: "group".
+        noun: name of the things that keys name, such as "group".
         check: raises an error for a text that is not a key.
         make: a shard for a partition that this broker leads in an epoch.
         fail: called with an unexpected error of a task.

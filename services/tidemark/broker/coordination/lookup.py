@@ -32,7 +32,7 @@ class CoordinatorLookup:
     """Finds coordinators.
 
     Args:
-        noun: what a key names, for errors: "group".
+        noun: name of the things that keys name, for errors, such as "group".
         coordinates: whether this broker leads a partition under its lease now; its metadata may be outdated.
     """
 

@@ -37,7 +37,7 @@ _SCHEMAS_S: Final = 10.0
 
 
 class ReadProgress:
-    """Counts what was read of `count` partitions, under the throttle of all brokers together; 0: no throttle."""
+    """Counts the bytes read of `count` partitions, under the throttle of all brokers together; 0: no throttle."""
 
     def __init__(self, throttle_bytes_per_s: int) -> None:
         self.line = ProgressLine(self._text)

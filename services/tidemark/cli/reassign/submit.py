@@ -154,7 +154,7 @@ def raise_refused(outcomes: Sequence[ReassignmentOutcome]) -> None:
 
 
 def interrupted(what: str) -> typer.Exit:
-    """Exit after Ctrl-C; the cluster continues what was started."""
+    """Exit after Ctrl-C; the cluster continues the reassignments that were started."""
     typer.echo(
         f"{what} continues in the cluster; tidemark reassign list shows its progress, tidemark reassign cancel "
         "cancels it",

@@ -58,7 +58,10 @@ class Hanging(NamedTuple):
 async def find_hanging(
     admin: TransactionAdmin, topics: Collection[str], open_longer_than_ms: int, now_ms: int
 ) -> tuple[list[Hanging], list[TidemarkError]]:
-    """The transactions that hold a last stable offset back, the longest one first, and errors of what is unknown."""
+    """The transactions that hold a last stable offset back, and the errors of unknown partitions and transactions.
+
+    The transaction that has been open longest is first.
+    """
     states, unknown = await admin.partition_states(topics)
     holders = {partition: state for partition, state in states.items() if state.open}
     if not holders:

@@ -120,7 +120,7 @@ class Cursor:
         """Append the result of a fetch at `fetch_offset`; returns whether it had new batches.
 
         Of a batch without records for the application, only the envelope is kept, since the position passes it.
-        A damaged header says nothing about offsets: what follows is fetched again.
+        A damaged header says nothing about offsets: the batches after it are fetched again.
         """
         progress = False
         batches, damage = split_until_damage(data)

@@ -60,7 +60,7 @@ class AttemptTimeout:
         return max(_ATTEMPT_S_MIN, min(self._next_s, left_s))
 
     def note(self, errors: Iterable[TidemarkError]) -> None:
-        """Lengthen the next attempt if a broker did not answer the last one in time, whatever the others answered."""
+        """Lengthen the next attempt if a broker did not answer the last one in time, even if other brokers answered."""
         if any(error.code is ErrorCode.REQUEST_TIMED_OUT for error in errors):
             self._next_s = min(2 * self._next_s, self._max_s)
 

@@ -30,7 +30,7 @@ def add(sender: Sender) -> None:
 
 
 def warn_and_end(sender: Sender) -> None:
-    """The application dropped its last reference without a close: warn, and send what is buffered."""
+    """The application dropped its last reference without a close: warn, and send the buffered records."""
     if sender.pid == os.getpid():
         _end(sender)
         advice = "an asyncio Producer was dropped without close(): use `async with Producer(...)`, or await close()"

@@ -119,7 +119,7 @@ def _records(piece: Piece, layouts: Layouts) -> dict[int, dict[str, Any]]:
 
 
 def _comparable(value: Any) -> Any:
-    """A value that equals itself, which NaN does not, in whichever column."""
+    """A value that equals itself, which NaN does not, in any column."""
     return value if isinstance(value, bytes | str | int | None) else repr(value)
 
 

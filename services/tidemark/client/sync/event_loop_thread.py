@@ -107,7 +107,7 @@ class BackgroundLoop:
         raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"not completed within {timeout_s} s") from None
 
     def _wait_for_loop(self) -> None:
-        """Let the loop see what this thread has called: the process may end now."""
+        """Let the loop run the calls of this thread: the process may end now."""
         seen = threading.Event()
         self._loop.call_soon_threadsafe(seen.set)
         seen.wait(_INTERRUPTED_S)

@@ -77,7 +77,7 @@ class Method(Protocol[P, R_co]):
 def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Method[P, T]:
     """Run a coroutine method to its end and return its result.
 
-    The method raises what the coroutine raises, and REQUEST_TIMED_OUT after the client's `call_s`.
+    The method raises the errors of the coroutine, and REQUEST_TIMED_OUT after the client's `call_s`.
     """
 
     @functools.wraps(method)

@@ -54,7 +54,7 @@ class PartitionBounds(NamedTuple):
 
 
 class TableScan:
-    """Looks up what is to be read, once; each `batches` reads it. Used by one thread.
+    """Looks up the ranges to read, once; each `batches` reads it. Used by one thread.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transactions of one producer, one after another: begin, commit, abort, and what follows a failure (X10-X13)."""
+"""The transactions of one producer, one after another: begin, commit, abort, and the recovery after a failure
+(X10-X13)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a topic's batches in one version of its schema, whatever version wrote them; with named columns only.
+"""Rows of a topic's batches in one version of its schema, also if another version wrote them; with named columns only.
 
 A reader may name system columns, too: `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 """
@@ -191,7 +191,7 @@ class BatchRows:
         return self._projected(self._source(version), found, partition, start, end)
 
     def stored_columns(self, schema: TopicSchema) -> list[str]:
-        """Names of the columns of a version that hold what is read."""
+        """Names of the columns of a version that hold the columns to read."""
         asked = self._source(schema.version).asked
         columns = schema.columns if asked is None else kept_columns(schema.columns, asked)
         return [column.name for column in columns]

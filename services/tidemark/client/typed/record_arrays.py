@@ -28,7 +28,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def array_of(values: Sequence[Any], made: pa.DataType) -> pa.Array[Any]:
-    """The array of a column's checked values; raises what pyarrow.array raises."""
+    """The array of a column's checked values; raises the errors of pyarrow.array."""
     code = _CODES.get(made)
     if code is not None:
         count = len(values)

@@ -62,7 +62,7 @@ class TopicSchemas:
         on_change: called with a topic when new versions of its schema are known.
 
     Attributes:
-        known: the versions that were loaded last, by topic, whatever metadata say now.
+        known: the versions that were loaded last, by topic; the metadata may have changed since.
     """
 
     def __init__(self, cluster: Cluster, on_change: Callable[[str], None] = lambda topic: None) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds each broker's LeaderAndIsr, StopReplica and UpdateMetadata from what has been written to ZooKeeper (C1)."""
+"""Builds each broker's LeaderAndIsr, StopReplica and UpdateMetadata from states that have been written to ZooKeeper
+(C1)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 """The active controller as a state machine (rules C1-C7, Z2, E5): one queue, one writer.
 
 Level-triggered: an event updates the state and marks the partitions that it concerns as dirty. `decide` then compares
-each dirty partition with what its node should be. At most one write of a partition is in flight; later changes are
-decided when that write is answered. Commands gather by broker and carry only what has been written.
+each dirty partition with the node that it should have. At most one write of a partition is in flight; later changes are
+decided when that write is answered. Commands gather by broker and carry only written states.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _COUNTS_STAY: Final = (ev.Tick, ev.BrokerTrusted, ev.MoreToDo)
 class ControllerCore:
     """The active controller: `handle` takes an event and gives effects.
 
-    Each part has its own state; what several parts need is in `ControllerContext`. The order of the parts in `handle`
-    and `_decide` is part of the protocol.
+    Each part has its own state; state that several parts need is in `ControllerContext`. The order of the parts in
+    `handle` and `_decide` is part of the protocol.
 
     Attributes:
         _reread_at_ms: time when nodes that do not parse are read next.

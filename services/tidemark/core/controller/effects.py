@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Effects of the active controller: the output of `ControllerCore.handle`, one closed union, in order.
 
-Durable first, then RPC (rule C1): each `Send…` carries only what has been written to ZooKeeper.
+Durable first, then RPC (rule C1): each `Send…` carries only states that have been written to ZooKeeper.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class PartitionFacts:
     Attributes:
         min_isr: m of rule R4, from the topic's settings and the replication factor.
         state: leaderAndISR; None: the node does not exist yet.
-        flushed: every in-sync replica had flushed what was committed: flush.policy=group-commit from the first (T1).
+        flushed: every in-sync replica had flushed the committed records: flush.policy=group-commit from the first (T1).
         damaged: entries of replicas with a damaged log: removed from ISR and ELR (rule T5).
         cut: entries of replicas whose torn tail was cut off. These replicas leave the ISR, and stay in the ELR only if
             no other replica is eligible (rule T7).
@@ -91,8 +91,8 @@ class Decision:
         state: the node as it should be.
         checked: brokers whose broker epoch the write must check (rule T2).
         unclean: the leader may lack committed records.
-        losses: what an unclean election may lose, as in `Observed`; empty: not known.
-        unheard: assigned replicas that did not report what they hold.
+        losses: committed offsets that an unclean election may lose, as in `Observed`; empty: not known.
+        unheard: assigned replicas that did not report their logs.
     """
 
     state: LeaderAndIsr
@@ -331,7 +331,7 @@ def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple
 
 
 def elect_uncleanly(partition: PartitionFacts, brokers: BrokerFacts, successor: BrokerId) -> Decision:
-    """This live replica leads, whatever its log lacks, and a new lineage begins (rule T4)."""
+    """Elect this live replica, also if its log lacks committed records; begins a new lineage (rule T4)."""
     assert partition.state is not None
     old = partition.state
     state = replace(

@@ -59,7 +59,7 @@ class _Asked:
         broker_epoch: an answer of another broker epoch does not count.
         ask_at_ms: time when it is asked; None: a question is in flight, or it is settled.
         request_id: id of the question in flight; None: there is none.
-        answer: what the replica holds; None: not reported.
+        answer: the replica's report on its log; None: not reported.
         failed: it cannot answer; asked again once every replica of the survey has failed, or the survey awaits it.
         pause_ms: before the next question.
     """

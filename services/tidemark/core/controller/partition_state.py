@@ -61,14 +61,14 @@ class PartitionState:
         writing: the leaderAndISR whose write is in flight; None: there is none. Invariant: no second write begins
             before the first is answered.
         reading: a read is in flight. Invariant: not while `writing`.
-        outcome_unknown: a write failed or was not answered: replicas may not have been sent what is read next.
+        outcome_unknown: a write failed or was not answered: replicas may lack the state that is read next.
         hinted: the leader reported an ISR change during a write or read that may not show that change.
         limit: how many writes one multi may hold, halved by each conflict (rule Z2).
         group: the size of the last multi that wrote this partition, to be halved.
         conflicts: writes in a row that failed; above `_CONFLICTS_AT_ONCE` the next one waits for a back-off.
         not_before_ms: the end of that back-off.
         epoch_floor: replicas know of this leader epoch; a new one is higher.
-        older_epoch: a node of up to this leader epoch is older than what replicas know (rule Z4).
+        older_epoch: a node of up to this leader epoch is older than the state that replicas know (rule Z4).
         refused_epoch: the leader refused to lead in this leader epoch (rule E5); None: not the present one.
         resigned_epoch: the leader of this leader epoch resigned (rule R7); None: it did not, or none can replace it.
         resigned_ms: time when a leader last resigned; leadership does not circulate among slow disks.
@@ -194,7 +194,7 @@ class PartitionState:
         return True
 
     def forget_older(self) -> None:
-        """Drop a state that is older than what replicas know, after the write in flight."""
+        """Drop a state that is older than the state that replicas know, after the write in flight."""
         if self.writing is None and self.state is not None and self.state.leader_epoch <= self.older_epoch:
             self.state, self.version = None, -1
 

@@ -242,7 +242,7 @@ class Reassignment:
         return bool(kept) and (len(kept) >= state.min_isr or not others)
 
     def is_commit(self, state: LeaderAndIsr, min_isr: int) -> bool:
-        """Whether leaderAndISR holds what step 7 writes; `min_isr` is RAR's."""
+        """Whether leaderAndISR has the state that step 7 writes; `min_isr` is RAR's."""
         inside = set(state.isr_ids) <= set(self.target) and state.leader in self.target and state.min_isr == min_isr
         return inside and self.is_in_sync(state) and self.is_fenced(state.leader_epoch)
 

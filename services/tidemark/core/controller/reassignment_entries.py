@@ -88,7 +88,7 @@ class ReassignmentEntries:
         return refused
 
     def is_at_target(self, entry: PartitionReassignment) -> bool:
-        """Whether AR is what the entry asks for, in its order."""
+        """Whether AR is the target of the entry, in its order."""
         topic = self._ctx.topics.get(entry.partition.topic)
         return topic is not None and topic.partitions.get(entry.partition.partition) == entry.replicas
 

@@ -42,7 +42,7 @@ LOG_DIR_REFUSALS: Final = frozenset((ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_
 
 
 class Reassignments:
-    """The reassignments by partition, and what the controller's other parts ask of them.
+    """The reassignments by partition, and the questions of the controller's other parts about them.
 
     Attributes:
         _by_partition: every partition that an entry or the topic's node names.
@@ -153,7 +153,7 @@ class Reassignments:
             self._set_entry(one, None)
 
     def assigned(self, topic: TopicDescription, index: int) -> tuple[BrokerId, ...]:
-        """The assigned replicas that count: after step 7 RAR alone, whatever the node still names."""
+        """The assigned replicas that count: after step 7 RAR alone, also if the node still names others."""
         one = self._by_partition.get(TopicPartition(topic.topic, index))
         return one.target if one is not None and one.committed else topic.partitions[index]
 

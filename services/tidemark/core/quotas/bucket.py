@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token bucket: counts what was used beyond a rate, and states the wait until that is made up for."""
+"""A token bucket: counts the amount used beyond a rate, and states the wait until that is made up for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Bucket:
         Args:
             rate: amount per second, above 0.
             now_s: the time.
-            burst_s: what the rate gives in this time may be used at once.
+            burst_s: the amount of this time at the rate may be used at once.
         """
         if now_s > self._at_s:
             self._owed = max(0.0, self._owed - rate * (now_s - self._at_s)) if self._owed else 0.0

@@ -42,7 +42,7 @@ class Flushes(Protocol):
     """An end of a replication stream that has something to send."""
 
     def flush(self, now_ms: int) -> None:
-        """Send what the present event added."""
+        """Send the messages that the present event added."""
 
 
 class MoveTraffic(NamedTuple):

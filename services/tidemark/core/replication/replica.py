@@ -347,7 +347,7 @@ class Replica:
         )
 
     def stated_role(self, ctx: BrokerContext) -> ReplicaRole:
-        """The part of the view that says what this replica is."""
+        """The part of the view that states the role of this replica."""
         if isinstance(self.role, PartitionLeader):
             name = "leader"
         elif self.role is not None:

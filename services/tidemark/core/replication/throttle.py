@@ -44,7 +44,8 @@ class Throttle:
         self._at_ms = now_ms
 
     def reserve(self, sender: ThrottledSender, max_bytes: int, now_ms: int) -> int:
-        """Bytes that the sender may read now; 0: the sender waits. `settle` returns what the read did not use."""
+        """Bytes that the sender may read now; 0: the sender waits. `settle` returns the bytes that the read did not
+        use."""
         if (self.waiting and sender is not self._served) or not self._open(now_ms):
             self.waiting[sender] = None
             return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Avro schemas to drafts: what a schema registry has becomes a typed topic.
+"""Turns Avro schemas into drafts, so that a subject of a schema registry becomes a typed topic.
 
 A union with null is a nullable column, an enum a dictionary of strings, the first alias of a field its `renamed_from`.
 Source: the Avro 1.12 specification.

@@ -81,7 +81,7 @@ def widens(source: ColumnType, target: ColumnType) -> bool:
 
 
 def continues(old: ColumnType, new: ColumnType) -> bool:
-    """Whether a column of type `old` can stay the same column with type `new`, whatever the policy.
+    """Whether a column of type `old` can stay the same column with type `new` under every policy.
 
     Structs always can: their columns are matched one by one.
     """

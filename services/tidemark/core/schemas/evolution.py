@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions of a schema: the first one, the next one, and what differs between two.
+"""The versions of a schema: the first one, the next one, and the differences between two.
 
 A column keeps its id from version to version, by its name or by `renamed_from`. A new column gets an id that no column
 of the topic ever had, also where it has the name of one that was dropped.

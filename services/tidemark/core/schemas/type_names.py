@@ -116,7 +116,7 @@ def type_name(column_type: ColumnType, style: Style = TIDEMARK) -> str:
 
 
 def column_text(column: Column, style: Style, colon: str = "") -> str:
-    """A column as in DDL: name, type, and what differs from a nullable column without a default or a doc."""
+    """A column as in DDL: name and type, then NOT NULL, default, doc and the earlier name if the column has them."""
     text = f"{quoted_name(column.name)}{colon} {_unnamed(column, style, default=True)}"
     if column.renamed_from:
         text += f" {style.word('renamed from')} {quoted_name(column.renamed_from)}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides by the rules: an index of the rules of one generation, and the authorizer that keeps the newest.
 
-A decision that is known costs one look into a mapping. Another one costs some looks for each length of a prefix,
-whatever the number of rules.
+A decision that is known costs one look into a mapping. Another decision costs some looks for each length of a prefix,
+for any number of rules.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class TransactionalId:
     def write(
         self, producer: ProducerIdentity, partitions: Iterable[TransactionPartition], now: Situation
     ) -> tuple[Change, ...]:
-        """Add a writer and its partitions to the open transaction, or begin one; nothing for what is known.
+        """Add a writer and its partitions to the open transaction, or begin one; no change for a partition that is
+        known.
 
         Raises:
             TidemarkError: CONCURRENT_TRANSACTIONS; then nothing has changed.

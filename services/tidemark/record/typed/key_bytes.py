@@ -49,7 +49,7 @@ def key_bytes(rows: pa.RecordBatch, key_columns: Sequence[str]) -> pa.Array[Any]
 
 
 def key_encoder(key_types: Sequence[pa.DataType]) -> Callable[[Sequence[Any]], bytes]:
-    """A function that makes of the key values of one row, in Python's types, what `key_bytes` makes of a column."""
+    """A function that encodes the key values of one row, in Python's types, exactly as `key_bytes` encodes a column."""
     encoders = [_encoder(found) for found in key_types]
     last = encoders[-1]
     if len(encoders) == 1:

@@ -124,7 +124,8 @@ class TypedLayout:
         return node
 
     def known_ids(self, column_ids: frozenset[int]) -> frozenset[int]:
-        """The ids that name a column, so that readers of the same columns share what is computed for them."""
+        """The ids that name a column, so that readers of the same columns share the layouts that are computed for
+        them."""
         return column_ids & self._ids
 
     def kept(self, flags: int, column_ids: frozenset[int], *, compacted: bool = False) -> tuple[int, ...]:

@@ -101,7 +101,7 @@ class Connection:
         peer: the other end.
         file: the descriptor; -1 before the first look that finds the connection.
         inode: identity of the socket; 0 before that look.
-        arriving_bytes: estimate of what has come of unfinished messages.
+        arriving_bytes: estimate of the received bytes of unfinished messages.
         sending_bytes: answers that gRPC has not sent yet, and `CALL_BYTES` for each call.
         calls: that run now.
         ended: whether a limit ended the connection.
@@ -140,7 +140,7 @@ class Connection:
         self._allowed_bytes += size_bytes + size_bytes // _FRAMING + MESSAGE_OVERHEAD_BYTES
 
     def seen(self, found: Found) -> None:
-        """Estimate again. What cannot be in flight is never a credit for later bytes."""
+        """Estimate again. Bytes that cannot be in flight are never a credit for later bytes."""
         self.file, self.inode = found.file, found.inode
         grown_bytes = found.received_bytes - self._received_bytes
         allowed_bytes = self._allowed_bytes + (found.acked_bytes - self._acked_bytes) // _FRAMING

@@ -42,7 +42,7 @@ class _Unchecked(NamedTuple):
 
 
 class Call:
-    """The meter of one call, and what reads its requests.
+    """The meter of one call, and the reader of its requests.
 
     Args:
         connections: that it counts for.

@@ -97,7 +97,8 @@ class CallerQuotas:
     async def hold(self, *kinds: QuotaKind, at_most_s: float = WAIT_MAX_S) -> None:
         """Wait as `wait_ms` says now, but not longer than `at_most_s`. A change of the quotas may end the wait.
 
-        What other callers use meanwhile does not prolong the wait, so a client that keeps to its waits finds none here.
+        The use of other callers during the wait does not prolong it, so a client that keeps to its waits finds none
+        here.
         """
         owner = self._owner
         if owner is None or not owner.accounts.quotas.limits:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last lines of the audit log in memory. The ring sees what the log sees, so denied loops cannot fill it sooner."""
+"""The last lines of the audit log in memory. The ring gets exactly the lines of the log, so denied loops cannot fill it
+sooner."""
 
 from __future__ import annotations
 

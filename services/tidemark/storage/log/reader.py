@@ -222,7 +222,7 @@ class LogReader:
 
 
 def _taken(descriptor: int, start: int, stop: int, cached_only: bool, take: TakeParts | None) -> bytes | None:
-    """The bytes [start, stop), or what `take` makes of them."""
+    """The bytes [start, stop), or the result of `take` for them."""
     if take is None:
         return _pread(descriptor, stop - start, start, cached_only)
 

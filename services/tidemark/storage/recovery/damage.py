@@ -31,7 +31,7 @@ UNKNOWN: Final = -1
 CUT_FILE: Final = "cut-point.json"
 DAMAGE_FILE: Final = "damage.json"
 NO_END: Final = 1 << 62
-"""Damage that only the refetched log ends, whatever its offsets."""
+"""Damage that only the refetched log ends, at any offset."""
 _SEARCH_BYTES: Final = 8 << 20
 
 

@@ -453,7 +453,7 @@ def _fold(
     """Leader epochs, producer states and aborted transactions up to the log end, from their files and the envelopes.
 
     `doubted`: the log was or is damaged, and a checkpoint may stand for records that were lost. Then the epochs and the
-    aborted transactions of every batch count, whatever the files have.
+    aborted transactions of every batch count, even if the files have others.
     """
     end, recovery_point = recovered.segments[-1].next_offset, expected.recovery_point
     file = read_epochs(directory)

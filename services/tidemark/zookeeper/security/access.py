@@ -210,7 +210,8 @@ async def is_closed(ask: Ask, path: str, subject: str) -> bool | None:
 
 
 async def close_root(ask: Ask, chroot: str, subject: str) -> None:
-    """Close the root and what only this cluster has above: the ACL of a parent decides on the deletion of a child."""
+    """Close the root and the nodes above it that only this cluster has: the ACL of a parent decides on the deletion of
+    a child."""
     await set_acl(ask, chroot or "/", closed_acl(subject))
     for path in await own_ancestors(ask, chroot):
         await set_acl(ask, path, closed_acl(subject))

@@ -174,7 +174,8 @@ class TlsSocket(ssl.SSLSocket):
         return bool(self._held or self._ended or self._error)
 
     def fill(self) -> bool:
-        """Take what has arrived; returns `holds`. Part of a record, or a record without data, holds nothing."""
+        """Take the bytes that have arrived; returns `holds`. Part of a record, or a record without data, holds
+        nothing."""
         if not self.holds():
             try:
                 self._held = super().recv(_READ_BYTES)

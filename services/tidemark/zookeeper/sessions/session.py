@@ -83,7 +83,7 @@ class ZooKeeperSession:
         session_timeout_ms: requested timeout; the timeout that the server grants counts.
         clock: the clock of the lease.
         on_event: receives SESSION_SUSPENDED, _RESTORED and _EXPIRED on the event loop.
-        tally: counts what happens to the session.
+        tally: counts the events of the session.
         tls: the certificate of the session; None: plain text.
         access: access rules of the znodes that this process creates.
     """

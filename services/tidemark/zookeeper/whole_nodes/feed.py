@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what a process knows of a node up to date with ZooKeeper.
+"""Keeps a process's copy of a node up to date with ZooKeeper.
 
 The node is read at the start and watched. While ZooKeeper does not answer, or the node is damaged or deleted, the last
 known content holds.

@@ -147,7 +147,7 @@ class LeaderLink:
             self._ctx.links_to_flush[self] = None
 
     def flush(self, now_ms: int) -> None:
-        """Send what the present event added, in one message."""
+        """Send the content that the present event added, in one message."""
         if not self.connected:
             self._clear()
             return

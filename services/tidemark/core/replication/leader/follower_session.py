@@ -300,7 +300,7 @@ class FollowerSession:
             self._ctx.sessions_to_flush[self] = None
 
     def flush(self, now_ms: int) -> None:
-        """Send what the present event added, in as few messages as the size limit allows."""
+        """Send the messages that the present event added, in as few messages as the size limit allows."""
         chunks, self._chunks = self._chunks, []
         ends, self._epoch_ends = tuple(self._epoch_ends), []
         refusals, self._refusals = tuple(self._refusals), []

@@ -163,7 +163,7 @@ class PartitionLeader:
     def in_sync_offset(self) -> Offset:
         """Every offset that was ever committed is below this one (rule R8).
 
-        The high watermark of a new leader may still be behind what its predecessor committed.
+        The high watermark of a new leader may still be lower than its predecessor's.
         """
         return max(self.log.high_watermark, self.epoch_start_offset)
 
