@@ -13,6 +13,7 @@ from tidemark.client.argument_types import offsets_of
 from tidemark.client.group.offset_commits import OpenTransaction
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
 from tidemark.client.transactions.producer_transactions import Phase, ProducerTransactions
+from tidemark.errors import ProducerFencedError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Transaction:
         await producer.send("stock", b"-3 apples")
 
     The end of the block commits; an exception in the block aborts, and is raised. A failed record aborts, too.
+    PRODUCER_FENCED of a transaction that only timed out becomes TRANSACTION_ABORTABLE.
     """
 
     def __init__(self, transactions: ProducerTransactions) -> None:
@@ -52,7 +54,9 @@ class Transaction:
                     await self._abort_quietly(failure)
                 raise
         elif self._transactions.phase is Phase.OPEN:
-            await self._abort_quietly(error)
+            is_old = isinstance(error, ProducerFencedError) and self._transactions.failed_with_old_identity
+            if await self._abort_quietly(error) and is_old:  # no newer producer has the id
+                raise self._transactions.timed_out() from error
 
     async def begin(self) -> None:
         """Begin; for use without `async with`.
@@ -135,12 +139,18 @@ class Transaction:
             state = "has ended" if self._ended else "has not begun"
             raise TidemarkError(ErrorCode.INVALID_TXN_STATE, f"this transaction {state}: use `async with`")
 
-    async def _abort_quietly(self, cause: BaseException) -> None:
-        """Abort because of an exception, which the application gets instead of an error of the abort."""
+    async def _abort_quietly(self, cause: BaseException) -> bool:
+        """Abort because of an exception, which the application gets instead of an error of the abort.
+
+        Returns:
+            Whether the coordinator has aborted the transaction.
+        """
         limit_s = INTERRUPTED_S if isinstance(cause, INTERRUPTIONS) else None
+        self._ended = True
         try:
             async with asyncio.timeout(limit_s):
                 await self._transactions.abort()
         except (TidemarkError, TimeoutError) as error:
             _log.warning("the coordinator was not told to abort, and aborts at the timeout: %s", error)
-        self._ended = True
+            return False
+        return True

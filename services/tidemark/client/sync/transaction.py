@@ -33,6 +33,7 @@ class Transaction:
         producer.send("stock", b"-3 apples")
 
     The end of the block commits; an exception in the block aborts, and is raised. A failed record aborts, too.
+    PRODUCER_FENCED of a transaction that only timed out becomes TRANSACTION_ABORTABLE.
     """
 
     def __init__(self, transaction: AsyncTransaction, background: BackgroundLoop, call_s: float) -> None:

@@ -150,6 +150,16 @@ class ProducerTransactions:
         """Note that offsets may reach a coordinator, so that the transaction needs a decision."""
         self._sender.transaction.sent = True
 
+    @property
+    def failed_with_old_identity(self) -> bool:
+        """Whether the open transaction failed because it timed out, or because a newer producer has started."""
+        failure = self._sender.transaction.failure
+        return failure is not None and failure.code in _ENDED_BY_COORDINATOR
+
+    def timed_out(self) -> TidemarkError:
+        """The error of a transaction that the coordinator aborted at its timeout."""
+        return self._aborted(f"it was open for longer than its timeout of {self._timeout_ms} ms")
+
     def fail(self, cause: TidemarkError) -> None:
         """Note the error after which the open transaction can only be aborted."""
         if self.phase is Phase.OPEN:
@@ -178,7 +188,7 @@ class ProducerTransactions:
             if error.code not in _ENDED_BY_COORDINATOR:
                 raise
             await self._init()  # raises PRODUCER_FENCED if a newer producer has the id
-            raise self._aborted(f"it was open for longer than its timeout of {self._timeout_ms} ms") from error
+            raise self.timed_out() from error
         self._close()
 
     async def _abort_because(self, failure: TidemarkError) -> None:

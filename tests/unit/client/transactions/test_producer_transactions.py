@@ -452,6 +452,30 @@ async def test_a_refused_offset_aborts_even_if_the_application_goes_on(world: Wo
     assert world.calls == ["init", "acknowledged", "abort 0"]
 
 
+@pytest.mark.parametrize("where", ["offsets", "record"])
+async def test_a_block_learns_from_its_first_error_whether_the_transaction_timed_out_or_another_producer_has_the_id(
+    world: World, where: str
+) -> None:
+    consumer = FakeConsumer(refusal=FENCED)
+
+    async def run() -> None:
+        async with world.transaction() as tx:
+            if where == "record":
+                world.refusals = [FENCED]
+                await world.send(b"a")
+            else:
+                await tx.send_offsets(cast(Consumer, consumer), OFFSETS)
+
+    with pytest.raises(TransactionAbortedError, match="longer than its timeout"):
+        await run()
+    assert [call for call in world.calls if call != "refused"] == ["init", "init again 0"]
+    world.coordinator.refusals = [FENCED]
+    with pytest.raises(ProducerFencedError):
+        await run()
+    with pytest.raises(ProducerFencedError):
+        await run()
+
+
 async def test_a_consumer_that_commits_by_itself_is_refused_before_any_call(world: World) -> None:
     consumer = FakeConsumer(auto_commit_interval_ms=5_000)
     async with world.transaction() as tx:
