@@ -174,7 +174,7 @@ class Log(Protocol):
         """The log start by these limits, at most the high watermark; thread-safe, never blocks."""
 
     def end_damage(self) -> None:
-        """As `effects.ClearDamage`; the next checkpoint covers the log as it is now, and removes the damage."""
+        """Like `effects.ClearDamage`; the next checkpoint covers the log as it is now, and removes the damage."""
 
     def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
         """Write the leader-epoch-checkpoint."""
@@ -278,7 +278,7 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """All that describes the cluster; an unchanged part is the same object as in the snapshot before.
+    """Brokers, controller and topics at one time; an unchanged part is the same object as in the snapshot before.
 
     Attributes:
         draining: brokers that get no new replicas.
@@ -598,7 +598,7 @@ class MetadataStore(Protocol):
     async def elect_controller(
         self, controller_id: BrokerId, address: str, *, election_wait_ms: int = -1
     ) -> ControllerTerm | None:
-        """Rule Z1 in one multi; None when another controller holds /controller.
+        """Win the election in one multi (rule Z1); None when another controller holds /controller.
 
         `election_wait_ms`: its leader.election.wait.ms, for `tidemark cluster describe`.
         """

@@ -125,7 +125,7 @@ def _of_one_kind(options: ReadOptions, found: Mapping[str, TopicView]) -> dict[s
 def find_existing(
     reader: RangeReader, options: ReadOptions, warn: Callable[[str], None] = _log.warning
 ) -> dict[str, TopicView]:
-    """As `find_topics`, without missing topics; one that is being created may lack partitions."""
+    """Like `find_topics`, without missing topics; one that is being created may lack partitions."""
     found = reader.topics(None)
     chosen = options.chosen(found)
     if not chosen and options.pattern is not None:

@@ -225,13 +225,13 @@ class Asked:
     async def need_admin(
         self, kind: str, call: Callable[[AdminClient], Awaitable[T]], *, key: Hashable = (), life_ms: int | None = None
     ) -> T:
-        """As `need`, from a client of the admin service."""
+        """Like `need`, from a client of the admin service."""
         return await self.need(kind, call, AdminClient, key=key, life_ms=life_ms)
 
     async def see_admin(
         self, kind: str, call: Callable[[AdminClient], Awaitable[T]], *, key: Hashable = (), life_ms: int | None = None
     ) -> Answer[T]:
-        """As `see`, from a client of the admin service."""
+        """Like `see`, from a client of the admin service."""
         return await self.see(kind, call, AdminClient, key=key, life_ms=life_ms)
 
     def sighted(self, key: Hashable, state: Hashable) -> Sighting:

@@ -107,7 +107,7 @@ def build_few(
     base_sequence: int = NO_SEQUENCE,
     pending: bool = False,
 ) -> bytes:
-    """As `build_batch` of `from_columns`, for 1 to FEW records without headers and without a codec.
+    """Like `build_batch` of `from_columns`, for 1 to FEW records without headers and without a codec.
 
     Raises:
         TypeError: a key or a value is no bytes.
@@ -128,7 +128,7 @@ def build_own_batch(
     producer_epoch: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """As `build_batch`, for at least one of a service's own records, all of one timestamp.
+    """Like `build_batch`, for at least one of a service's own records, all of one timestamp.
 
     Avoids `pa.array`, whose first use imports modules and would block a broker for half a second. A broker builds few
     of these batches, so each step runs with cold caches: nothing is computed that is known here.

@@ -104,7 +104,7 @@ class WatchedSelector(selectors.DefaultSelector):
         self.waits = _Waits()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As the base class, with a shorter wait if the meter's timer is overdue."""
+        """Like the base class, with a shorter wait if the meter's timer is overdue."""
         meter = self.meter
         if meter is not None:
             timeout = meter.about_to_wait(timeout)

@@ -31,7 +31,7 @@ class Session(Protocol):
         """Deadline of every request."""
 
     def lease_valid_until_ms(self) -> int:
-        """Rule F1; 0 with no session."""
+        """End of the session lease by `now_ms` (rule F1); 0 with no session."""
 
     def lease_length_ms(self) -> int:
         """Negotiated timeout less the margin; 0 before the first session."""

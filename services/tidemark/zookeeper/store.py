@@ -141,7 +141,7 @@ class SessionMetadataStore:
         return await election.cluster_id(self._session)
 
     async def cluster_snapshot(self) -> ClusterSnapshot:
-        """All that describes the cluster, no older than this call; concurrent callers share a read."""
+        """Read brokers, controller and topics, no older than this call; concurrent callers share a read."""
         return await self._snapshots.result()
 
     # brokers
@@ -364,7 +364,7 @@ class SessionMetadataStore:
     async def elect_controller(
         self, controller_id: BrokerId, address: str, *, election_wait_ms: int = -1
     ) -> ControllerTerm | None:
-        """Rule Z1 in one multi; None while another controller is elected."""
+        """Win the election in one multi (rule Z1); None while another controller is elected."""
         return await election.elect(self._session, controller_id, address, election_wait_ms)
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:

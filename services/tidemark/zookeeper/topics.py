@@ -35,7 +35,7 @@ _SCHEMAS_LAST: Final = 100
 
 
 def term_check(term: ControllerTerm) -> Check:
-    """Rule Z1: the first operation of every multi of a controller."""
+    """The check of the controller epoch, first operation of every multi of a controller (rule Z1)."""
     return Check(paths.CONTROLLER_EPOCH, term.epoch_version)
 
 

@@ -150,7 +150,7 @@ class FetchService:
         return await self.fetch_next(request, access, quotas)
 
     async def fetch_next(self, request: pb.FetchRequest, access: Access | None, quotas: CallerQuotas) -> Results:
-        """As `fetch`; a caller that is over a quota gets the wait, and no records (rule Q2)."""
+        """Like `fetch`; a caller that is over a quota gets the wait, and no records (rule Q2)."""
         throttle_time_ms = quotas.wait_ms(*FETCH_QUOTAS)
         if not throttle_time_ms:
             return await self.fetch(request, access, quotas)

@@ -20,7 +20,8 @@ class Verifier(Protocol):
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partition: TransactionPartition
     ) -> Awaitable[TidemarkError | None]:
-        """None when the partition is added, else the refusal; may be awaited several times."""
+        """Begin a verification. Its outcome is None when the partition is added, else the refusal; several tasks may
+        await it."""
 
 
 Verification = tuple[int, Awaitable[TidemarkError | None]]

@@ -143,7 +143,7 @@ def prune_stored(
     max_bytes: int,
     times: TimeRange = _ALL_TIMES,
 ) -> bytes:
-    """As `prune_batches`, of batches in a file: the bytes of other columns are not read.
+    """Like `prune_batches`, of batches in a file: the bytes of other columns are not read.
 
     Args:
         read: reads bytes of the batches.

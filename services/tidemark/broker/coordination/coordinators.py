@@ -105,7 +105,7 @@ class Coordinators(Generic[_Shard]):
         return await self._lookup.find(key)
 
     def located(self, key: str) -> Coordinator:
-        """As `find`, without waiting and without creating the topic."""
+        """Like `find`, without waiting and without creating the topic."""
         self._check(key)
         return self._lookup.located(key)
 

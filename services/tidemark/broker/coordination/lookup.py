@@ -95,7 +95,7 @@ class CoordinatorLookup:
         return self.located(key)
 
     def located(self, key: str) -> Coordinator:
-        """As `find`, without waiting and without creating the topic."""
+        """Like `find`, without waiting and without creating the topic."""
         view, name = self.metadata.view, self._topic.name
         partition_count = self._partition_count()
         if partition_count is None:

@@ -66,7 +66,7 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
 
 
 async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> str | None:
-    """None when every resolved address that answers is this process, and at least one answers."""
+    """The reason why the address does not lead here; None if an answer came, and all answers came from this process."""
     try:
         hosts = await _resolve(address.host, timeout_s)
     except _UnreachedError as unreached:

@@ -85,7 +85,7 @@ class MetadataCache:
         return replace(self._view, topics=found, complete=False)
 
     async def describe_in_slices(self, topics: Collection[str]) -> ClusterView:
-        """As `describe` for very many names. Known topics are of one view; unknown ones are looked up later."""
+        """Like `describe` for very many names. Known topics are of one view; unknown ones are looked up later."""
         view, found, pace = self._view, {}, Pace()
         for name in topics:
             if pace.is_due:

@@ -33,7 +33,7 @@ class TransactionCoordinationService(TransactionCoordinationServicer):
         return await self.add_partitions(request)
 
     async def add_partitions(self, request: pb.AddPartitionsRequest) -> pb.AddPartitionsResponse:
-        """As AddPartitions, for the partitions that this broker leads."""
+        """Like AddPartitions, for the partitions that this broker leads."""
         check_named(request.additions, "transactions")
         outcomes = await asyncio.gather(*(self._add(one) for one in request.additions))
         return pb.AddPartitionsResponse(outcomes=outcomes)

@@ -48,7 +48,7 @@ class Requests:
     async def change_with_producer_id(
         self, transactional_id: str, work: Callable[[int | None], Work[_T | TidemarkError]]
     ) -> _T:
-        """As `change`, with a fresh producer id if the coordinator needs one for this id."""
+        """Like `change`, with a fresh producer id if the coordinator needs one for this id."""
 
         async def attempt(shard: TransactionShard) -> _T | TidemarkError:
             needed = shard.coordinator.needs_producer_id(transactional_id)

@@ -134,7 +134,7 @@ class WaitingRecords:
         return record
 
     def take_some(self, most: int) -> list[ConsumerRecord]:
-        """As `RecordReader.next_of`; the position moves behind the last one."""
+        """Like `RecordReader.next_of`; the position moves behind the last one."""
         records = self._reader.next_of(self._records, most)
         del self._records[-len(records) :]
         self._taken(records[-1])

@@ -39,8 +39,8 @@ class Accumulator:
         buffer_bytes: at this number of buffered bytes, `is_full` is true.
         delivery_timeout_s: time from the first record of a batch until the batch expires.
         wake: called on the adding thread when a batch was opened or closed.
-        typed: the format of a topic with a schema, None for one without. It is called for records that are not bytes,
-            and when a batch is opened. So records of bytes pay nothing for it.
+        typed: the format of a topic with a schema, None for one without. The format is called for records that are not
+            bytes, and when a batch is opened. So records of bytes pay nothing for it.
         partitioner: chooses the partition of a typed record, by its key bytes; None: murmur2.
     """
 

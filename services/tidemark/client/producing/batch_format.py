@@ -59,7 +59,7 @@ class BatchFormat(Protocol):
         codec: Codec,
         **sealing: Unpack[Sealing],
     ) -> bytes | None:
-        """As `build` of `rows`, but faster; None for records that this method does not take."""
+        """Like `build` of `rows`, but faster; None for records that this method does not take."""
         ...
 
     def read(self, data: bytes) -> pa.RecordBatch:

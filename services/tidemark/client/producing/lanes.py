@@ -27,7 +27,10 @@ class Lane(Protocol):
         ...
 
     def send_some(self, records: Sequence[tuple[Any, Any]], handles: list[SendHandle]) -> None:
-        """Append the pairs of key and value behind those with handles, up to the first that `send` would not take."""
+        """Append pairs of key and value, and their handles to `handles`, up to the first pair for which `send` returns None.
+
+        The pairs that already have handles are skipped.
+        """
         ...
 
 

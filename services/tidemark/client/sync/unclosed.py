@@ -42,7 +42,7 @@ def warn_and_close(producer: Producer) -> None:
 
 
 def warn_and_leave(consumer: Consumer, background: BackgroundLoop) -> None:
-    """The same for a consumer, which would hold its connections, and its partitions in the group."""
+    """Warn about a consumer that was dropped without a close; leave its group and close its connections."""
     if background.forked:
         return
     _finish(background.start(_leave(consumer)))

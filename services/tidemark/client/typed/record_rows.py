@@ -131,7 +131,7 @@ class RecordRows:
             raise misfit.error(self.topic, self.schema.version) from None
 
     def fit_deletion(self, key: Any, timestamp_us: int) -> CheckedRow:
-        """As `deletion`, but raises MisfitError."""
+        """Like `deletion`, but raises MisfitError."""
         wanted = self.schema.key_columns
         if not wanted:
             raise MisfitError("the schema has no key columns, so no row can be deleted by its key")
@@ -148,7 +148,7 @@ class RecordRows:
         return Deletion(values), sum(map(size_bytes, chosen.values())) + 9 * self._count
 
     def fit(self, record: Any) -> CheckedRow:
-        """As `check`, but raises MisfitError."""
+        """Like `check`, but raises MisfitError."""
         if type(record) is dict and len(record) == self._count:
             try:
                 values = self._items(record)
@@ -160,7 +160,7 @@ class RecordRows:
         return self.fit_values(values) if size is None else (values, size)
 
     def fit_values(self, values: Values) -> CheckedRow:
-        """As `fit`, for one value of each column, of any types."""
+        """Like `fit`, for one value of each column, of any types."""
         kinds = (*map(type, values),)
         plan = self._plans.get(kinds) or self._plan(kinds)
         size = plan.size_of(values)

@@ -3,7 +3,8 @@
 
 Until its session ends the broker is handled like a suspected one. Leadership moves to other in-sync replicas, and the
 broker leaves every ISR that keeps at least min_isr members without it; no leader adds it again. The broker is released
-once that is decided, written and acknowledged. It leads partitions without another in-sync replica until it stops.
+once that is decided, written and acknowledged. The broker leads partitions without another in-sync replica until it
+stops.
 """
 
 from __future__ import annotations

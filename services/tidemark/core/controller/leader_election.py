@@ -215,15 +215,16 @@ def _surviving_isr(partition: PartitionFacts, brokers: BrokerFacts) -> tuple[Isr
 
 
 def _without_suspected(isr: tuple[IsrEntry, ...], min_isr: int, brokers: BrokerFacts) -> tuple[IsrEntry, ...]:
-    """Rule C6: suspected members leave, unless fewer than m others would stay."""
+    """Remove suspected members (rule C6), unless fewer than m others would stay."""
     trusted = tuple(entry for entry in isr if entry.broker_id not in brokers.suspected)
     return trusted if len(trusted) >= max(min_isr, 1) else isr
 
 
 def _elr_after(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> tuple[IsrEntry, ...]:
-    """Rule T3: with fewer than m in the ISR, replicas that left stay eligible; with m or more the ELR is empty.
+    """The ELR after a change of the ISR (rule T3).
 
-    A replica with a cut tail stays only if no other one is in sync or eligible (rule T7).
+    With fewer than m replicas in the ISR, replicas that left stay eligible; with m or more the ELR is empty. A replica
+    with a cut tail stays only if no other one is in sync or eligible (rule T7).
     """
     assert partition.state is not None
     old = partition.state
@@ -310,7 +311,7 @@ def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: Broke
 
 
 def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> Decision | None:
-    """Rule T4: no live replica is trusted, so the partition goes offline; `LogComparisons` may elect a replica.
+    """Take the partition offline, since no live replica is trusted (rule T4); `LogComparisons` may elect a replica.
 
     A single replica is elected at once: there is no choice to make, and no permission is needed once its entry is void.
     """

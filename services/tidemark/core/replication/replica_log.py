@@ -249,7 +249,7 @@ class ReplicaLog:
         self._ctx.emit(ResumeLog(self.partition, self.identity))
 
     def flushed(self, flushed_offset: Offset) -> None:
-        """Everything below is on disk; ignored during a truncation, which may remove the flushed records."""
+        """Note that all records below `flushed_offset` are on disk; no effect during a truncation."""
         if not self.truncating and flushed_offset > self.flushed_offset:
             self.flushed_offset = flushed_offset
             self._note_flush_due()

@@ -153,7 +153,7 @@ class TlsIdentity:
 
 
 def _load_first(files: TlsFiles, names: Names) -> tuple[tuple[object, ...], Material]:
-    """As `_load`, without former contents that could stay in use while the files are being replaced."""
+    """Like `_load`, without former contents that could stay in use while the files are being replaced."""
     until_s = time.monotonic() + _SETTLE_S
     while True:
         try:

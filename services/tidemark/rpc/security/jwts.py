@@ -153,7 +153,7 @@ class IssuersFile:
         self._file = ChangedFile(path, self._load)
 
     async def verify(self, token: str) -> Verified:
-        """As `Issuers.verify`; the token no longer holds once the file has changed."""
+        """Like `Issuers.verify`; the token no longer holds once the file has changed."""
         issuers = self._file.current()
         found = await issuers.verify(token)
         return found._replace(holds=partial(self._holds, issuers, found.holds))

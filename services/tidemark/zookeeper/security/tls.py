@@ -225,7 +225,7 @@ class TlsHandler(PollHandler):
             raise OSError(error.message) from error
 
     def select(self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None) -> Any:
-        """As `select.select`; a TLS socket is readable once decrypted bytes, the end or an error are there."""
+        """Like `select.select`; a TLS socket is readable once decrypted bytes, the end or an error are there."""
         end_s = None if timeout is None else time.monotonic() + timeout
         while True:
             held = [one for one in rlist if isinstance(one, TlsSocket) and one.holds()]

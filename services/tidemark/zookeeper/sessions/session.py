@@ -131,7 +131,8 @@ class ZooKeeperSession:
         return max(self._session_timeout_ms, 1000)
 
     def lease_valid_until_ms(self) -> int:
-        """Rule F1: send time of the last answered request + negotiated timeout - margin; 0 with no session."""
+        """End of the session lease (rule F1): send time of the last answered request + negotiated timeout - margin; 0
+        with no session."""
         return self._lease_until_ms
 
     def lease_length_ms(self) -> int:
