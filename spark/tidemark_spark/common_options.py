@@ -51,7 +51,7 @@ def has_bootstrap(given: Mapping[str, str]) -> bool:
 
 
 def parse_tls(given: Mapping[str, str]) -> TlsFiles | None:
-    """The TLS files of options with lower-case names; None: those that the environment of each process names.
+    """The TLS files of options with lower-case names; None: each process takes the files that its environment names.
 
     Raises:
         ValueError: a file is missing that the others need, or an option has the content of a file.

@@ -65,7 +65,7 @@ def new_topic_id() -> str:
 
 
 def already_exists(topic: str) -> TidemarkError:
-    """Make the error TOPIC_ALREADY_EXISTS."""
+    """Make the error TOPIC_ALREADY_EXISTS, with metadata `topic`."""
     return TidemarkError(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic} already", {"topic": topic})
 
 

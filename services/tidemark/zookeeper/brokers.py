@@ -38,7 +38,7 @@ async def register(
     crashed: bool,
     locked_directory_ids: frozenset[str],
 ) -> BrokerEpoch:
-    """Register a broker in one multi (rule Z3): raise the epoch, delete an old ephemeral node where safe, create the new one."""
+    """Register a broker in one multi (rule Z3): raise the epoch, delete an old node where safe, create the new node."""
     broker_id = registration.broker_id
     wait_ms = max(3 * session.call_timeout_ms, WAIT_MS_MIN)
     deadline_ms = session.now_ms() + wait_ms

@@ -556,7 +556,7 @@ class Cluster:
 
 
 def unknown_partition(partition: TopicPartition, count: int) -> TidemarkError:
-    """Make the error UNKNOWN_PARTITION."""
+    """Make the error UNKNOWN_PARTITION, with the number of partitions in metadata `partitions`."""
     return TidemarkError(
         ErrorCode.UNKNOWN_PARTITION,
         f"topic {partition.topic} has no partition {partition.partition}; it has {count}, from 0",

@@ -27,9 +27,9 @@ class Lane(Protocol):
         ...
 
     def send_some(self, records: Sequence[tuple[Any, Any]], handles: list[SendHandle]) -> None:
-        """Append pairs of key and value, and their handles to `handles`, up to the first pair for which `send` returns None.
+        """Append pairs of key and value, and add their handles to `handles`.
 
-        The pairs that already have handles are skipped.
+        Pairs that already have handles are skipped; ends before the first pair for which `send` returns None.
         """
         ...
 

@@ -62,14 +62,14 @@ def fenced(transactional_id: str, producer: ProducerIdentity, metadata: Transact
 
 
 def concurrent(transactional_id: str, why: str = "its last transaction is still being completed") -> TidemarkError:
-    """The error CONCURRENT_TRANSACTIONS."""
+    """The error CONCURRENT_TRANSACTIONS: the sentence has `why`, and advises to retry the request."""
     return TidemarkError(
         ErrorCode.CONCURRENT_TRANSACTIONS, f"transactional id {transactional_id!r}: {why}; retry the request"
     )
 
 
 def not_found(transactional_id: str) -> TidemarkError:
-    """The error TRANSACTION_NOT_FOUND."""
+    """The error TRANSACTION_NOT_FOUND for an id that was never used or has expired."""
     return TidemarkError(
         ErrorCode.TRANSACTION_NOT_FOUND,
         f"there is no transactional id {transactional_id!r}: no producer of it ever started, or the id expired",
