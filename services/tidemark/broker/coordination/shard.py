@@ -236,7 +236,7 @@ class Shard(Generic[_S, _C, _N]):
         """Extend all timeouts by the time for which this process was suspended."""
 
     def sweep(self) -> None:
-        """Handle the timeouts that have passed; called periodically."""
+        """Apply the changes of timeouts that have passed; called periodically."""
 
     def _changed(self, changes: Sequence[_C]) -> None:
         """Called after changes were applied; their records are not written yet."""

@@ -62,7 +62,7 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
             self._swept(lambda coordinator, now: coordinator.remove_overdue(now), "timed_out")
 
     def refresh_topics(self) -> None:
-        """Handle topics that were created, deleted or extended."""
+        """Pass topics that were created, deleted or extended to the coordinator."""
         if self.is_changeable:
             self._swept(lambda coordinator, now: coordinator.refresh_topics(now), "topics")
 

@@ -109,7 +109,7 @@ class PartitionCountChanges:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def requested(self, event: ev.PartitionsRequested, now_ms: int) -> None:
-        """Take all requests as they are now."""
+        """Begin the requests that are in ZooKeeper now, removals first; refuse those that are malformed."""
         self._known = True
         requests = event.requests  # removals first: none is added to a topic that has a removal
         for refusal in requests.malformed:

@@ -51,7 +51,7 @@ class TopicDeletions:
         return topic in self._under_way
 
     def requested(self, topics: frozenset[str]) -> None:
-        """Take all requests as they are now."""
+        """Replace the requested deletions by `topics`, and begin them."""
         self._requested = topics
         self.begin()
 

@@ -82,7 +82,7 @@ class BrokerCore:
         return self._ctx.broker_epoch
 
     def handle(self, event: ev.Event, now_ms: int) -> list[Effect]:
-        """Take in one event; returns the effects that the driver carries out, in order."""
+        """Apply one event; returns the effects that the driver carries out, in order."""
         ctx = self._ctx
         ctx.effects = []
         ctx.now_ms = now_ms

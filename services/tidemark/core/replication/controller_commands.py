@@ -45,7 +45,7 @@ class ControllerCommands:
         self._last_command = (ControllerEpoch(-1), 0)
 
     def on_leader_and_isr(self, event: LeaderAndIsrArrived, now_ms: int) -> None:
-        """Take in roles, registrations and suspected brokers; close the replicas that a complete command omits."""
+        """Apply roles, registrations and suspected brokers; close the replicas that a complete command omits."""
         command, manager = event.command, self._manager
         error = self._stale(command.controller_epoch, command.broker_epoch) or self._overtaken(command)
         if error is not None:
@@ -142,7 +142,7 @@ class ControllerCommands:
         manager.maybe_begin_role(replica, now_ms)
 
     def _repeats(self, replica: Replica, command: PartitionCommand) -> bool:
-        """Take in a command in the present leader epoch; True when nothing more is to be done (rule F4)."""
+        """Apply a command in the present leader epoch; True when nothing more is to be done (rule F4)."""
         role, known = replica.role, replica.command
         if role is None and replica.waiting is None:
             return False

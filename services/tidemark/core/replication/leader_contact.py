@@ -32,7 +32,7 @@ class LeaderContact:
         self._heard_ms = 0
 
     def on_message(self, sent_clock_ms: int, now_ms: int) -> None:
-        """Take in the leader's clock, `sent_clock_ms`, of a message that arrived now."""
+        """Note the leader's clock, `sent_clock_ms`, of a message that arrived now."""
         difference_ms: float = now_ms - sent_clock_ms
         if self.sent_ms is not None:
             drifted_ms = self._clock_difference_ms + (now_ms - self._heard_ms) * _DRIFT

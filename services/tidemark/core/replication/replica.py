@@ -226,7 +226,7 @@ class Replica:
         return self.command.adding_replicas if self.command is not None else ()
 
     def take_settings(self, configs: Mapping[str, str]) -> None:
-        """Take in the settings of the topic within a leader epoch; committed records stay committed."""
+        """Apply the settings of the topic within a leader epoch; committed records stay committed."""
         if isinstance(self.role, PartitionFollower) and is_compacted(configs):
             self.role.may_hold_holes = True
         if self.log is None or self.log.group_commit == is_group_commit(configs):

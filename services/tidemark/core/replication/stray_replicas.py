@@ -47,7 +47,7 @@ class StrayReplicas:
         self._named = None
 
     def take(self, command: LeaderAndIsrCommand, opened: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Take in a part of a complete command.
+        """Add a part of a complete command.
 
         After the last part, set aside the replicas on disk that the command omits; returns those of `opened` to close.
         """

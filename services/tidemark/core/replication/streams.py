@@ -218,7 +218,7 @@ class BrokerStreams:
         return session
 
     def on_follower_message(self, event: ev.FollowerMessageArrived, now_ms: int) -> None:
-        """Take in a follower's stops, epoch queries, fetch positions, credits and reports, in this order."""
+        """Apply a follower's stops, epoch queries, fetch positions, credits and reports, in this order."""
         session = self._session(event, now_ms)
         if session is None:
             return

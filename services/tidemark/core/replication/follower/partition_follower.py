@@ -252,7 +252,7 @@ class PartitionFollower:
         self._ctx.paused[self] = None
 
     def on_command(self, command: PartitionCommand) -> None:
-        """Take in a command in this epoch, and retry soon, as the leader may know of this replica now."""
+        """Apply a command in this epoch, and retry soon, as the leader may know of this replica now."""
         self.assigned = command.assigned_replicas
         self._adding = self._ctx.broker_id in command.adding_replicas
         self._pause_ms = PAUSE_MS

@@ -33,7 +33,7 @@ class AddingReplicas:
         return self._adding
 
     def on_command(self, command: PartitionCommand) -> None:
-        """Take in a command; the caller calls `place` for every follower afterwards."""
+        """Apply a command; the caller calls `place` for every follower afterwards."""
         before, self._adding = self._throttle, command.adding_replicas
         self._throttle = self._ctx.throttles.join(command.throttle_bytes_per_s if self._adding else 0, self._ctx.now_ms)
         self._ctx.throttles.leave(before)

@@ -87,7 +87,7 @@ class FollowerProgress:
         return self.acknowledged and self.sender is not None and self.sender.session.confirmed_ms > since_ms
 
     def flushed(self, flushed_offset: Offset, log_end_offset: Offset, now_ms: int) -> None:
-        """Take in the flushed offset of a report or fetch; call before `reported` (rule R3)."""
+        """Note the flushed offset of a report or fetch; call before `reported` (rule R3)."""
         if flushed_offset >= log_end_offset:
             self.flush_due_since_ms = None
         elif flushed_offset != self.flushed_offset or self.flush_due_since_ms is None:
@@ -95,7 +95,7 @@ class FollowerProgress:
         self.flushed_offset = flushed_offset
 
     def reported(self, log_end_offset: Offset, leader_end: Offset, now_ms: int) -> None:
-        """Take in the log end of a report that arrived now."""
+        """Note the log end of a report that arrived now."""
         self.log_end_offset = log_end_offset
         if log_end_offset >= leader_end:
             self.caught_up_ms = now_ms

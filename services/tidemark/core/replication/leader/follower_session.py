@@ -47,7 +47,7 @@ class Leadership(ChecksLag, Protocol):
     leader_epoch: LeaderEpoch
 
     def on_report(self, session: FollowerSession, report: Report, now_ms: int) -> None:
-        """Take in the log end that a follower reported."""
+        """Note the log end that a follower reported."""
 
     def detach(self, follower: BrokerId) -> None:
         """Stop sending the partition to the follower."""
@@ -173,7 +173,7 @@ class FollowerSession:
             self._stalled.get(sender.directory, {}).pop(sender, None)
 
     def add_credit(self, directory: int, credit_bytes: int) -> None:
-        """Take in credit for one log directory of the follower, and continue the senders that waited for credit."""
+        """Add credit for one log directory of the follower, and continue the senders that waited for credit."""
         self._credit_bytes[directory] = self._credit_bytes.get(directory, 0) + credit_bytes
         stalled = self._stalled.pop(directory, None)
         if stalled:

@@ -350,7 +350,7 @@ class PartitionLeader:
         self._ctx.watch(self.log.partition, self)
 
     def on_report(self, session: FollowerSession, report: Report, now_ms: int) -> None:
-        """Take in the log end that a follower reported."""
+        """Note the log end that a follower reported."""
         progress = self.followers.get(session.follower)
         if progress is None or progress.sender is None or progress.sender.session is not session:
             return
@@ -594,7 +594,7 @@ class PartitionLeader:
         return True
 
     def on_command(self, command: PartitionCommand) -> None:
-        """Take in a command with the same leader and leader epoch."""
+        """Apply a command with the same leader and leader epoch."""
         self.assigned = command.assigned_replicas
         self._adding.on_command(command)
         self._stated = (command.partition_epoch, command.isr_reasons)
