@@ -35,7 +35,7 @@ REPORTS_KEPT: Final = 10
 
 
 async def request(session: Session, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str) -> bool:
-    """Create the znode of this kind; False while another request exists. One of the same id counts as this one."""
+    """Create the znode of this kind; False while another request exists. True if the znode has this request id."""
     rebuilds = kind is ElectionKind.REBUILD_STATE
     data = codecs.encode_elections(partitions, request_id, rebuilds_states=rebuilds)
     try:

@@ -243,7 +243,10 @@ class BrokerQueries:
         return None if replica is None or replica.log is None else LeaderEpochs(replica.log.epochs.entries)
 
     def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
-        """Whether a leadership may continue past its session lease: none was elected before `since_ms` (rule F2)."""
+        """Whether this leader may serve past its session lease (rule F2).
+
+        True if every replica that can be elected cleanly was in this leader epoch after `since_ms`.
+        """
         replica = self._replicas.get(partition)
         role = replica.role if replica is not None else None
         return isinstance(role, PartitionLeader) and role.holds_epoch_since(since_ms)
@@ -251,7 +254,7 @@ class BrokerQueries:
     def log_starts(
         self, partition: TopicPartition, leader_epoch: LeaderEpoch
     ) -> tuple[Offset, Mapping[BrokerId, Offset]] | None:
-        """Log start offsets: the leader's, and and by follower of each follower that fetches here.
+        """Log start offsets: the leader's, and by id of each follower that fetches here.
 
         None when this broker does not lead the partition in that leader epoch.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Default values: which fit a type, and their form in JSON."""
+"""Default values of columns: checks that a value fits the type, and the form of a value in JSON."""
 
 from __future__ import annotations
 
