@@ -52,7 +52,7 @@ from tidemark.errors import (
     UnknownTopicError,
     UnsupportedAssignorError,
 )
-from tidemark.model import TopicPartition
+from tidemark.model import ElectionKind, PartitionReassignment, TopicPartition
 from tidemark.rpc.security.paths import TlsFiles
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ __all__ = [
     "ConsumerRecord",
     "CoordinatorNotAvailableError",
     "CorruptBatchError",
+    "ElectionKind",
     "ErrorCode",
     "FencedInstanceError",
     "FencedMemberError",
@@ -121,6 +122,7 @@ __all__ = [
     "OffsetOutOfRangeError",
     "PartitionBatch",
     "PartitionNotAssignedError",
+    "PartitionReassignment",
     "Partitioner",
     "Producer",
     "ProducerFencedError",

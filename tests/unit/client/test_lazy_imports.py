@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -11,7 +13,10 @@ import pytest
 import tidemark
 import tidemark.client
 import tidemark.client.aio
-from tidemark.client import lazy_imports
+from tidemark.client import acls, lazy_imports, quotas
+from tidemark.client.aio.admin import acls as admin_acls
+from tidemark.client.aio.admin import client
+from tidemark.client.aio.admin import quotas as admin_quotas
 
 ADMINISTERS = """
 import sys
@@ -26,6 +31,17 @@ def test_every_name_of_a_package_can_be_imported(package: ModuleType) -> None:
     found = {name: getattr(package, name) for name in package.__all__}
     assert {"AdminClient", "Consumer", "Groups", "Producer"} <= set(found)
     assert None not in found.values()
+
+
+ARGUMENT_MODULES = (tidemark.client, acls, quotas)
+
+
+def test_each_class_that_a_method_of_an_admin_client_takes_is_a_name_of_the_client() -> None:
+    source = "".join(inspect.getsource(module) for module in (client, admin_acls, admin_quotas))
+    wanted = set(re.findall(r"\binstances?\(\"\w+\", \w+, (\w+)\)", source))
+    assert {"ConfigResource", "PartitionReassignment", "QuotaChange"} <= wanted
+    names = {name for module in ARGUMENT_MODULES for name in module.__all__}
+    assert wanted - names == set()
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

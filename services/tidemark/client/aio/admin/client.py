@@ -430,7 +430,7 @@ class AdminClient(Lifecycle):
             request_id: makes a retry safe.
             allow_partial: start those that are not refused; otherwise one refusal prevents all of them.
 
-        Example: `admin.alter_partition_reassignments(cancel=[TopicPartition("orders", 0)])`
+        Example: `admin.alter_partition_reassignments([PartitionReassignment(TopicPartition("orders", 0), (1, 2))])`
         """
         request = admin_reassignments_pb2.AlterPartitionReassignmentsRequest(
             moves=[move_to_proto(one) for one in instances("moves", moves, PartitionReassignment)],
