@@ -59,7 +59,8 @@ class Descriptions:
 
     Args:
         store: started.
-        admin_addresses: host:port at which clients reach this service, by listener; of Listener.ONLY for the others.
+        admin_addresses: host:port at which clients reach this service, by listener.
+            Callers at other listeners get the address of Listener.ONLY.
     """
 
     def __init__(self, store: MetadataStore, admin_addresses: Mapping[str, str]) -> None:

@@ -39,6 +39,6 @@ class ControllerConfig:
     leader_rebalance_interval_ms: int = 0
     """Interval of the automatic preferred leader election; 0: off."""
     election_wait_ms: int = 5_000
-    """Time that the first log reported after a crash of every candidate waits for the others (rule T7)."""
+    """Time that the first log reported after a crash of every candidate waits for the other logs (rule T7)."""
     leader_imbalance_percent: int = 10
     """Share of a broker's preferred partitions that other brokers may lead before the election acts."""

@@ -192,7 +192,7 @@ class TransactionAdmin(CoordinatorAdmin):
             topics: their partitions; empty: all topics that the caller may describe.
 
         Returns:
-            The partitions with an answer, and the errors of the others.
+            The partitions with an answer, and the errors of partitions without one.
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE.

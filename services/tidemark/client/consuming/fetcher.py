@@ -147,7 +147,7 @@ class Fetcher:
                 loop.interrupt()
 
     def resumed(self, cursors: Iterable[Cursor]) -> None:
-        """Fetch for cursors that were paused. A fetch without them may wait for records of the others."""
+        """Fetch for cursors that were paused. A fetch without these may wait for records of other cursors."""
         partitions = {cursor.partition for cursor in cursors}
         for loop in self._leaders.values():
             if partitions & loop.left_out:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions of topics' schemas that a client knows; it asks any broker for the others (rule S4)."""
+"""The versions of topics' schemas that a client knows; the client asks any broker for unknown versions (rule S4)."""
 
 from __future__ import annotations
 

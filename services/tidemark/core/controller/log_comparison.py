@@ -93,7 +93,7 @@ class _Survey:
             grows.
         begun_ms: time when the survey began.
         awaited: brokers whose answers end the wait early, live or not.
-        wait_ms: how long the first answer waits for the others, if any is awaited; else from the beginning.
+        wait_ms: time that the first answer waits for other answers, if one is awaited; else from the beginning.
         answered_ms: time when the first answer came; None: there is none.
         replicas: by broker; those that are live and can open their log.
         high_watermark: the highest one reported, exclusive; answers of brokers that have since stopped count too.
@@ -124,7 +124,7 @@ class _Survey:
         return any(asked.answer is not None and asked.answer.cut for asked in self.replicas.values())
 
     def waited(self, now_ms: int) -> bool:
-        """Whether the answers have waited long enough for the others."""
+        """Whether the first answer has waited long enough for the other answers."""
         since_ms = self.answered_ms if self.awaited else self.begun_ms
         return since_ms is not None and now_ms >= since_ms + self.wait_ms
 

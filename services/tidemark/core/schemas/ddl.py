@@ -4,7 +4,7 @@
     carrier STRING NOT NULL COMMENT 'IATA code', delay INT DEFAULT 0, price DECIMAL(10,2), scheduled_at TIMESTAMP,
     legs ARRAY<STRUCT<origin: STRING>>, PRIMARY KEY (carrier), EVENT_TIME (scheduled_at)
 
-The last two clauses are not Spark's. `type_parser` has the others that Spark lacks.
+The last two clauses are not Spark's. `type_parser` has more clauses that Spark lacks.
 """
 
 from __future__ import annotations

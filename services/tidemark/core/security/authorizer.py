@@ -169,7 +169,7 @@ class Authorizer:
         self.rules: Rules | None = None
         self._super_users = frozenset(super_users)
         self._known: dict[str, dict[_Asked, Decision]] = {}
-        """Decisions by principal, so that the names of one principal take no room of the others."""
+        """Decisions by principal, so that the names of one principal displace no decision of another principal."""
 
     @property
     def generation(self) -> int:

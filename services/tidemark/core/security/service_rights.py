@@ -14,7 +14,7 @@ from tidemark.core.security.rights import RIGHTS
 from tidemark.errors import ErrorCode, TidemarkError
 
 INTERNAL: Final[Mapping[str, frozenset[Role]]] = {path: right.roles for path, right in RIGHTS.items() if right.internal}
-"""Roles that may make a call, by its path; `rights.RIGHTS` has the others."""
+"""Roles that may make a call, by its path; `rights.RIGHTS` has the rights of all other calls."""
 
 
 def check_caller(path: str, caller: Principal, cluster: str) -> None:

@@ -200,7 +200,7 @@ class SegmentCleaning:
             return True
 
     def _heal_aborted(self, segment: Segment) -> bool:
-        """Rewrite a damaged file of aborted transactions from memory; whether it was."""
+        """Rewrite a damaged file of aborted transactions from memory; True if the file was damaged."""
         with self._context.files_lock:
             if not self._context.is_usable or segment not in self._segments.all[:-1]:
                 return False
