@@ -267,7 +267,7 @@ class ActiveTerm:
         return replace(request, partitions=tuple(one for one in request.partitions if one not in held))
 
     async def _read_states(self, effect: fx.ReadStates) -> None:
-        """Read leaderAndISR nodes and submit them; then write damaged and missing nodes again where possible (rule Z4)."""
+        """Read leaderAndISR nodes and submit them; then write damaged and missing nodes again where possible (Z4)."""
         left = effect.partitions
         while left:
             try:

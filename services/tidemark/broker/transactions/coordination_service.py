@@ -16,7 +16,7 @@ from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationServicer
 
 _COMPLETION_WAIT_S = 0.2
-"""Time to wait for a completion, shorter than that of clients: one call has the additions of several producers."""
+"""Time to wait for a completion, shorter than a client waits: one call has the additions of several producers."""
 
 
 class TransactionCoordinationService(TransactionCoordinationServicer):

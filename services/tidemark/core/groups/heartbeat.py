@@ -42,9 +42,9 @@ class Heartbeat:
     Attributes:
         member_epoch: the epoch last answered, or JOINING, LEAVING, AWAY.
         rebalance_timeout_ms: rebalance timeout of the member; 0: unchanged.
-        topics: its subscription; None: unchanged.
-        assignor: "": unchanged; for a member that joins, the default of the broker.
-        owned: partitions that it reads; None: not reported.
+        topics: names of the subscribed topics; None: unchanged.
+        assignor: name of the assignor; "": unchanged, or the default of the broker for a member that joins.
+        owned: partitions that the member reads; None: not reported.
         protocol: "" means CONSUMER.
         sequence: rises with each heartbeat and commit of a member; 0 if the member does not number them.
         waited: the heartbeat was applied before, had no news to answer, and is now checked again.
