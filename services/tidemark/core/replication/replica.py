@@ -281,9 +281,10 @@ class Replica:
                 {"log_start_offset": str(log.log_start_offset), "leader_epoch": str(leader.leader_epoch)},
             )
         diverged = diverging_end(leader, fetch_offset, last_fetched_epoch)
-        if fetch_offset > log.log_end_offset or diverged is not None:
-            end = diverged if diverged is not None else EpochEntry(log.epochs.latest, log.log_end_offset)
-            raise log_truncated(self.partition, fetch_offset, end)
+        if diverged is not None:
+            raise log_truncated(self.partition, fetch_offset, diverged)
+        if fetch_offset > log.log_end_offset:
+            raise above_the_end(self.partition, fetch_offset, EpochEntry(log.epochs.latest, log.log_end_offset))
         stated = log.high_watermark if leader.may_state_high_watermark else UNKNOWN_HIGH_WATERMARK
         stable = leader.last_stable_offset
         limit = log.high_watermark
@@ -394,11 +395,19 @@ def diverging_end(
 
 def log_truncated(partition: TopicPartition, fetch_offset: Offset, end: EpochEntry) -> TidemarkError:
     """The error for a caller whose log diverges from this one at `end`."""
-    return TidemarkError(
-        ErrorCode.LOG_TRUNCATED,
-        f"{partition} has no record at {fetch_offset} that continues the caller's; its log was truncated",
-        {"diverging_epoch": str(end.leader_epoch), "diverging_end_offset": str(end.start_offset)},
-    )
+    why = f"has no record at {fetch_offset} that continues the caller's; its log was truncated"
+    return _truncated(partition, why, end)
+
+
+def above_the_end(partition: TopicPartition, fetch_offset: Offset, end: EpochEntry) -> TidemarkError:
+    """The error for an offset above `end`, the log end; a caller that has read no record states no epoch."""
+    why = "the log was truncated, or never reached the offset"
+    return _truncated(partition, f"ends at offset {end.start_offset}; {fetch_offset} is above: {why}", end)
+
+
+def _truncated(partition: TopicPartition, why: str, end: EpochEntry) -> TidemarkError:
+    ends = {"diverging_epoch": str(end.leader_epoch), "diverging_end_offset": str(end.start_offset)}
+    return TidemarkError(ErrorCode.LOG_TRUNCATED, f"{partition} {why}", ends)
 
 
 def fenced_leader_epoch(replica: Replica, leader_epoch: LeaderEpoch) -> TidemarkError:

@@ -57,6 +57,14 @@ def test_a_reader_of_truncated_records_gets_the_diverging_end(
     assert (told["diverging_epoch"], told["diverging_end_offset"]) == parts_at
 
 
+def test_the_error_above_the_log_end_names_the_end_and_assumes_no_truncation() -> None:
+    stage = Stage()
+    stage.command(node(1, 3, (1,)))
+    stage.opened(10, (1, 0), (2, 6), high_watermark=4)
+    with pytest.raises(TidemarkError, match=r"ends at offset 10; 11 is above: .* or never reached the offset"):
+        read_range(stage, 11)
+
+
 @pytest.mark.parametrize(("topic_id", "incarnation"), [("c" * 32, ""), ("", "c" * 32), (ID.topic_id, "c" * 32)])
 def test_a_read_of_another_topic_or_incarnation_of_that_name_is_refused(topic_id: str, incarnation: str) -> None:
     stage = Stage().leads((1,))
