@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker runs out of disk: what was acknowledged stays, the others go on, and space alone brings it back whole.
+"""A broker runs out of disk: acknowledged records stay, the others go on, it starts again, and space makes it whole.
 
 Its directory is a small tmpfs in a mount namespace of its own, which a process of the test keeps; no root is needed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,15 @@ def send(producer: Producer, count: int) -> list[SendHandle]:
     return [producer.send(TOPIC, b"%d %s" % (n, value), partition=n % PARTITIONS) for n in range(count)]
 
 
+def take_all_space(path: Path) -> None:
+    """Write until not one byte more fits."""
+    with path.open("wb", buffering=0) as file:
+        for size_bytes in (1 << 16, 1 << 12, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size_bytes))
+
+
 def offsets(bootstrap: str) -> dict[int, list[int]]:
     with RangeReader(bootstrap, deadline_s=DEADLINE_S) as reader:
         return {
@@ -78,6 +88,11 @@ def test_a_full_disk_costs_no_acknowledged_record_and_space_alone_brings_the_rep
 
                 wait_until(admin, 0, 2, meanwhile=send_more)
                 assert cluster.process("broker-1").running, "the broker itself stays"
+                cluster.kill("broker-1")
+                rest = seen_from_here / "rest"
+                take_all_space(rest)
+                cluster.restart("broker-1", DEADLINE_S)
+                rest.unlink()
                 ballast.unlink()
                 wait_until(admin, 0, 1, 2)
                 sent += send(producer, 100)

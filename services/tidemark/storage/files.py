@@ -120,11 +120,11 @@ def write_temporary(path: Path, content: bytes, *, durable: bool = False) -> Pat
     descriptor = Descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(descriptor.number, content, 0)
+        if durable:
+            os.fsync(descriptor.number)
     except OSError:
         temporary.unlink(missing_ok=True)  # a full disk needs the space
         raise
-    if durable:
-        os.fsync(descriptor.number)
     return temporary
 
 
@@ -136,6 +136,25 @@ def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
     write_temporary(path, content, durable=durable).replace(path)
     if durable:
         sync_directory(path.parent)
+
+
+def replace_or_overwrite(path: Path, content: bytes) -> None:
+    """Replace a small file durably; on a full disk, write the blocks of the old file again.
+
+    A kill in the middle of such a write leaves a file that `read_json` refuses.
+
+    Raises:
+        OSError: the disk is full, and there is no old file; or another error.
+    """
+    try:
+        replace_file(path, content, durable=True)
+    except OSError as error:
+        if error.errno not in _NO_SPACE or not path.exists():
+            raise
+        descriptor = Descriptor(path, os.O_WRONLY)
+        write_all(descriptor.number, content, 0)
+        os.ftruncate(descriptor.number, len(content))
+        os.fsync(descriptor.number)
 
 
 def write_all(descriptor: int, content: bytes | memoryview, position: int) -> None:

@@ -45,6 +45,7 @@ from tidemark.storage.files import (
     pack_lines,
     read_json,
     replace_file,
+    replace_or_overwrite,
     storage_error,
     sync_directory,
     sync_file_system,
@@ -348,15 +349,17 @@ class LogDirectory:
             log.durability.checkpointed(capture, has_high_watermark=has_high_watermark)
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
-        """After a confirmed registration: write its boot id and broker epoch (rule T1).
+        """After a confirmed registration: write its boot id and broker epoch (rule T1), also on a full disk.
+
+        Without the file, or with a part of it, the next start counts as unclean.
 
         Raises:
-            TidemarkError: STORAGE_ERROR.
+            TidemarkError: STORAGE_ERROR. DISK_FULL if the directory had no such file yet.
         """
         self._check_online()
         try:
             document = pack_json({"boot_id": boot_id, "broker_epoch": broker_epoch})
-            replace_file(self.path / INCARNATION_FILE, document, durable=True)
+            replace_or_overwrite(self.path / INCARNATION_FILE, document)
             (self.path / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
             sync_directory(self.path)
         except OSError as error:

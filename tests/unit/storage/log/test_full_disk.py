@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from tidemark.core.replication.events import RecoveredLog
-from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.model import BrokerEpoch, EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.storage import files
 from tidemark.storage.directories import log_directory as directory_module
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.files import pack_json
@@ -316,3 +317,31 @@ def test_space_is_freed_while_other_logs_are_opened(
     disk.room_bytes = 1 << 40
     logs.checkpoint({PARTITION: Offset(1)})
     logs.close()
+
+
+@pytest.mark.parametrize("boot", ["b", "boot-one", "a-boot-id-longer-than-that-before"])
+def test_a_registration_is_confirmed_on_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch, boot: str) -> None:
+    logs = open_one(path)
+    logs.confirm_registration(BrokerEpoch(4), "boot-one")
+    logs.close()
+    logs = open_one(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_temporary", no_space)
+        logs.confirm_registration(BrokerEpoch(1005), boot)
+    logs.close()
+    logs = open_one(path)
+    assert logs.previous[0][1:] == (None, (boot, 1005))
+    logs.close()
+
+
+def test_a_full_disk_refuses_the_first_registration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(path)
+    monkeypatch.setattr(files, "write_temporary", no_space)
+    with pytest.raises(TidemarkError) as caught:
+        logs.confirm_registration(BrokerEpoch(4), "boot-one")
+    assert caught.value.code is ErrorCode.DISK_FULL
+    logs.close()
+
+
+def no_space(*_: object, **__: object) -> Path:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
