@@ -465,7 +465,7 @@ def test_a_bad_token_is_refused_with_its_fault_and_counted(secure: LocalCluster,
     token, sentence = BAD_TOKENS[reason][0](), BAD_TOKENS[reason][1]
     with_token.write_text(token)
     before = refusals(secure, reason)
-    with pytest.raises(TidemarkError) as refused, AdminClient(secure.token_bootstrap, timeout_s=CALL_S):
+    with pytest.raises(TidemarkError) as refused, AdminClient(secure.token_bootstrap, timeout_s=5):
         pytest.fail("the client started")
     assert refused.value.code is ErrorCode.AUTHENTICATION_FAILED
     assert sentence in str(refused.value)

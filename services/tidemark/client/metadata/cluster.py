@@ -136,14 +136,14 @@ class Cluster:
                 address answers, and none is a broker; AUTHENTICATION_FAILED if each of them refuses the token.
         """
         deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
-        backoff = Backoff()
+        backoff, refused = Backoff(), None
         while True:
             causes = await self._ask_any(timeout_s=deadline_s - time.monotonic())
             if causes is None:
                 return
             if self.other_services.issuperset(causes):
                 raise _no_brokers(causes)
-            refused = _token_refused(causes.values())
+            refused = _token_refused(causes.values()) or refused  # a last round may be too short for some brokers
             if refused is not None and not refused.retriable:
                 raise refused
             pause_s = backoff.next_s()
