@@ -60,12 +60,13 @@ def test_a_full_pipe_is_counted_and_logged(lines: int) -> None:
     """Also where one short burst fills the pipe before its reader runs: the writer keeps core and GIL here.
 
     The GIL is kept for longer than any busy machine needs for the burst. A reader that ran between its check and its
-    read could empty the pipe unseen, so the burst begins when earlier lines have been read.
+    read could empty the pipe unseen, so the burst begins when earlier lines have been read. The redirection ends when
+    all lines have been read.
     """
     line = f"I{PREFIX}no more descriptors\n".encode()
     steps = (
         "import ctypes, fcntl, termios, threading, time",
-        "while any(fcntl.ioctl(2, termios.FIONREAD, bytes(4))): time.sleep(0.01)",
+        wait_until_read := "while any(fcntl.ioctl(2, termios.FIONREAD, bytes(4))): time.sleep(0.01)",
         "reader = next(thread.native_id for thread in threading.enumerate() if thread.name == 'native lines')",
         "core = {min(os.sched_getaffinity(0))}",
         "os.sched_setaffinity(0, core)",
@@ -76,6 +77,7 @@ def test_a_full_pipe_is_counted_and_logged(lines: int) -> None:
         f"print('lost', sum(write(2, line, {len(line)}) < 0 for _ in range({lines})))",
         "sys.setswitchinterval(0.005)",
         "os.sched_setscheduler(reader, os.SCHED_OTHER, os.sched_param(0))",
+        wait_until_read,
     )
     done = run("\n    ".join(steps))
     assert "lost 0\n" not in done.stdout, "the pipe lost no line"
