@@ -39,12 +39,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _start_again_with_extensions(arguments: list[str]) -> None:
-    """Replace this process by one that finds the extensions first, as do its children; without a compiler, return."""
-    if reason := compiled.missing():
+    """Replace this process by one that finds the extensions first, as do its children; return if there are none."""
+    target = HERE.parent / "build" / "bench"
+    reason = compiled.missing()
+    try:
+        count = 0 if reason else len(compiled.build(target))
+    except RuntimeError as error:
+        reason = str(error)
+    if reason:
         print(f"without C extensions: {reason}", file=sys.stderr)
         return
-    target = HERE.parent / "build" / "bench"
-    print(f"with {len(compiled.build(target))} C extensions; TIDEMARK_COMPILE=0 measures pure Python", file=sys.stderr)
+    print(f"with {count} C extensions; TIDEMARK_COMPILE=0 measures pure Python", file=sys.stderr)
     paths = os.pathsep.join(filter(None, (str(target), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": paths, compiled.SETTING: _WITHOUT_EXTENSIONS}
     os.execve(sys.executable, [sys.executable, "-m", "bench", *arguments], environment)

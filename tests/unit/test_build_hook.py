@@ -57,7 +57,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def built(hook: ModuleType, version: str = "standard") -> tuple[list[str], dict[str, Any], list[str]]:
-    """What a build requires, the data of its wheel, and its messages."""
+    """Build a wheel; returns the requirements of the build, the data of the wheel, and the messages."""
     plugin = hook.StubsHook()
     data: dict[str, Any] = {"force_include": {}}
     required = plugin.dependencies()

@@ -69,5 +69,21 @@ def test_a_benchmark_of_pure_python_does_not_start_again(
     assert (ran, replacing) == (["bench.record"], [])
 
 
+def test_a_benchmark_whose_extensions_cannot_be_built_runs_in_pure_python(
+    monkeypatch: pytest.MonkeyPatch, replacing: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def build(_: Path) -> list[Path]:
+        raise RuntimeError("there is no mypyc")
+
+    ran: list[str] = []
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr("runpy.run_module", lambda name, **_: ran.append(name))
+    monkeypatch.setattr(compiled, "build", build)
+    monkeypatch.delenv(compiled.SETTING, raising=False)
+    assert main(["record"]) == 0
+    assert (ran, replacing) == (["bench.record"], [])
+    assert capsys.readouterr().err == "without C extensions: there is no mypyc\n"
+
+
 def test_a_result_states_that_an_editable_installation_has_no_extensions() -> None:
     assert machine.facts()["extensions"] is False

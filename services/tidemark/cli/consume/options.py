@@ -65,7 +65,7 @@ class ConsumeOptions:
             "--schema-version",
             metavar="N",
             min=1,
-            help="Of a typed topic: print rows of every version in this one.",
+            help="For a typed topic: print all rows in this version of the schema.",
             show_default="the newest",
         ),
     ] = None

@@ -94,7 +94,7 @@ class Consumer(Lifecycle):
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
             out_of_range, rack, client_id, isolation_level, schema_versions (`client.settings.consumer_settings`
             explains); for a group instance_id, assignor, auto_commit_interval_ms, rebalance_timeout_ms,
-            max_poll_interval_ms, offset_reset (`client.group.settings.group_settings`). _ms: in milliseconds.
+            max_poll_interval_ms, offset_reset (`client.group.settings.group_settings`). Names end with their units.
 
     Raises:
         TidemarkError: INVALID_CONFIG, INVALID_GROUP_ID.
