@@ -41,7 +41,7 @@ class ControllerContext:
         on_broker: partitions by assigned broker. Invariant: follows `PartitionState.assigned`.
         commands: pending commands of each live broker.
         dirty: partitions to decide in the next round.
-        undecided: partitions of the present round that are still to be decided.
+        undecided: partitions of the present round that are still to be decided, the next one last.
         rewritten: topics whose node may have to be written.
         older: live brokers of versions without typed topics; they get no replicas of them (rule S1).
         avoided: brokers that are suspected or shutting down; elected only where no other replica can be.
@@ -64,7 +64,7 @@ class ControllerContext:
         self.on_broker: defaultdict[BrokerId, set[TopicPartition]] = defaultdict(set)
         self.commands: dict[BrokerId, PendingCommands] = {}
         self.dirty: set[TopicPartition] = set()
-        self.undecided: set[TopicPartition] = set()
+        self.undecided: list[TopicPartition] = []
         self.rewritten: set[str] = set()
         self.older: frozenset[BrokerId] = frozenset()
         self.avoided: frozenset[BrokerId] = frozenset()
@@ -90,10 +90,16 @@ class ControllerContext:
         """The next partitions of the round, up to `DECIDED_AT_ONCE`.
 
         A round has the partitions that were dirty when it began; those marked since are decided in the next round.
+        Partitions with the same brokers follow one another: a broker's ISR changes then conflict with few multis.
         """
         if not self.undecided:
-            self.undecided, self.dirty = self.dirty, set()
-        return [self.undecided.pop() for _ in range(min(len(self.undecided), DECIDED_AT_ONCE))]
+            self.undecided, self.dirty = sorted(self.dirty, key=self._brokers_of), set()
+        due, self.undecided = self.undecided[-DECIDED_AT_ONCE:], self.undecided[:-DECIDED_AT_ONCE]
+        return due
+
+    def _brokers_of(self, partition: TopicPartition) -> list[BrokerId]:
+        partition_state = self.partitions.get(partition)
+        return sorted(partition_state.assigned) if partition_state is not None else []
 
     def knows_everything(self) -> bool:
         """Whether every node parses, so that a replica that no command names belongs to no partition."""

@@ -262,15 +262,22 @@ class ControllerCore:
         key = (facts, id(brokers))
         known = self._decided.get(key)
         if known is None:
-            known = self._decided[key] = (brokers, decide(facts, brokers))
+            decision = decide(facts, brokers)
+            known = self._decided[key] = (brokers, None if decision is None else self._of_my_term(decision))
         return known[1]
 
+    def _of_my_term(self, decision: Decision) -> Decision:
+        controller_epoch = self._ctx.config.controller_epoch
+        if decision.state.controller_epoch == controller_epoch:
+            return decision
+        return replace(decision, state=replace(decision.state, controller_epoch=controller_epoch))
+
     def _change(self, partition_state: PartitionState, decision: Decision, now_ms: int) -> StateWrite:
-        state = replace(decision.state, controller_epoch=self._ctx.config.controller_epoch)
-        old = partition_state.state
+        decision = self._of_my_term(decision)
+        old, state = partition_state.state, decision.state
         if old is not None and old.leader_epoch < state.leader_epoch <= partition_state.epoch_floor:
             state = replace(state, leader_epoch=LeaderEpoch(partition_state.epoch_floor + 1))
-        decision = replace(decision, state=state)
+            decision = replace(decision, state=state)
         if decision.unclean:
             decision = replace(decision, losses=decision.losses or partition_state.losses)
         told = _announcement(old, state, decision, now_ms)

@@ -68,6 +68,26 @@ def test_partitions_that_are_alike_are_decided_once_in_a_slice(monkeypatch: pyte
     assert len(decided) <= 3 * len(slices), "a slice has partitions in three states"
 
 
+def test_writes_of_partitions_with_the_same_brokers_share_multis() -> None:
+    """A leader changes the ISRs of one follower meanwhile: that fails the multis with partitions of that follower."""
+    world = World()
+    for broker in range(7):
+        world.register(broker)
+    world.make_topic("flights", *([6, index % 6] for index in range(3_000)))
+    world.elected()
+    world.settle()
+    found: list[fx.ControllerEffect] = []
+    event: ev.ControllerEvent | None = ev.BrokerSuspected(BrokerId(6), world.registrations()[BrokerId(6)].broker_epoch)
+    while event is not None:
+        found += world.core.handle(event, world.now_ms)
+        event = ev.MoreToDo() if world.core.has_more else None
+    multis = [
+        {change.partition.partition % 6 for change in one.changes} for one in found if isinstance(one, fx.WriteStates)
+    ]
+    assert len(multis) >= 6
+    assert sum(2 in one for one in multis) <= 2, "broker 2 has 500 of the partitions"
+
+
 def test_partitions_whose_write_is_in_flight_cost_other_events_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine has more heartbeats and ticks during a write; each would look at all partitions again."""
     world = cluster(3_000)
