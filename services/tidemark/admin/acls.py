@@ -45,10 +45,10 @@ class AclAdministration:
         return [acl for acl in rules.acls if wanted.selects(acl)], rules.generation
 
     async def alter(self, add: Sequence[Acl], remove: Sequence[Acl], *, validate_only: bool) -> ChangedAcls:
-        """Add rules that do not exist and remove rules that exist, in one write; the others are skipped.
+        """Add rules that do not exist and remove rules that exist, in one write; all other rules are skipped.
 
         Raises:
-            TidemarkError: INVALID_REQUEST for a rule in both lists, for a user that no caller can be, or too many.
+            TidemarkError: INVALID_REQUEST for a rule in both lists, for an impossible user, or for too many rules.
                 REQUEST_TIMED_OUT if other requests kept changing the rules; nothing was changed.
         """
         wanted, unwanted = set(add), set(remove)
@@ -81,7 +81,7 @@ class AclAdministration:
         """The decision on one operation, and the version of the rules that it follows.
 
         Raises:
-            TidemarkError: INVALID_REQUEST for an operation that no RPC checks on a resource of this type.
+            TidemarkError: INVALID_REQUEST for an operation that does not exist for this type of resource.
         """
         if operation is Operation.ALL or operation not in APPLICABLE[resource.type]:
             known = ", ".join(sorted(APPLICABLE[resource.type] - {Operation.ALL}))

@@ -69,7 +69,7 @@ class _Snapshot(NamedTuple):
     draining: frozenset[BrokerId]
     busy: frozenset[TopicPartition]
     wanted: Mapping[TopicPartition, tuple[BrokerId, ...]]
-    """Replicas of each partition; of one that is being reassigned, its target."""
+    """Replicas of each partition; during a reassignment, its target replicas."""
 
     def racks(self, without: Collection[BrokerId] = (), but: Collection[BrokerId] = ()) -> dict[BrokerId, str]:
         """Return the racks of the live brokers that may get replicas."""
@@ -118,7 +118,7 @@ class BrokerAdministration:
         self._claims = RestartClaims(store, clock or SystemClock())
 
     async def plan(self, query: PlanQuery) -> CostedPlan:
-        """Plan reassignments and compute their cost; change nothing.
+        """Plan reassignments and compute their cost, without a change of the cluster.
 
         Raises:
             TidemarkError: INVALID_REQUEST, UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE or INVALID_REPLICATION_FACTOR.
@@ -204,10 +204,10 @@ class BrokerAdministration:
 
         Args:
             broker: id of the broker to be restarted.
-            claim: without obstacles, other brokers must not be restarted until this one has left, for 30 s at most.
+            claim: without obstacles, other brokers must not be restarted until this broker has left, for 30 s at most.
 
         Raises:
-            TidemarkError: UNKNOWN_BROKER if no broker of this id ever registered.
+            TidemarkError: UNKNOWN_BROKER if no broker with this id has registered.
         """
         snapshot = await self._read()
         await self._check_known([broker], snapshot)
@@ -271,7 +271,7 @@ class BrokerAdministration:
             racks = snapshot.racks(without=query.remove)
             if not racks:
                 raise TidemarkError(
-                    ErrorCode.INVALID_REQUEST, "no live broker that may get replicas would be left: keep at least one"
+                    ErrorCode.INVALID_REQUEST, "after the removal no live broker could get replicas: keep at least one"
                 )
             plan = remove_brokers(snapshot.wanted, sizes, racks, query.remove)
         elif query.topics or query.spread:

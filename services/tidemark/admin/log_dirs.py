@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes log directories of brokers, moves replicas between them, and checks those that reassignments name.
+"""Describes log directories of brokers, moves replicas between them, and checks the log directories that reassignments
+name.
 
 Each broker decides about its own directories (rule M3). Requests go to all brokers at once; a broker that does not
 answer does not delay the others.
@@ -105,7 +106,8 @@ class LogDirAdministration:
         *,
         include_isr_changes: bool = False,
     ) -> list[BrokerLogDirs]:
-        """Describe the log directories of brokers (empty: all live ones); `error` is set for one that does not answer.
+        """Describe the log directories of brokers (empty: all live ones); `error` is set for a broker that does not
+        answer.
 
         Raises:
             TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, COORDINATION_UNAVAILABLE.

@@ -13,7 +13,7 @@ from tidemark.core.reassignment.progress import ReassignmentPhase, ReassignmentP
 from tidemark.model import BrokerId, TopicPartition
 
 LOOKS_APART_S: Final = 0.5
-"""Shortest time between two samples that give a rate."""
+"""Shortest time between two samples from which a rate is computed."""
 _FORGOTTEN_S: Final = 60.0
 """Age at which a sample is discarded."""
 _NEW_WEIGHT: Final = 0.5
@@ -42,7 +42,7 @@ class MoveTracker:
     def look(
         self, moves: Sequence[ReassignmentProgress], leaders: Mapping[TopicPartition, BrokerId]
     ) -> list[ReassignmentProgress]:
-        """Sample all reassignments and return them with their rates; samples of others are discarded."""
+        """Sample all reassignments and return them with their rates; samples of ended reassignments are discarded."""
         now_s = self._now_s()
         there = {moved.partition for moved in moves}
         self._samples = {partition: one for partition, one in self._samples.items() if partition in there}

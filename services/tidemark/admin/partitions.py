@@ -62,8 +62,8 @@ class PartitionAdministration:
     ) -> TopicView:
         """Add partitions and return the topic when each has a leader; with `validate_only` return the plan.
 
-        A topic that has `total_count` partitions already stays as it is, so a retry is safe. `admit` is called with the
-        number of partitions before they are requested, and may raise.
+        A topic that already has `total_count` partitions does not change, so a retry is safe. `admit` is called with
+        the number of partitions before they are requested, and may raise.
 
         Raises:
             TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC; errors of `plan_partitions`; refusals of the controller;

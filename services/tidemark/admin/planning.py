@@ -36,8 +36,9 @@ _SAMPLE_PARTITIONS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TopicRequest:
-    """A topic to create; replication factor 0: the cluster's default; topic id "": a new one; `schema`: its first
-    version, of a typed topic."""
+    """A topic to create; replication factor 0: the cluster's default; topic id "": a new id; `schema`: first version of
+    a typed topic.
+    """
 
     topic: str
     partitions: int

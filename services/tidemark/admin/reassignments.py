@@ -56,8 +56,8 @@ class MovesQuery:
         moves: reassignments to start.
         cancel: partitions whose reassignment is cancelled.
         throttle_bytes_per_s: bytes per second of all `moves`; 0: no limit.
-        request_id: id of the request; "": a new one.
-        allow_partial: start those that are not refused; otherwise one refusal prevents all.
+        request_id: id of the request; "": a new id.
+        allow_partial: start the reassignments that are not refused; otherwise one refusal prevents all.
         adding: brokers that may get replicas although they are still marked as draining.
     """
 
@@ -99,7 +99,7 @@ class _Snapshot(NamedTuple):
         return () if topic is None else topic.partitions.get(partition.partition, ())
 
     def leader(self, partition: TopicPartition) -> BrokerId:
-        """Return the leader; NO_LEADER without one."""
+        """Return the leader; raises NO_LEADER if the partition has none."""
         return self.states[partition].state.leader if partition in self.states else NO_LEADER
 
 
@@ -116,7 +116,7 @@ class ReassignmentAdministration:
         sizes: reports the replicas of brokers.
         tracker: keeps the last sample of each reassignment.
         pause: sleeps for a number of seconds.
-        log_dirs: checks named log directories; None: they are not checked.
+        log_dirs: checks named log directories; None: named log directories are not checked.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 """Idempotent requests: a retry with the same request id gets the response of the first attempt.
 
 A znode for each request id stores the method, a digest of the request and the response, for 24 hours. An attempt that
-failed before its response left a znode without one: the next attempt repeats the work, and finds completed parts done.
-A refusal is not stored: it changed nothing, so the request may be repeated.
+failed leaves a znode without a response. The next attempt repeats the work, except for completed parts. A refusal
+changes nothing and is not stored, so the request may be repeated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Response = TypeVar("Response")
 
 
 class AnsweredOnce:
-    """Runs a request that changes something at most once. `Any` stands for protobuf messages with a `request_id`.
+    """Carries out a request with effects at most once. `Any` stands for protobuf messages with a `request_id`.
 
     Args:
         store: started.
@@ -85,7 +85,7 @@ class AnsweredOnce:
         return await self._keep(replace(kept, answer=_bytes_of(answer)), response_type, answer)
 
     async def answer_to(self, method: str, request: Any, response_type: type[Response]) -> Response | None:
-        """Return the stored response to this request; None without one. Raises as `once`."""
+        """Return the stored response to this request; None if no response is stored. Raises as `once`."""
         kept = await self._kept(method, request) if request.request_id else None
         return None if kept is None or kept.answer is None else _parsed(response_type, kept.answer)
 
@@ -119,8 +119,8 @@ class AnsweredOnce:
         use = "with another content" if kept.method == method else f"for {kept.method}"
         raise TidemarkError(
             ErrorCode.REQUEST_ID_REUSED,
-            f"the request id {request.request_id!r} was used {use} in the last 24 hours: give every request its own, "
-            "and repeat a request as it was",
+            f"the request id {request.request_id!r} was used {use} in the last 24 hours: give every request its own "
+            "id, and repeat a request without a change",
             {"request_id": request.request_id, "method": kept.method},
         )
 

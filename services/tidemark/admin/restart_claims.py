@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims of a restart: the admin service permits the restart of one broker at a time.
 
-Two brokers that ask at the same moment would both see that all replicas are in sync. A claim is written before the
-state of the partitions is read. So the second broker sees either the claim, or an ISR without the first broker.
+Two brokers that ask at the same time would both find all replicas in sync. A claim is written before the state of the
+partitions is read. So the second broker finds either the claim, or an ISR without the first broker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tidemark.model import BrokerEpoch, BrokerId
 from tidemark.ports import Clock, MetadataStore, RestartClaim
 
 CLAIM_MS: Final = 30_000
-"""Longest time from a permission until the broker leaves its ISRs; a broker that does not stop then blocks no other."""
+"""Longest time from a permission until the broker leaves its ISRs; afterwards a broker that did not stop blocks no
+other broker.
+"""
 
 
 class RestartClaims:
@@ -36,7 +38,9 @@ class RestartClaims:
         return claim.broker_id if claim is not None and self._is_valid(claim, live) else None
 
     async def take(self, broker: BrokerId, live: Mapping[BrokerId, BrokerEpoch]) -> RestartClaim | None:
-        """Claim the restart for a live broker, again if it has the claim; None while another broker has it."""
+        """Claim the restart for a live broker, also if this broker has the claim already; None while another broker has
+        the claim.
+        """
         before = await self._store.restart_claim()
         if before is not None and before.broker_id != broker and self._is_valid(before, live):
             return None

@@ -48,8 +48,8 @@ class SchemaPlan:
     Attributes:
         topic: the topic as it was read.
         version: number of the version.
-        schema: the version; the newest one if the request changes nothing.
-        differences: to the version before, a sentence each; none if the request changes nothing.
+        schema: the version; the newest version if the request changes nothing.
+        differences: a sentence for each difference to the version before; empty if the request changes nothing.
     """
 
     topic: TopicDescription
@@ -59,7 +59,7 @@ class SchemaPlan:
 
     @property
     def changed(self) -> bool:
-        """Whether the version is a new one."""
+        """Whether the request makes a new version."""
         return self.version not in self.topic.schemas
 
 
@@ -101,11 +101,11 @@ class SchemaAdministration:
         return topic
 
     async def plan(self, request: SchemaRequest) -> SchemaPlan:
-        """Check a change and compute the version that it leads to; write nothing.
+        """Check a change and compute the new version, without a write.
 
         Raises:
             TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, INVALID_SCHEMA, INCOMPATIBLE_SCHEMA; SCHEMA_CONFLICT if
-                another version than the expected one is the newest.
+                the newest version is not the expected one.
         """
         topic = await self.describe(request.topic)
         newest = topic.schema_version
@@ -168,7 +168,7 @@ def _check_may_change(topic: TopicDescription, expected_version: int) -> None:
     if not newest:
         raise TidemarkError(
             ErrorCode.INVALID_SCHEMA,
-            f"{topic.topic} was created without a schema, and stays so: create another topic with one",
+            f"{topic.topic} was created without a schema, and cannot get one: create another topic with a schema",
             {"topic": topic.topic},
         )
     if expected_version not in (0, newest):
@@ -201,6 +201,6 @@ def _understood(topic: TopicDescription, version: int) -> TopicSchema:
         why = error.message
     raise TidemarkError(
         ErrorCode.INTERNAL,
-        f"version {version} of the schema of {topic.topic} cannot be read, so none can follow: {why}",
+        f"version {version} of the schema of {topic.topic} cannot be read, so no version can follow: {why}",
         {"topic": topic.topic, "version": str(version)},
     )

@@ -72,7 +72,7 @@ Context: TypeAlias = ServicerContext[Any, Any]
 class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     """The RPCs of the admin service. The RPCs raise TidemarkError; the server maps it to a gRPC status.
 
-    Each RPC is counted, and one that changes something writes a line of the audit log (`observed`).
+    Each RPC is counted, and each RPC with effects writes a line of the audit log (`observed`).
 
     Args:
         topics: creates and deletes topics.
@@ -225,7 +225,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def DeletePartitions(
         self, request: partitions_pb.DeletePartitionsRequest, context: Context
     ) -> partitions_pb.DeletePartitionsResponse:
-        """Remove the highest-numbered partitions of a topic and wait until they are gone."""
+        """Remove the highest-numbered partitions of a topic and wait until the partitions are deleted."""
         which = PartitionsToRemove(
             count=request.count if request.HasField("count") else None,
             total_count=request.total_count if request.HasField("total_count") else None,
@@ -263,7 +263,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def AlterConfigs(
         self, request: configs_pb.AlterConfigsRequest, context: Context
     ) -> configs_pb.AlterConfigsResponse:
-        """Change settings of a resource, all or none."""
+        """Change settings of a resource, either all or none of them."""
         facts: dict[str, object] = {
             "resource": f"{_kind(request.resource.type)} {request.resource.name}",
             "set": dict(request.set),
@@ -397,7 +397,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def WatchPartitionReassignments(
         self, request: reassignments_pb.WatchPartitionReassignmentsRequest, context: Context
     ) -> AsyncIterator[reassignments_pb.WatchPartitionReassignmentsResponse]:
-        """Send updates about reassignments until they have ended."""
+        """Send updates about reassignments until these reassignments have ended."""
         async with observed("WatchPartitionReassignments", context):
             wanted = frozenset(ref_from_proto(ref) for ref in request.partitions)
             interval_s = interval_of(request.interval_ms)
@@ -540,7 +540,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             )
 
     async def CheckAccess(self, request: acls_pb.CheckAccessRequest, context: Context) -> acls_pb.CheckAccessResponse:
-        """Tell whether an operation would be allowed, and which rule decides."""
+        """Report whether an operation would be allowed, and which rule decides."""
         async with observed("CheckAccess", context):
             resource = Resource(option(ResourceType, request.resource_type), request.name)
             operation = option(Operation, request.operation)
@@ -636,7 +636,7 @@ def _ids(numbers: Iterable[int]) -> tuple[BrokerId, ...]:
 
 
 def _kind(number: int) -> str:
-    """Name of a resource type; the number of one that only a later version defines."""
+    """Name of a resource type; the number of a type that only a later version defines."""
     known = configs_pb.ConfigResourceType.DESCRIPTOR.values_by_number.get(number)
     return str(number) if known is None else str(known.name).rpartition("_")[2].lower()
 

@@ -48,7 +48,7 @@ Asked = Mapping[TopicPartition, tuple[ReplicaIdentity, PartitionFacts]]
 
 
 class Answer(NamedTuple):
-    """One broker's answer: described replicas, and replicas to ask about again, whose logs are still being opened."""
+    """One broker's answer: described replicas, and replicas whose logs are still being opened, for another request."""
 
     described: Mapping[TopicPartition, ReplicaDescription]
     again: frozenset[TopicPartition]
@@ -99,7 +99,7 @@ class Survey:
         self._deadline_s = deadline_s
 
     async def foresee(self, asked: Asked, brokers: BrokerFacts) -> dict[TopicPartition, UncleanElection]:
-        """Return the loss report that each election would have now; without leader if no replica answers.
+        """Return the loss report of an election of each partition now; without leader if no replica answers.
 
         Args:
             asked: partitions with a state and without a leader.

@@ -164,7 +164,7 @@ class TopicAdministration:
         return topic.topic_id
 
     async def delete_topic(self, name: str, topic_id: str, *, timeout_s: float) -> None:
-        """Request the deletion of the topic with this id and return when its znodes are gone.
+        """Request the deletion of the topic with this id and return when its znodes are deleted.
 
         Raises:
             TidemarkError: REQUEST_TIMED_OUT; the controller continues.

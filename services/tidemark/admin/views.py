@@ -30,7 +30,7 @@ class Counts:
     offline: int = 0
 
     def plus(self, other: Counts) -> Counts:
-        """Return the sums of these counts and others."""
+        """Return the sums of these counts and of other counts."""
         return Counts(
             self.topics + other.topics,
             self.partitions + other.partitions,

@@ -290,7 +290,7 @@ class BrokerProcess:
         self._transactions.on_leadership(effect)
 
     def _on_changed_rules(self) -> None:
-        """Open streams look at the rights of their clients again."""
+        """Open streams check the rights of their clients again."""
         self._node.metadata.send_again()
         self._purgatory.wake_all()
 
@@ -315,7 +315,7 @@ class BrokerProcess:
             await self._shutdown.run(announce=self._replication.control.want_shutdown, failed=self.failed)
 
     async def _leave_cluster(self) -> None:
-        """End the registration and all leaderships. Leaders would add a follower to ISRs again that still fetches."""
+        """Leaders would add a follower that still fetches to ISRs again."""
         await self._replication.stop_following()
         await self._registration.stop()
         self._on_epoch(UNREGISTERED)

@@ -36,11 +36,13 @@ class Resources:
 
     topic: Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="NAME", help="Topic; '*': all.")] = None
     topic_prefix: Annotated[
-        list[str] | None, typer.Option("--topic-prefix", metavar="PREFIX", help="Topics whose names begin with this.")
+        list[str] | None,
+        typer.Option("--topic-prefix", metavar="PREFIX", help="Topics whose names begin with this prefix."),
     ] = None
     group: Annotated[list[str] | None, typer.Option("--group", "-g", metavar="ID", help="Group; '*': all.")] = None
     group_prefix: Annotated[
-        list[str] | None, typer.Option("--group-prefix", metavar="PREFIX", help="Groups whose ids begin with this.")
+        list[str] | None,
+        typer.Option("--group-prefix", metavar="PREFIX", help="Groups whose ids begin with this prefix."),
     ] = None
     transactional_id: Annotated[
         list[str] | None, typer.Option("--transactional-id", metavar="ID", help="Transactional id; '*': all.")
@@ -171,7 +173,9 @@ def list_acls(
 @acl_app.command(short_help="Tell whether something is allowed, and by which rule.")
 def check(
     principal: Annotated[str, typer.Option("--principal", metavar="PRINCIPAL", help="User:NAME.")],
-    operation: Annotated[str, typer.Option("--operation", metavar="OPERATION", help="Such as read or alter-configs.")],
+    operation: Annotated[
+        str, typer.Option("--operation", metavar="OPERATION", help="For example read or alter-configs.")
+    ],
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Address of the caller.")] = "",
     resources: Resources = Resources(),
     options: Cluster = Cluster(),

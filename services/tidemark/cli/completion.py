@@ -116,7 +116,7 @@ def is_asked() -> bool:
 def answer(run: Callable[[], object]) -> NoReturn:
     """Have `run` print the candidates, and end the process with status 0.
 
-    Nothing goes to stderr, which is the user's prompt. The process does not wait for a lookup that is late.
+    Write nothing to stderr, which is the user's prompt. The process does not wait for a lookup that is late.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     with contextlib.suppress(BaseException):

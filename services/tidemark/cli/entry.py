@@ -16,7 +16,7 @@ def main() -> None:
     """Run the `tidemark` command; without the packages of its extra, a sentence and exit status 2."""
     try:
         _run()
-    except KeyboardInterrupt:  # during the imports; later ones are those of the command
+    except KeyboardInterrupt:  # during the imports; later interrupts are those of the command
         sys.exit(EXIT_INTERRUPTED)
 
 

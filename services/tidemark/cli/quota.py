@@ -45,7 +45,7 @@ class Entity:
     ] = False
 
     def named(self) -> QuotaEntity:
-        """The entity; raises INVALID_REQUEST for none, or one that no caller can be."""
+        """The entity; raises INVALID_REQUEST if it is missing or impossible."""
         for name, default, word in (
             (self.user, self.default_user, "user"),
             (self.client_id, self.default_client_id, "client-id"),
@@ -107,7 +107,7 @@ def set_quotas(
 def remove(
     kinds: Annotated[
         list[str] | None,
-        typer.Option("--quota", metavar="KIND", help="Such as producer_byte_rate; default: all; repeatable."),
+        typer.Option("--quota", metavar="KIND", help="For example producer_byte_rate; default: all; repeatable."),
     ] = None,
     entity: Entity = Entity(),
     dry_run: DryRunOption = False,

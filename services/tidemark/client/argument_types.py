@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 def integer(name: str, given: Any) -> int:
-    """Convert an integer of any type, such as one of numpy; raises TypeError for a float, a text and the like."""
+    """Convert an integer of any type, such as one of numpy; raises TypeError for other types, such as a float or a
+    text.
+    """
     try:
         return operator.index(given)
     except TypeError:
@@ -129,7 +131,7 @@ def versions(name: str, given: Any) -> dict[str, int]:
 
 
 def check_names(owner: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raise TypeError for the name of an argument that `owner` does not have, with the one that was meant."""
+    """Raise TypeError for the name of an argument that `owner` does not have, with the nearest valid name."""
     for name in given:
         if name not in known:
             similar = nearest(name, known)

@@ -19,7 +19,7 @@ class HealthLevel(StrEnum):
     """How urgent the state of a cluster is."""
 
     HEALTHY = "healthy"
-    WATCH = "watch"  # the cluster repairs itself, or an operator has begun a change
+    WATCH = "watch"  # the cluster repairs this state itself, or an operator has begun a change
     ACT = "act"  # an operator must act
 
 
@@ -62,7 +62,7 @@ def health_of(cluster: ClusterDescription, topics: Sequence[TopicView]) -> Healt
 
     Args:
         cluster: its brokers, controller and counts.
-        topics: all topics, or those that the caller may see.
+        topics: all topics, or the topics that the caller may see.
     """
     away = away_brokers(cluster.view.brokers, topics)
     needs = [

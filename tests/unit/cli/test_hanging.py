@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which transaction holds which stable offset back, since when, and the command that ends it."""
+"""Each transaction that holds a last stable offset back, since when, and the command that ends it."""
 
 from __future__ import annotations
 

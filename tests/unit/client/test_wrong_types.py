@@ -87,7 +87,7 @@ def test_a_callback_that_is_no_function_is_refused_at_the_call() -> None:
         ("Producer", {"bootstrap_servers": "a:1"}, "did you mean bootstrap?"),
         ("Consumer", {"group_id": "g"}, "a Consumer has no argument 'group_id': did you mean group?"),
         ("Consumer", {"zzz": 1}, "a Consumer has no argument 'zzz': its arguments are assignor, "),
-        ("Consumer", {"instance_id": "a"}, "instance_id is for members of a group: give group too"),
+        ("Consumer", {"instance_id": "a"}, "instance_id is for members of a group: give group, too"),
         ("Consumer", {"max_bytes": 1.5}, r"max_bytes is 1\.5, a float, not an integer"),
         ("Producer", {"enable_idempotence": "no"}, "enable_idempotence is 'no', a str, not True or False"),
     ],

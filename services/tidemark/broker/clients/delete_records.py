@@ -2,7 +2,8 @@
 """DeleteRecords: deletes the records at the front of a partition (rule L1).
 
 The leader moves its log start offset, never past the high watermark. The leader answers when every follower that
-fetches from it or is in sync has moved its own log start. The answer names the followers that are late. Log start
+fetches from it or is in sync has moved its own log start. The answer names the followers that have not done so. Log
+start
  offsets are checkpointed like high watermarks. If every in-sync replica that the answer does not name is killed
 before its checkpoint, or its disk fails, records may come back.
 """
@@ -106,7 +107,8 @@ class DeleteRecords:
         if request.before_offset < 0:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{partition}: {request.before_offset} is no offset: give one from 0, or -1 for all committed records",
+                f"{partition}: {request.before_offset} is not an offset: give an offset from 0, or -1 for all "
+                "committed records",
             )
         if request.before_offset > stated.high_watermark:
             raise TidemarkError(
@@ -120,7 +122,7 @@ class DeleteRecords:
     def _start(self, partition: TopicPartition, epoch: LeaderEpoch, target: Offset) -> _Start:
         """The log start offsets of the replicas.
 
-        Raises NOT_LEADER after the leadership: the next leader may not know of the deletion.
+        Raises NOT_LEADER if the leadership has ended: the next leader may not have received the deletion.
         """
         found = self._queries.log_starts(partition, epoch)
         view = self._queries.replica(partition)

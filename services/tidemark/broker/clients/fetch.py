@@ -144,7 +144,7 @@ class FetchService:
         self._lease = lease
 
     async def fetch_once(self, request: pb.FetchRequest, access: Access | None, quotas: CallerQuotas) -> Results:
-        """A single fetch, as `fetch_next`; a call of a caller over a quota is first delayed for up to HOLD_S."""
+        """A single fetch, as `fetch_next`; a call over a quota is first delayed for up to HOLD_S."""
         check_wait(request.max_wait_ms, "max_wait_ms")
         await quotas.hold(*FETCH_QUOTAS, at_most_s=max(HOLD_S, min(request.max_wait_ms, _WAIT_MS_MAX) / 1000))
         return await self.fetch_next(request, access, quotas)
@@ -161,10 +161,11 @@ class FetchService:
     async def fetch(
         self, request: pb.FetchRequest, access: Access | None = None, quotas: CallerQuotas = NO_QUOTAS
     ) -> Results:
-        """The partitions in order, once `min_bytes` are available, one is refused, or `max_wait_ms` have passed.
+        """The partitions in order, once `min_bytes` are available, a partition is refused, or `max_wait_ms` have
+        passed.
 
         Args:
-            access: the client's rights, looked at before each read; None: all.
+            access: the client's rights, checked before each read; None: all rights.
             quotas: the client's quotas, which the response is counted for.
 
         Raises:
@@ -188,7 +189,7 @@ class FetchService:
                 if size_bytes >= min_bytes or settled or left_ms <= 0 or self._purgatory.closed:
                     if size_bytes and (
                         throttle_time_ms := quotas.wait_ms(*FETCH_QUOTAS)
-                    ):  # used up by others meanwhile
+                    ):  # other partitions used all bytes of the answer
                         results, size_bytes = _told_to_wait(request, throttle_time_ms), 0
                     self._count(request, results)
                     took_s = time.perf_counter() - began_s - waited_s
@@ -387,7 +388,7 @@ class FetchService:
                 if damaged not in repaired and await self._repairs.repair(partition, damaged):
                     repaired.add(damaged)
                 elif offset < damaged < end_offset:
-                    end_offset = Offset(damaged)  # the good batches before
+                    end_offset = Offset(damaged)  # the valid batches before the damaged batch
                 elif self._repairs.is_running(partition):
                     sentence = f"{partition}: the batch at offset {damaged} is being repaired; retry"
                     raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, sentence) from error
@@ -514,7 +515,9 @@ def _without_records(part: pb.PartitionFetch) -> Fetched:
 
 
 def _check_read(access: Access, name: str, denied: dict[str, record_pb2.Error]) -> None:
-    """Add the denial of a topic that may not be read: decided and written once for all its partitions in a request."""
+    """Add the denial of a topic that may not be read. The denial is decided and logged once for all partitions in a
+    request.
+    """
     try:
         access.require(Operation.READ, topic(name))
     except TidemarkError as error:

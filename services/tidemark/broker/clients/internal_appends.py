@@ -23,7 +23,7 @@ _FIRST_ID: Final = 1 << 62
 
 
 class InternalAppends:
-    """The broker's own requests, with ids of their own.
+    """The broker's own requests, with separate ids.
 
     Attributes:
         on_marker: see MarkerListener.
@@ -65,7 +65,7 @@ class InternalAppends:
         on_appended: Callable[[], None],
         transactional_id: str = "",
     ) -> Offset:
-        """Append in that leader epoch; returns the base offset when the high watermark covers all batches.
+        """Append in that leader epoch; returns the base offset when the high watermark is above all batches.
 
         Args:
             partition: a partition that this broker leads.

@@ -20,8 +20,9 @@ class Verifier(Protocol):
     def verify(
         self, transactional_id: str, producer: ProducerIdentity, partition: TransactionPartition
     ) -> Awaitable[TidemarkError | None]:
-        """Begin a verification. Its outcome is None when the partition is added, else the refusal; several tasks may
-        await it."""
+        """Begin a verification. The outcome of the task is None when the partition is added, else the refusal. Several
+        tasks may await the task.
+        """
 
 
 Verification = tuple[int, Awaitable[TidemarkError | None]]
@@ -50,8 +51,8 @@ class PendingBatches:
         try:
             new = [one for one in sorted(producers) if self._queries.needs_verification(event.partition, *one)]
         except TidemarkError as error:
-            # Not left to the leader's check: behind another request of its stream this one can wait until this broker
-            # leads. It would then be appended without a verification.
+            # The leader's check is not enough. A request can wait behind another request until this broker leads, and
+            # would then be appended without a verification.
             return [_refused(error)]
         view = self._queries.replica(event.partition)
         if view is None or not new:
@@ -62,7 +63,8 @@ class PendingBatches:
     async def require(
         self, transactional_id: str, producer: ProducerIdentity, partition: TopicPartition, timeout_s: float
     ) -> None:
-        """Have the coordinator add a partition before this broker's own pending batch, unless it is added.
+        """Have the coordinator add a partition before this broker's own pending batch, unless the coordinator has added
+        it.
 
         Raises:
             TidemarkError: the refusal of the coordinator; NOT_LEADER; REQUEST_TIMED_OUT.

@@ -45,7 +45,7 @@ STREAM_IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 STREAM_UNREAD_MAX: Final = 10_000
 """A stream is not read while this many results wait for its client to read them."""
 _AT_ONCE: Final = 200
-"""Results that are written before the event loop gets control back: 3 ms when each is refused."""
+"""Number of results that are written before the event loop gets control back: 3 ms when each is refused."""
 _TIMEOUT_MAX_MS: Final = 5 * 60 * 1000
 _NONE: Final = Offset(-1)
 _QUOTAS: Final = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
@@ -362,7 +362,9 @@ class _Stream:
         """Why no more requests are read; sent when the earlier ones are answered."""
         self.answering: set[asyncio.Task[None]] = set()
         self.last_held: asyncio.Task[None] | None = None
-        """The last request that waits for its coordinator, or for such a request; later requests wait for this one."""
+        """The last request that waits for its coordinator, or for an earlier waiting request. Later requests wait for
+        this request.
+        """
         self._open_calls = 0
         self._in_flight_bytes = 0
         self._unread = 0

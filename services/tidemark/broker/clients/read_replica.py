@@ -78,7 +78,7 @@ class ReplicaReads:
         )
         now = self._queries.replica(partition)
         if now is None or now.identity != view.identity or self._threads.log(partition) is not log:
-            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition}: its log was closed while it was read")
+            raise TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition}: the log was closed while it was read")
         return pb.ReadReplicaResponse(
             log_start_offset=now.log_start_offset,
             log_end_offset=now.log_end_offset,

@@ -138,7 +138,7 @@ class BrokerService(BrokerServiceServicer):
         self, request: pb.ListOffsetsRequest, context: Any
     ) -> pb.ListOffsetsResponse:
         """Offsets by position or timestamp."""
-        # Brokers make this call, too; on a plain-text port they cannot be told from clients, so none is counted there.
+        # Brokers make this call, too. On a plain-text port brokers look like clients, so no call is counted there.
         quotas = NO_QUOTAS if caller_of(context) is None else self._quotas.of(context)
         async with quotas.timed(HOLD_S):
             return await self._fetch.list_offsets(request)
@@ -218,7 +218,7 @@ class BrokerService(BrokerServiceServicer):
         return None if self._accesses is None else self._accesses.of(context)
 
     async def _quotas_of(self, context: Any) -> CallerQuotas:
-        """The quotas of a stream's caller; a wrong client id ends the stream."""
+        """The quotas of a stream's caller; an invalid client id ends the stream."""
         try:
             return self._quotas.of(context)
         except TidemarkError as error:

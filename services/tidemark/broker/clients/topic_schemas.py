@@ -21,8 +21,8 @@ _KEPT_CHARACTERS_MAX: Final = 16 << 20
 
 
 class SchemaReads:
-    """Answers from the versions that the controller sent. A broker without a replica of the topic was sent none, and
-    reads them in ZooKeeper once metadata names them.
+    """Answers from the versions that the controller sent. A broker without a replica of the topic was sent no versions,
+    and reads the versions in ZooKeeper once metadata names them.
 
     Attributes:
         _read: versions that were read in ZooKeeper, by topic; the least recently used first.

@@ -18,9 +18,9 @@ from tidemark.record.typed.times import check_times
 
 _ALL_TIMES: Final = TimeRange()
 READ_AHEAD: Final = 16
-"""A fetch of some columns looks at up to this multiple of the bytes that its answer may have."""
+"""A fetch of some columns reads up to this multiple of the bytes that its answer may have."""
 _SEEN_BYTES_MAX: Final = 64 << 20
-"""Limit of the bytes that a fetch of some columns looks at: the heads of batches, and the columns of its answer."""
+"""Limit of the bytes that a fetch of some columns reads: the heads of batches, and the columns of its answer."""
 _HEAD_BYTES: Final = 4 << 10
 """Size of the first read of a batch, in bytes: its head, unless its schema is wide."""
 _WHOLE_BYTES: Final = 32 << 10
@@ -78,8 +78,8 @@ def prune_batches(
 ) -> bytes:
     """The batches with the requested columns only, up to `max_bytes` and at least one.
 
-    A batch without a timestamp in `times` loses all columns. A batch of a version that this broker does not know keeps
-    its columns otherwise, and so does a damaged one.
+    A batch without a timestamp in `times` loses all columns. A damaged batch, and a batch of a version that this broker
+    does not know, keep all columns.
 
     Args:
         data: whole batches.
@@ -105,7 +105,8 @@ def read_pruned(
     max_bytes: int,
     times: TimeRange,
 ) -> bytes:
-    """Read the batches from an offset on as `prune_batches` gives them, from as many segments as have room.
+    """Read the batches from an offset on, as `prune_batches` returns them, from as many segments as the answer has room
+    for.
 
     Raises:
         TidemarkError: the errors of `Log.read`, for the first batch.
@@ -176,7 +177,7 @@ def prune_stored(
 
 
 class _StoredBatch:
-    """A batch of which parts are read when they are needed.
+    """A batch whose parts are read when they are needed.
 
     Attributes:
         envelope: its envelope.
@@ -208,7 +209,7 @@ def _pruned(
     asked: dict[int, frozenset[int]],
     times: TimeRange,
 ) -> Parts | None:
-    """The parts of the batch that its reader gets; None: all of it."""
+    """The parts of the batch that its reader gets; None: the whole batch."""
     if times != _ALL_TIMES and is_outside(batch.head, times, batch.envelope):
         return [shortened_head(batch.head)]
     if layout is None or not column_ids:

@@ -25,7 +25,7 @@ class Coordinators(Generic[_Shard]):
     """The shards, and their periodic tasks.
 
     Args:
-        noun: name of the things that keys name, such as "group".
+        noun: the word for a key in errors, such as "group".
         check: raises an error for a text that is not a key.
         make: a shard for a partition that this broker leads in an epoch.
         fail: called with an unexpected error of a task.
@@ -86,8 +86,8 @@ class Coordinators(Generic[_Shard]):
         """The shard of a key that this broker coordinates.
 
         Raises:
-            TidemarkError: for a text that is no key; NOT_COORDINATOR with {"coordinator", "host", "port", "partition"}
-                when they are known; COORDINATOR_NOT_AVAILABLE.
+            TidemarkError: for an invalid key; NOT_COORDINATOR with {"coordinator", "host", "port", "partition"} when
+                they are known; COORDINATOR_NOT_AVAILABLE.
         """
         self._check(key)
         shard = self._shards.get(self._lookup.index_of(key))
@@ -110,7 +110,7 @@ class Coordinators(Generic[_Shard]):
         return self._lookup.located(key)
 
     async def wait_for(self, holds: Callable[[ClusterView], bool], timeout_s: float) -> bool:
-        """Wait until the condition holds for this broker's metadata; False when the time has passed."""
+        """Wait until the condition holds for this broker's metadata; False after the timeout."""
         return await self._lookup.wait_for(holds, timeout_s)
 
     def _coordinates(self, index: int) -> bool:

@@ -32,7 +32,7 @@ class CoordinatorLookup:
     """Finds coordinators.
 
     Args:
-        noun: name of the things that keys name, for errors, such as "group".
+        noun: the word for a key in errors, such as "group".
         coordinates: whether this broker leads a partition under its lease now; its metadata may be outdated.
     """
 

@@ -24,7 +24,7 @@ _RETRY_S: Final = 0.2
 _IN_FLIGHT_MAX: Final = 3
 """Largest number of writes that wait for followers.
 
-The next write gathers changes meanwhile; more writes would be smaller.
+The next write gathers changes while a write is in flight; more writes at a time would be smaller.
 """
 _REFUSED_TRANSACTION: Final = frozenset(
     {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.DISK_FULL}
@@ -143,7 +143,7 @@ class Shard(Generic[_S, _C, _N]):
 
         Raises:
             TidemarkError: the refusal of the request. After NOT_COORDINATOR, COORDINATOR_LOADING and
-                NOT_ENOUGH_REPLICAS nothing has changed; after NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT
+                NOT_ENOUGH_REPLICAS the state is unchanged; after NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT
                 the outcome is unknown.
         """
         state = self.coordinator
@@ -268,7 +268,7 @@ class Shard(Generic[_S, _C, _N]):
             asyncio.get_running_loop().call_soon(self._start_writes)
 
     async def _settled(self) -> None:
-        """Wait until all changes so far are committed; raises NOT_COORDINATOR after the leadership."""
+        """Wait until all changes so far are committed; raises NOT_COORDINATOR if the leadership has ended."""
         if self._last is not None:
             await asyncio.shield(self._last)
         self.log.check()
@@ -312,7 +312,7 @@ class Shard(Generic[_S, _C, _N]):
         self._start_writes()
 
     def _over(self, write: _Write[_C]) -> None:
-        """All earlier writes have ended; if one failed since the last loading, this one has failed, too."""
+        """All earlier writes have ended. If a write failed since the last loading, this write has failed, too."""
         if write.done.done():
             return
         error = write.error

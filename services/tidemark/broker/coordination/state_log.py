@@ -80,7 +80,7 @@ class StateLogs(NamedTuple):
 
 
 class StateLog(Generic[_C]):
-    """Valid for one leader epoch: afterwards every call raises NOT_COORDINATOR."""
+    """An instance is valid for one leader epoch. Afterwards every call raises NOT_COORDINATOR."""
 
     def __init__(
         self, logs: StateLogs, records: RecordFormat[_C], partition: TopicPartition, leader_epoch: LeaderEpoch
@@ -128,7 +128,7 @@ class StateLog(Generic[_C]):
         transaction: InTransaction | None,
         on_appended: Callable[[], None],
     ) -> None:
-        """Append records; returns when they are committed. Records of a transaction become pending batches.
+        """Append records and return when they are committed. Records of a transaction become pending batches.
 
         `on_appended` is called when the leader's log has the records. A record that is appended later is behind them.
 

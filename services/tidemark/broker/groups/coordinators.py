@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group coordinators of this broker, and the lookup of others (docs/groups.md, step G1).
+"""The group coordinators of this broker, and the lookup of other coordinators (docs/groups.md, step G1).
 
 The leader of a partition of `__consumer_offsets` coordinates exactly the groups of that partition.
 """

@@ -56,7 +56,8 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
     def sweep(self) -> None:
         """Evict members whose session timed out; called periodically.
 
-        Not during a hanging write: heartbeats wait for it too, so members cannot prove that they live.
+        Sessions are not checked during a hanging write: heartbeats wait for that write, so members cannot prove that
+        they live.
         """
         if self.is_changeable and not self.hangs_for(_HANGS_S):
             self._swept(lambda coordinator, now: coordinator.remove_overdue(now), "timed_out")
@@ -78,7 +79,7 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
             self._swept(lambda coordinator, now, some=some: coordinator.expire(now, some), "expired")  # type: ignore[misc]
 
     async def commit_in_transaction(self, asked: Commit, transaction: InTransaction) -> Refusals:
-        """Commit offsets that are in force after the transaction's commit marker; returns the refused ones."""
+        """Commit offsets that take effect after the transaction's commit marker; returns the refused offsets."""
         pending = await self.change_in_transaction(
             lambda coordinator, now: coordinator.commit_in_transaction(asked, transaction.writer, now),
             lambda coordinator, commit: coordinator.take_back(commit),

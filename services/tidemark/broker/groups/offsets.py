@@ -35,7 +35,7 @@ class GroupOffsets:
     ) -> tuple[dict[TopicPartition, Committed], dict[TopicPartition, TidemarkError]]:
         """The offsets to commit, and the refused partitions.
 
-        A client may know a new topic a moment before this broker does, so unknown topics are waited for.
+        A client may know a new topic before this broker does, so this broker waits for unknown topics.
         """
         commits = tuple(commits)
         names = {one.topic for one in commits}
@@ -64,7 +64,7 @@ class GroupOffsets:
         return asked, refused
 
     def to_proto(self, partition: TopicPartition, committed: Committed | None) -> pb.CommittedOffset:
-        """The committed offset of a partition; none when it was committed for another incarnation."""
+        """The committed offset of a partition; none if the offset was committed for another incarnation."""
         if committed is None or not self.is_current(partition, committed):
             return pb.CommittedOffset(
                 topic=partition.topic, partition=partition.partition, offset=-1, leader_epoch=-1, committed_at_ms=-1
@@ -122,7 +122,8 @@ class GroupOffsets:
     def _read_by(self, group: Group) -> set[TopicPartition]:
         """Partitions with an offset, and all others of topics with an offset or with a subscription of a member.
 
-        A partition without an offset counts: its records wait for the group, also while no member is assigned to it.
+        A partition without an offset counts: its records wait for the group, even if no member is assigned to the
+        partition.
         """
         committed = {partition for partition, one in group.offsets.items() if self.is_current(partition, one)}
         known = self._groups.metadata.view.topics
@@ -140,7 +141,7 @@ class GroupOffsets:
             fill_in_lag(row, found)
 
     def is_current(self, partition: TopicPartition, committed: Committed) -> bool:
-        """Whether an offset counts: it does unless this broker knows another incarnation of the partition (rule C7)."""
+        """Whether an offset counts: false if this broker knows another incarnation of the partition (rule C7)."""
         view = self._groups.metadata.view
         topic = view.topics.get(partition.topic)
         known = None if topic is None else topic.partitions.get(partition.partition)

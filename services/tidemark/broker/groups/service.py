@@ -42,7 +42,8 @@ from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
 _HELD_BACK_MS_MAX: Final = 30_000
 
 Verify = Callable[[InTransaction, TopicPartition], Awaitable[None]]
-"""Adds a partition that this broker leads to a transaction, unless it is added (rule X11); raises the refusal."""
+"""Adds a partition that this broker leads to a transaction, unless it was added before (rule X11); raises the refusal.
+"""
 
 
 class GroupService(GroupServiceServicer):
@@ -253,7 +254,7 @@ class GroupService(GroupServiceServicer):
         )
 
     async def _beat(self, beat: Heartbeat, max_wait_ms: int) -> HeartbeatAnswer:
-        """Answer at once, or when the answer differs; the member's session is renewed meanwhile."""
+        """Answer now, or when the answer changes; the member's session is renewed during the wait."""
         held_back_ms = min(max(max_wait_ms, 0), _HELD_BACK_MS_MAX, self._groups.settings.session_timeout_ms // 3)
         until_s = time.monotonic() + held_back_ms / 1000
         while True:

@@ -55,8 +55,8 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
             raise TidemarkError(
                 ErrorCode.ADVERTISED_ADDRESS_UNREACHABLE,
                 f"advertised.listeners is {address}, where this broker cannot be reached: {why}. Tried for "
-                f"{timeout_ms} ms. Correct it, or set advertised.check.timeout.ms=0 where it leads here from elsewhere "
-                "only",
+                f"{timeout_ms} ms. Correct the address, or set advertised.check.timeout.ms=0 if it leads to this "
+                "broker only from other machines",
                 {"config": "advertised.listeners"},
             )
         if loop.time() >= log_s:
@@ -66,7 +66,9 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
 
 
 async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> str | None:
-    """The reason why the address does not lead here; None if an answer came, and all answers came from this process."""
+    """The reason why the address does not lead here; None if at least one answer came, and all answers came from this
+    process.
+    """
     try:
         hosts = await _resolve(address.host, timeout_s)
     except _UnreachedError as unreached:

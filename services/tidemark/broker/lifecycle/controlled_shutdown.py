@@ -26,7 +26,7 @@ class ControlledShutdown:
     """The request to stop, and the reasons to end the wait for its permission.
 
     Args:
-        max_wait_ms: `controlled.shutdown.max.wait.ms`; 0 waits for nothing.
+        max_wait_ms: `controlled.shutdown.max.wait.ms`; 0: no wait.
         leader_count: how many partitions this broker leads.
     """
 
@@ -51,7 +51,7 @@ class ControlledShutdown:
             self._released.set()
 
     def why_now(self) -> str | None:
-        """Why this broker may stop now; None while it has to wait."""
+        """Why this broker may stop now; None while the broker has to wait."""
         now_s = self._now_s()
         began_s = self._began_s if self._began_s is not None else now_s
         if self._released.is_set():

@@ -63,7 +63,7 @@ class Readiness:
         show: reports readiness to the health watchers.
         fail: ends the broker; called for programming errors only.
         now_s: a monotonic clock.
-        pause: waits between two checks, given the seconds that the last one took.
+        pause: waits between two checks, given the seconds that the last check took.
     """
 
     def __init__(

@@ -122,7 +122,7 @@ class Registration:
             self._end_leaderships()
 
     def _end_leaderships(self) -> None:
-        """End all leaderships before anything else happens (rule F2)."""
+        """End all leaderships before any other step (rule F2)."""
         self._lost.set()
         self._on_epoch(UNREGISTERED)
         self._driver.submit(SessionExpired())
@@ -243,7 +243,9 @@ class Registration:
         return True
 
     async def _known_leader_epochs(self) -> Mapping[TopicPartition, tuple[ReplicaIdentity, LeaderEpoch]]:
-        """Leader epochs in ZooKeeper for the replicas on disk, except open ones: the core knows those (rule E5)."""
+        """Leader epochs in ZooKeeper for the replicas on disk, except for open replicas, whose leader epochs the core
+        knows (rule E5).
+        """
         open_here = set(self._driver.core.queries.partitions())
         on_disk = {name: identity for name, identity in self._logs.replicas().items() if name not in open_here}
         states = await self._store.states(list(on_disk), sync=True)

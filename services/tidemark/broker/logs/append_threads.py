@@ -3,7 +3,7 @@
 
 Logs are opened on recovery threads and flushed on flush threads (`FlushThreads`), unless the topic leaves flushes to
 the kernel. An append thread takes all queued effects, carries them out, and delivers all completions to the event loop
-at once. Queued appends to one log become one write. While a replica is opened or closed, its effects are held, so that
+together. Queued appends to one log become one write. While a replica is opened or closed, its effects are held, so that
 an effect never reaches the log of another opening. The same holds while a log changes its directory (`pause`,
 `resume`).
 """
@@ -184,7 +184,7 @@ class LogThreads:
         """Submit the effect again if the log is still open, in this or another log directory."""
         current = self._replicas.get(replica.partition)
         if current is not None and current.opening is replica.opening:
-            if replica.partition in self._paused:  # one of the held effects may close it
+            if replica.partition in self._paused:  # a held effect may close the log
                 self._submit_later(replica, effect)
             else:
                 self.submit(effect)
@@ -198,7 +198,7 @@ class LogThreads:
     def fail_directory(self, directory: int, error: TidemarkError) -> int:
         """Fail every open log in an offline directory; returns the number of logs that had not failed before.
 
-        `resume` checks a paused log, since it is moving into this directory or out of it.
+        `resume` checks a paused log, which a log directory move is copying.
         """
         self._offline[directory] = error
         here = [one for one in self._replicas.values() if one.directory == directory]
@@ -232,7 +232,7 @@ class LogThreads:
     async def pause(self, replica: OpenReplica) -> bool:
         """Hold new effects on the replica, and wait until the earlier ones are done.
 
-        Returns False, and holds nothing, when the log is being opened or closed, or is closed.
+        Returns False, without an effect, when the log is being opened or closed, or is closed.
         """
         partition = replica.partition
         if partition in self._held or self._replicas.get(partition) is not replica:
@@ -293,7 +293,7 @@ class LogThreads:
                 effect.partition, effect.identity, log, found.directory
             )
             self._configure(replica)  # the settings may have changed during the opening
-            if not closing:  # else the core has closed this opening, and may be waiting for another
+            if not closing:  # else the core has closed this opening, and may wait for another opening
                 self._deliver((LogOpened(effect.partition, effect.identity, found),))
             if found.flushed_offset < found.log_end_offset:
                 self._flush.written(replica)
@@ -315,7 +315,7 @@ class LogThreads:
         replica.log.configure(self._topics.configs(replica.partition.topic))
 
     def _close(self, effect: CloseLog) -> None:
-        """Set the log aside if required; else storage keeps it for the checkpoints until the next opening."""
+        """Set the log aside if required; else storage keeps the log for the checkpoints until the next opening."""
         try:
             if effect.set_aside is not None:
                 self._logs.set_aside(effect.partition, effect.set_aside)
@@ -381,8 +381,9 @@ class LogThreads:
             self._deliver((LogFlushed(replica.partition, replica.identity, flushed_offset),))
 
     def _flush_failed(self, replica: OpenReplica, error: TidemarkError) -> None:
-        """Ignore the error of a closed log. A paused log may have been replaced by a moved one; `resume` flushes
-        that."""
+        """Ignore the error of a closed log. A log directory move may have replaced a paused log; `resume` flushes the
+        new log.
+        """
         if (
             replica.partition not in self._paused
             and self._replicas.get(replica.partition) is replica
@@ -436,7 +437,7 @@ class LogThreads:
             end = replica.log.log_end_offset
             done.append(LogFull(replica.partition, replica.identity, end, replica.log.truncate(end), error))
             return True
-        if isinstance(effect, TruncateLog | ResetLog):  # the core waits for it, and submits no other effect
+        if isinstance(effect, TruncateLog | ResetLog):  # the core waits for this effect, and submits no other effect
             self._on_loop(self._submit_later, replica, effect)
             return True
         return False
@@ -454,7 +455,7 @@ def _reach(reached: asyncio.Future[None]) -> None:
 
 
 def _by_replica(work: list[_Job]) -> dict[OpenReplica, list[LogEffect]]:
-    """The effects on each replica, in order; logs do not depend on one another."""
+    """The effects on each replica, in order; the effects on different replicas are independent."""
     found: dict[OpenReplica, list[LogEffect]] = {}
     for replica, effect, _ in work:
         effects = found.get(replica)

@@ -48,7 +48,9 @@ class Backlog:
                 _log.exception("a call failed")
 
     def _next(self) -> Callable[[], None] | None:
-        """The next call. None ends `_work`, decided under the lock: a call that is queued later starts another."""
+        """The next call. None ends `_work`. The lock covers this decision: a call that is queued later starts another
+        worker.
+        """
         with self._lock:
             if self._calls:
                 return self._calls.popleft()

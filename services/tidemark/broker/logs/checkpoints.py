@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Writes the checkpoints of all directories on one thread, so that its syncfs delays nothing else.
+    """Writes the checkpoints of all directories on one thread, so that its syncfs delays no other work.
 
     Args:
         high_watermarks: by partition, of all open logs; checkpoints of other replicas do not change.

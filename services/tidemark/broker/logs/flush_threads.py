@@ -61,7 +61,9 @@ class FlushThreads:
             thread.join()
 
     def written(self, replica: OpenReplica) -> None:
-        """Note, on any thread, that the log may have records to flush. Does nothing where the kernel flushes."""
+        """Note, on any thread, that the log may have records to flush. Has no effect if the flush policy leaves flushes
+        to the kernel.
+        """
         if replica.flush_policy != OS:
             self._waiting[replica.directory].add(replica)
 

@@ -46,7 +46,7 @@ class Job(NamedTuple):
 
 
 class LogCleaner:
-    """Started and stopped with the broker. A log that cannot be cleaned is logged and delays no other.
+    """Started and stopped with the broker. A failure is logged, and delays no other log.
 
     Args:
         paused: whether the replica is being copied, and must not be cleaned (rule M3).

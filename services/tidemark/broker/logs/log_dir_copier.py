@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Outcome(Enum):
-    """The way in which a move ended."""
+    """How a move ended."""
 
     MOVED = "moved"
     STOPPED = "stopped"  # the copy stays: the replica was closed, or the broker stops
@@ -52,7 +52,7 @@ class DirMove:
     Attributes:
         replica: the open replica when the move began.
         future, copier: the copy, and the copier that fills it; None until the copy is made.
-        copying: the copier is at work on it; the replica is neither cleaned nor shortened by retention meanwhile.
+        copying: the copier copies this replica; meanwhile neither the cleaner nor retention changes the replica.
         is_ended: the move was requested to end; `keeps_copy`: whether the copy stays then.
     """
 
@@ -253,7 +253,7 @@ class DirCopier:
         return log, move.directory
 
     def _judge(self, move: DirMove, error: TidemarkError) -> Outcome:
-        """The outcome after an error: a failed source stops the move, any other error gives it up."""
+        """The outcome after an error: a failed source stops the move, any other error cancels it."""
         future = move.future
         assert future is not None, "a queued move has its copy"
         states = self._logs.directories()

@@ -2,8 +2,8 @@
 """Moves of replicas from one log directory of this broker to another (rule M3).
 
 The wanted directory is kept by partition. For a replica that does not exist yet, the directory is kept until the
-replica is created there. For a replica in another directory, it is kept until the replica has moved. A copy that an
-earlier process left states its target directory.
+replica is created there. If the replica is in another directory, the choice is kept until the replica has moved. A copy
+that an earlier process left states its target directory.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class DirMoves:
     def want(self, partition: TopicPartition, log_dir: str) -> None:
         """Record the controller's choice of a directory, a path or a uuid; a repeated call changes nothing.
 
-        A replica that does not exist yet is created there; one in another directory is moved. An unusable directory
-        changes nothing, since serving the replica has priority over its directory.
+        A replica that does not exist yet is created there; one in another directory is moved. An unusable directory is
+        ignored: a replica in another directory is better than none.
 
         Raises:
             TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE.
@@ -273,7 +273,7 @@ class DirMoves:
         elif outcome is Outcome.STOPPED and self._queries.replica(partition) is None:
             self._targets.pop(partition, None)
         if outcome is not Outcome.STOPPED or self._threads.replica(partition) is not move.replica:
-            self._consider(partition)  # else the next opening does
+            self._consider(partition)  # otherwise the next opening does
 
     # -- checks ------------------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class DirMoves:
             have = ", ".join(str(state.path) for state in states)
             raise TidemarkError(
                 ErrorCode.LOG_DIR_NOT_FOUND,
-                f"{log_dir!r} is no log directory of this broker; it has {have}: name one of these, or its uuid",
+                f"{log_dir!r} is not a log directory of this broker; it has {have}: name one of these, or its uuid",
             )
         failed = states[directory].failed
         if failed is not None:
@@ -296,5 +296,5 @@ class DirMoves:
         if view is not None and view.role == "offline":
             raise TidemarkError(
                 ErrorCode.REPLICA_OFFLINE,
-                f"the log of {partition} on this broker has failed: move it when it is online again",
+                f"the log of {partition} on this broker has failed: move the replica when it is online again",
             )

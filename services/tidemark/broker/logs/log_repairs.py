@@ -23,9 +23,11 @@ from tidemark.record.compaction import empty_batch
 from tidemark.storage.log.segment_repair import DamagedRange, NotJoined, Patch
 
 _AGAIN_MS: Final = 30_000
-"""Interval at which damage without a good copy is looked at again: another replica may be back."""
+"""Interval between attempts to repair damage without a good copy: another replica may be back."""
 _QUIET_MS: Final = 5_000
-"""After a repair found no good copy, requests for that segment are refused for this time: each would read all of it."""
+"""After a repair found no good copy, requests for that segment are refused for this time: each request would read the
+whole segment.
+"""
 _RUNNING_MAX: Final = 4
 """Repairs that run at a time; each may hold a copy of its damaged ranges in memory."""
 _HAND_OVER_BYTES: Final = 64 << 20
@@ -69,7 +71,7 @@ class SuspectSegment(Protocol):
         """Put the patches in place of the damaged ranges, one for each; False where the log has changed meanwhile.
 
         Raises:
-            NotJoined: the result would not be whole; nothing was changed.
+            NotJoined: the result would have a gap; the segment is unchanged.
             TidemarkError: DISK_FULL, STORAGE_ERROR.
             OSError: a read failed.
         """
@@ -110,7 +112,9 @@ class SuspectLog(Protocol):
         """Whether the offset lies below the active segment."""
 
     def segments(self, offset: int) -> Sequence[SuspectSegment]:
-        """The sealed segments up to the one with the offset, if the high watermark covers the last one. Blocks."""
+        """The sealed segments up to the one with the offset, if the high watermark covers the last of these segments.
+        Blocks.
+        """
 
 
 class SuspectLogs(Protocol):
@@ -140,7 +144,7 @@ class _Running:
     """A repair of a partition at an offset, waiting or running, and whether the segment is whole after it.
 
     Attributes:
-        answered: requests wait for no more: the repair has ended, or another replica is to lead.
+        answered: requests no longer wait: the repair has ended, or another replica is to lead.
     """
 
     def __init__(self, answered: Signal) -> None:
@@ -152,7 +156,7 @@ class LogRepairs:
     """Repairs in the order of their requests, at most one of a partition at a time; requests for one offset share it.
 
     Args:
-        give_up: called where this broker should not lead the partition; it may be a follower. The last argument:
+        give_up: called if this broker should not lead the partition; the broker may be a follower. The last argument:
             whether a repair continues here.
     """
 
@@ -174,7 +178,7 @@ class LogRepairs:
         self._asked: dict[tuple[TopicPartition, int], _Running] = {}
         self._running: set[TopicPartition] = set()
         self._quiet: dict[tuple[TopicPartition, int], int] = {}
-        """By partition and first offset of a segment that was not repaired lately: the segment's next offset."""
+        """By partition and first offset of a segment whose repair failed recently: the segment's next offset."""
         self._unrepaired: dict[TopicPartition, dict[int, int]] = {}
         """By partition: first offset of a damaged segment without a good copy, and its number of damaged ranges."""
 
@@ -187,7 +191,9 @@ class LogRepairs:
         await self._scheduler.stop()
 
     def suspect(self, partition: TopicPartition, offset: int) -> None:
-        """Check the segment that holds `offset` soon, and repair it, unless such a repair failed a moment ago."""
+        """Check the segment that holds `offset` soon, and repair it, unless a repair of this segment failed just
+        before.
+        """
         if not self._is_quiet(partition, offset):
             self._begin(partition, offset)
 
@@ -196,8 +202,8 @@ class LogRepairs:
         leader has resigned for it.
 
         Returns:
-            Whether every batch of that segment is good now. False also if the offset is not committed here, and if a
-            repair of that segment has failed a moment ago.
+            Whether every batch of that segment is good now. Also False if the offset is not committed here, or if a
+            repair of that segment has failed just before.
         """
         if self._is_quiet(partition, offset):
             return False
@@ -310,7 +316,7 @@ class LogRepairs:
         """Replace the damaged ranges of the last of the segments, as far as other replicas have their batches.
 
         Returns:
-            The number of ranges that stay damaged, without those below the log start.
+            The number of ranges that stay damaged, without ranges below the log start.
         """
         segment = segments[-1]
         facts = {"partition": str(partition), "offsets": _listed(damaged), "why": damaged[0].reason}
@@ -341,7 +347,7 @@ class LogRepairs:
         segments: Sequence[SuspectSegment],
         sources: RepairSources,
     ) -> bool:
-        """Take over all segments from a replica that is compacted further, if there is one.
+        """Take over all segments from a replica that is compacted further, if such a replica exists.
 
         The oldest segment is first: a record is gone before the tombstone that deletes it (rule L1).
         """

@@ -36,7 +36,7 @@ _STORE_S: Final = 10.0
 
 
 class LogScrubber:
-    """Started and stopped with the broker; does nothing with `log.scrub.interval.ms` 0.
+    """The scrubber starts and stops with the broker, and is off with `log.scrub.interval.ms` 0.
 
     Args:
         repair: repairs the segment that holds an offset of a partition.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Threads that open logs: a fixed number for each log directory, so that no disk waits for another (rule T5).
 
-New replicas have threads of their own, and need not wait until gigabytes of other logs have been scanned.
+New replicas have separate threads, so they do not wait until gigabytes of other logs have been scanned.
 """
 
 from __future__ import annotations

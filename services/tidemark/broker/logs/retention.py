@@ -47,7 +47,7 @@ class Retention:
         interval_ms: time between two checks.
         wall_ms: the wall clock, which stamps records.
         fail: called with an unexpected error. Without retention, disks fill up.
-        paused: whether the replica is being copied, and must stay as it is (rule M3).
+        paused: whether the replica is being copied, and must not be changed (rule M3).
     """
 
     def __init__(

@@ -157,7 +157,9 @@ class Storage:
         self._retention.start()
 
     async def stop(self) -> None:
-        """Stop the tasks, then the threads once their queues are empty; a failure of one does not delay the others."""
+        """Stop the tasks, then the threads once their queues are empty; a failure of one does not delay the other
+        threads and tasks.
+        """
         async with AsyncExitStack() as last_first:
             last_first.callback(self._node.readers.shutdown, wait=True)
             last_first.push_async_callback(asyncio.to_thread, self.threads.stop)

@@ -52,5 +52,5 @@ def _space(state: DirectoryState) -> tuple[int, int] | None:
     try:
         found = os.statvfs(state.path)
     except OSError:
-        return None  # the next write to it takes the directory offline
+        return None  # the next write to this directory takes the directory offline
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize

@@ -83,8 +83,9 @@ class ReplicaMetrics:
         self._labels: dict[TopicPartition, str] = {}
 
     def render(self, names: Collection[str] = ()) -> str:
-        """The current families. Families of each partition are omitted when `names` requests others only. Families of
-        replicas are missing when the event loop does not answer in time."""
+        """The current families. Families of each partition are omitted if `names` requests only other families.
+        Families of replicas are missing when the event loop does not answer in time.
+        """
         disks = read_disks(self._logs)
         asking = self._ask()
         try:

@@ -105,7 +105,7 @@ class BrokerDriver:
         self._draining = self._failed
 
     async def _tick(self) -> None:
-        """One Tick each period; the handling of a Tick is part of the period."""
+        """One Tick each period; the time of processing a Tick is part of the period."""
         handling_ms = 0
         while not self._failed:
             await self._scheduler.sleep_ms(max(0, _TICK_MS - handling_ms))

@@ -161,7 +161,7 @@ def _known(configs: Mapping[str, str]) -> dict[str, str]:
     known = {}
     for name, text in configs.items():
         if name not in table or table[name].scope is Scope.STATIC:
-            _log.warning("setting passed over: it is not a dynamic broker setting", extra={"config": name})
+            _log.warning("setting ignored: it is not a dynamic broker setting", extra={"config": name})
             continue
         try:
             table[name].parse(text)

@@ -19,7 +19,7 @@ PARTITIONS_MAX: Final = 20_000
 
 
 class IsrHistory:
-    """Keeps `CHANGES_MAX` changes of a partition; a partition without a change costs nothing.
+    """Keeps `CHANGES_MAX` changes of a partition; a partition without a change needs no memory.
 
     Args:
         wall_us: time since 1970.

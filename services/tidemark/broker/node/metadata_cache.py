@@ -66,7 +66,7 @@ class MetadataCache:
             watcher.add(changed)
 
     def _named_in(self, update: ClusterView) -> dict[str, TopicView]:
-        """The partitions that the update names, and no others: watchers are thousands, and few partitions change."""
+        """Only the partitions that the update names: there are thousands of watchers, and few partitions change."""
         found = {}
         for name, changed in update.topics.items():
             merged = self._view.topics.get(name)

@@ -16,7 +16,7 @@ class Lease:
         holds_epoch_since: whether every replica that can be elected cleanly in a partition was in this leader epoch
             after that time. The leader then serves the partition while ZooKeeper is unavailable (rule F2).
         leads_in_session: whether the current leaderships belong to the current session. The lease of a new session does
-            not cover leaderships of the previous one; a busy event loop may end these a moment later.
+            not cover leaderships of the previous one; a busy event loop may end these leaderships later.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ Schemas = Mapping[int, TopicSchema]
 
 
 class TypedLayouts:
-    """Makes each layout once. Any thread reads.
+    """Makes each layout once. Any thread may read.
 
     Args:
         schemas: the versions that this broker understands, by topic.
@@ -76,7 +76,7 @@ class TypedLayouts:
         return layout
 
     def _problem(self, topic: str, schema: TopicSchema, newest: TopicSchema) -> str:
-        """A column of the version that readers with the newest one cannot read; "": none."""
+        """A column of the version that readers with the newest one cannot read; "": every column can be read."""
         of_topic = self._readable.setdefault(topic, {})
         known = of_topic.get(schema.version)
         if known is None or known[0] is not newest:

@@ -46,9 +46,9 @@ from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
 SLICE_PARTITIONS: Final = 50
-"""Partitions of a command that are handled before the event loop gets control back: 2 ms."""
+"""Partitions of a command that are processed before the event loop gets control back: 2 ms."""
 _STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
-"""Errors of a write to a peer that is gone; gRPC raises one of its own when the connection breaks meanwhile."""
+"""Errors of a write to a peer that is gone; gRPC raises another error if the connection breaks during the write."""
 
 _log = logging.getLogger(__name__)
 
@@ -201,8 +201,9 @@ class BrokerControl(BrokerControlServiceServicer):
         return pb.UpdateMetadataResponse()
 
     def _forget_schemas(self, before: Mapping[str, TopicView]) -> None:
-        """Forget the schemas of topics that this update has deleted. The controller forgets with the same update which
-        versions this broker knows, and sends all of them with a topic that comes back."""
+        """Forget the schemas of topics that this update has deleted. With the same update the controller forgets the
+        versions that this broker knows. It sends all versions again with a recreated topic.
+        """
         after = self._metadata.view.topics
         for topic, topic_id in () if after is before else self._topics.typed_topics():
             known, now = before.get(topic), after.get(topic)

@@ -30,7 +30,7 @@ class ControllerHints(Protocol):
         resigned: Iterable[ResignLeadership],
         failed: Iterable[ReportLogFailed],
     ) -> None:
-        """Deliver all of these in one call; raises TidemarkError unless the active controller accepted them."""
+        """Deliver all these reports in one call; raises TidemarkError unless the active controller accepted them."""
 
 
 class GrpcControllerHints:
@@ -47,7 +47,7 @@ class GrpcControllerHints:
         resigned: Iterable[ResignLeadership],
         failed: Iterable[ReportLogFailed],
     ) -> None:
-        """Deliver all of these in one call."""
+        """Deliver all these reports in one call."""
         request = pb.ReportIsrChangesRequest(
             broker_id=self._broker_id,
             broker_epoch=self._epoch.value,

@@ -33,8 +33,8 @@ class FollowerReads:
 
     `suspect` gets the partition and the offset of a read that met a damaged batch (rule T6).
 
-    Followers that are caught up need the same batches at the same moment. The result for one is reused for the next
-    until the event loop runs something else.
+    Followers that are caught up need the same batches at the same moment. The result for one follower is reused for the
+    next until the event loop runs another task.
     """
 
     def __init__(

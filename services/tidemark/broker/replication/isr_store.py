@@ -22,10 +22,10 @@ _HINT_RETRY_MS: Final = 500
 
 
 class IsrStore:
-    """Batches writes and reads. The core has at most one of each partition in flight.
+    """Batches writes and reads. The core has at most one ISR change of each partition in flight.
 
-    Writes gather while a call writes others, so the number of calls does not follow the speed of the machine. Reads of
-    one moment share a call.
+    Writes gather while a call writes others, so the number of calls does not follow the speed of the machine. Reads at
+    the same time share a call.
 
     Args:
         scheduler: of this writer alone; `stop` cancels all its tasks.
@@ -62,13 +62,13 @@ class IsrStore:
             self._spawn(self._write_all())
 
     def read(self, effect: ReadIsr) -> None:
-        """Read an ISR from ZooKeeper, as `ReadIsr` states; reads of one moment share a call."""
+        """Read an ISR from ZooKeeper, as `ReadIsr` states; reads at the same time share a call."""
         self._reads.append(effect)
         if len(self._reads) == 1:
             self._spawn(self._read())
 
     def report(self, effect: ReportIsrChange) -> None:
-        """Send `ReportIsrChange` to the controller; hints of one moment share a call."""
+        """Send `ReportIsrChange` to the controller; hints at the same time share a call."""
         self._changed[effect.partition] = None
         self._send_soon()
 
@@ -92,7 +92,7 @@ class IsrStore:
             self._spawn(self._send_hints())
 
     async def _write_all(self) -> None:
-        """Write the changes that gathered meanwhile together: thousands when a broker comes back."""
+        """Write the changes that gathered together: thousands when a broker restarts."""
         while self._writes:
             effects, self._writes = self._writes[:_WRITES_AT_ONCE], self._writes[_WRITES_AT_ONCE:]
             await self._write(effects)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replication streams (rule R6): outgoing ones to leaders, incoming ones from followers.
 
-Messages wait in an outbox while an earlier one is written; those that gather are merged.
+Messages wait in an outbox while an earlier message is written; waiting messages are merged.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _runs(
 
     Args:
         messages: messages in order.
-        is_plain: whether a message can be merged with another such message of the same partitions.
+        is_plain: whether a message can be merged with another plain message of the same partitions.
         named_by: the partitions of a message; messages of different partitions can be merged.
         begins: the size of a message, at most `PART_MAX` of a run.
     """
@@ -223,7 +223,7 @@ class LeaderStreams:
 
 
 class _LeaderStream:
-    """Reconnects with back-off until its end."""
+    """Reconnect with back-off until the link ends."""
 
     def __init__(self, leader: BrokerId, address: str, hello: pb.ReplicateRequest, submit: Submit) -> None:
         self._leader = leader
@@ -317,7 +317,7 @@ class _LeaderStream:
 
 
 def _ended_while_written_to() -> TidemarkError:
-    return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the stream ended while it was written to")
+    return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the stream ended during a write")
 
 
 async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMessage]) -> None:
@@ -337,7 +337,8 @@ async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMess
 def in_parts(message: FollowerMessage) -> Iterator[FollowerMessage]:
     """Split a message that begins thousands of partitions, in the order in which the leader handles its parts.
 
-    The parts keep the event loops of both ends free. Reports and credits of running partitions stay together (rule R7).
+    The message is split so that neither event loop is busy for long. Reports and credits of running partitions stay
+    together (rule R7).
     """
     if len(message.stops) + len(message.queries) + len(message.positions) <= PART_MAX:
         yield message

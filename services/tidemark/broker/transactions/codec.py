@@ -28,7 +28,7 @@ def phases_from_proto(names: Iterable[str]) -> frozenset[Phase]:
         return frozenset(map(Phase, names))
     except ValueError as error:
         raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, f"{error} of a transactional id: give some of {', '.join(Phase)}"
+            ErrorCode.INVALID_REQUEST, f"{error} of a transactional id: give one or more of {', '.join(Phase)}"
         ) from error
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends the markers of decided transactions to the leaders of their partitions (rules X12, X14, X15).
 
-Markers that gather go in one call for each broker. A marker is sent again until its partition has answered, or was
-deleted; it is forgotten when its coordinator's leadership ends.
+Markers that gather go in one call for each broker. A marker is sent again until its partition has answered or is
+deleted. The coordinator drops the marker when its leadership ends.
 """
 
 from __future__ import annotations
@@ -183,11 +183,11 @@ class MarkerSender:
             if error is None or error.code is ErrorCode.PRODUCER_FENCED:
                 done.append(sent)
             elif error.code is ErrorCode.COORDINATOR_FENCED:  # a newer coordinator completes the transaction
-                _log.warning("a marker is refused, it is not sent again", extra=_facts(sent, error))
+                _log.warning("a marker was refused and will not be sent again", extra=_facts(sent, error))
                 self._unanswered.discard(sent)
             else:
                 if not error.retriable:
-                    _log.warning("a marker is refused, it is sent again", extra=_facts(sent, error))
+                    _log.warning("a marker was refused and will be sent again", extra=_facts(sent, error))
                 self._again((sent,))
         self._report(done)
 
@@ -249,14 +249,14 @@ class MarkerSender:
     async def _deleted(self, missing: Sequence[_Sent]) -> list[_Sent]:
         """The markers whose partition does not exist any more (rule X15).
 
-        This broker's metadata may be older than the partition, so ZooKeeper decides.
+        This broker's metadata may be older than the partition, so the state in ZooKeeper decides.
         """
         if not missing:
             return []
         try:
             found = await self._existing({sent.partition.topic for sent in missing})
         except Exception as error:  # noqa: BLE001 - retried: the transactions would stay open
-            _log.warning("cannot tell whether topics of transactions exist; retried", extra={"why": str(error)})
+            _log.warning("cannot find out whether topics of transactions exist; retrying", extra={"why": str(error)})
             return []
         return [sent for sent in missing if not _exists(sent.partition, found)]
 

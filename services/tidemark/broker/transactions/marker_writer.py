@@ -37,7 +37,7 @@ class MarkerWriter:
         self._wall_us = wall_us
 
     async def write(self, request: pb.WriteMarkersRequest) -> pb.WriteMarkersResponse:
-        """The outcome for each partition of each marker; repeated markers change nothing."""
+        """The outcome for each partition of each marker; repeated markers have no further effect."""
         writing: list[asyncio.Task[pb.MarkerOutcome]] = []
         for marker in request.markers:
             for partition in marker.partitions:
@@ -59,7 +59,7 @@ class MarkerWriter:
                 timestamp_us=self._wall_us(),
                 timeout_s=_TIMEOUT_S,
             )
-            self._lease.check(partition)  # as of an acknowledgement: another leader may not have the marker
+            self._lease.check(partition)  # as for an acknowledgement: another leader may not have the marker
         except TidemarkError as error:
             return pb.MarkerOutcome(error=errors.to_proto(self._metadata.explain(error, partition)))
         return pb.MarkerOutcome()

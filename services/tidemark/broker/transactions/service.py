@@ -109,7 +109,7 @@ class TransactionService(TransactionServiceServicer):
     async def CommitMembers(  # noqa: N802
         self, request: pb.CommitMembersRequest, context: Any
     ) -> pb.CommitMembersResponse:
-        """Commit the writes of the named members, and abort all others (rule X16)."""
+        """Commit the writes of the named members, and abort the writes of all other members (rule X16)."""
         transactional_id = request.transactional_id
         asked = CommitMembers(transactional_id, request.generation, tuple(request.producer_ids), request.sequence)
         already: bool = await self._requests.change(

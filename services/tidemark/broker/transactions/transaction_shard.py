@@ -67,7 +67,7 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
 
     @property
     def state(self) -> TransactionCoordinator | None:
-        """The loaded state, also when the lease does not cover it; None while it is being loaded."""
+        """The loaded state, even if the lease does not cover the state; None while it is being loaded."""
         return self._state
 
     def completion_of(self, transactional_id: str) -> asyncio.Event:

@@ -39,7 +39,7 @@ KEYS: Final = (*PERMISSIONS, "host", *RESOURCES)
 
 @dataclass(frozen=True, slots=True)
 class WantedAcls:
-    """All rules of one principal; other rules of it are removed."""
+    """All rules of one principal; other rules of this principal are removed."""
 
     principal: str
     line: int

@@ -46,7 +46,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One atomic change of one topic or broker.
+    """One atomic change of a topic or broker.
 
     Attributes:
         resource: such as "topic flights" or "broker default".
@@ -76,7 +76,7 @@ def plan(
     *,
     prune: bool,
 ) -> tuple[list[Step], list[Problem]]:
-    """The steps, and the impossible changes; with any of the latter, no step may be executed.
+    """The steps, and the impossible changes; if there is an impossible change, no step may be executed.
 
     Args:
         wanted: the file.

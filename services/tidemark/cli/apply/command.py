@@ -84,9 +84,9 @@ def apply(
           producer_byte_rate: 10MB   # all quotas of this user: others are removed
 
     \b
-    A topic is deleted only for delete: true, or with --prune. Each error in the file is reported with its line; nothing
-    changes then. Each change of a topic or broker is atomic. If one is refused, the others are made all the same; run
-    the command again for the remaining changes.
+    A topic is deleted only for delete: true, or with --prune. Each error in the file is reported with its line; then
+    no change is made. Each change of a topic or broker is atomic. If a change is refused, the other changes are still
+    made; run the command again for the remaining changes.
     Exit status 0: the cluster matches the file (or --dry-run). 1: refused. 2: --check found differences.
 
     \b

@@ -21,7 +21,7 @@ KEYS: Final = (*NAMES, *QuotaKind)
 
 @dataclass(frozen=True, slots=True)
 class WantedQuotas:
-    """All quotas of one entity; other quotas of it are removed."""
+    """All quotas of one entity; other quotas of this entity are removed."""
 
     entity: QuotaEntity
     line: int

@@ -57,7 +57,7 @@ class Target:
     replication_factor: Annotated[
         int,
         typer.Option(
-            "--replication-factor", "-r", metavar="N", min=0, help="Of the new topic; 0: the cluster's default."
+            "--replication-factor", "-r", metavar="N", min=0, help="For the new topic; 0: the cluster's default."
         ),
     ] = 0
     configs: Annotated[

@@ -119,7 +119,7 @@ class _Run:
         self._processes: list[BaseProcess] = []
         self._results: dict[str, list[Measured]] = {}
         self._records: dict[tuple[str, int], int] = {}
-        """Records so far, by kind and process id of the worker."""
+        """Number of records so far, by kind and process id of the worker."""
         self._error: TidemarkError | None = None
         self._line = ProgressLine(self._text)
 

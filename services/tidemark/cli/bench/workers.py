@@ -37,7 +37,7 @@ _BURST: Final = 200
 """Records sent at most between two readings of the clock."""
 _DRAIN_S: Final = 5.0
 _GATHER_S: Final = 0.02
-"""Time that a table waits for more due records, since each table becomes a batch of its own."""
+"""Time that a table waits for more due records, since each table becomes a separate batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Reading:
 
 
 class Tick(NamedTuple):
-    """Progress of a worker (its process id); the last one of a worker has `done`."""
+    """Progress of a worker (its process id); the last message of a worker has `done`."""
 
     kind: str
     worker: int
@@ -129,7 +129,7 @@ class _Progress:
         self.measured = Measured(seconds=load.span.duration_s)
 
     def report(self, now_s: float, *, idle: bool) -> None:
-        """Report to the parent now and then; pauses where nothing is due."""
+        """Report to the parent at intervals; pause while no record is due."""
         if now_s - self._reported_s >= _REPORT_INTERVAL_S:
             self._reported_s = now_s
             self._links.progress.put(Tick("produce", os.getpid(), self.measured.whole))

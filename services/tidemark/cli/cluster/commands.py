@@ -190,7 +190,7 @@ def add_brokers(
             return
         try:
             begun = client.add_brokers(ids, throttle_bytes_per_s=rate, request_id=request_id)
-            # Those that do not fit into ZooKeeper's node start as earlier ones end.
+            # Reassignments that do not fit into ZooKeeper's node start as earlier reassignments end.
             feed = MoveFeed(client, begun.plan.moves, rate, request_id)
             with MoveView(silent=no_wait or cluster.json) as view:
                 ended = [] if no_wait else feed.follow(view)

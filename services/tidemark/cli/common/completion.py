@@ -32,7 +32,7 @@ _INTERNAL: Final = "__"
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topic names; internal topics only for a word that begins like one."""
+    """Topic names; internal topics only for a word that begins like an internal topic."""
     hidden = not incomplete.startswith(_INTERNAL)
     names = _asked(ctx, lambda client: client.list_topics())
     return [name for name in names if not (hidden and name.startswith(_INTERNAL))]
@@ -63,7 +63,7 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
     def ask(found: list[str]) -> None:
-        # A late import: commands without a lookup shall not wait for the client's libraries.
+        # A late import: commands without a lookup do not wait for the client's libraries.
         from tidemark.client.sync.groups import Groups
 
         with Groups(bootstrap, timeout_s=_CALL_S) as client:

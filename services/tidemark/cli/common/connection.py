@@ -24,9 +24,9 @@ def need_bootstrap(bootstrap: str) -> str:
 
 
 def connect_admin(bootstrap: str, admin: str, *, timeout_s: float = 30.0) -> AdminClient:
-    """A client of the admin service at `admin`, or of the one that the brokers name.
+    """A client of the admin service at `admin`, or of the admin service that the brokers name.
 
-    Raises BadParameter without either.
+    Raises BadParameter if neither is given.
     """
     bootstrap = bootstrap.strip(" ,")
     if not bootstrap and not admin:
@@ -37,7 +37,7 @@ def connect_admin(bootstrap: str, admin: str, *, timeout_s: float = 30.0) -> Adm
         )
     _checked(bootstrap, "--bootstrap")
     _checked(admin, "--admin")
-    # A late import: help and bad usage shall not wait for the client's libraries.
+    # A late import: help and usage errors do not wait for the client's libraries.
     from tidemark.client import AdminClient
 
     return AdminClient(bootstrap or None, admin=admin or None, timeout_s=timeout_s)

@@ -75,7 +75,7 @@ class Cluster:
 class Commands(typer.Typer):
     """A group of commands. A parameter whose type is a dataclass stands for the fields: an option for each.
 
-    The default of such a parameter, if any, has the defaults of the options.
+    The default of this parameter, if any, has the defaults of the options.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -129,7 +129,7 @@ def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def fits_int32(value: int) -> int:
-    """The value; raises BadParameter if it is no int32. The service makes all other checks."""
+    """The value; raises BadParameter if the value is not an int32. The service makes all other checks."""
     if not -(2**31) <= value <= _INT32_MAX:
         raise typer.BadParameter(f"{value} is out of range")
     return value
@@ -149,7 +149,7 @@ def parse_configs(settings: Sequence[str], *, option: str | None = "--config") -
 
 
 def parse_targets(targets: Iterable[str]) -> tuple[list[str], list[TopicPartition]]:
-    """The topics, and the partitions; raises BadParameter for an argument that is neither."""
+    """The topics, and the partitions; raises BadParameter for an argument that is not a topic or a partition."""
     places = parse_places(targets)
     topics = [topic for topic, index in places if index is None]
     return topics, [TopicPartition(topic, index) for topic, index in places if index is not None]

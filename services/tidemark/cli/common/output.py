@@ -42,7 +42,7 @@ def name_of(partition: TopicPartition) -> str:
 
 
 def listed(brokers: Iterable[int]) -> str:
-    """Broker ids as "1,2"; "none" without any."""
+    """Broker ids as "1,2"; "none" if the list is empty."""
     return ",".join(str(broker) for broker in brokers) or "none"
 
 
@@ -57,7 +57,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table, or nothing without rows; cells are not truncated or folded when stdout is no terminal."""
+    """Write a table, or nothing without rows; cells are not truncated or folded if stdout is not a terminal."""
     table = Table(*columns)
     for row in rows:
         table.add_row(*(str(cell) for cell in row))

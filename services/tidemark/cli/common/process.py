@@ -18,7 +18,7 @@ _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 def check_streams() -> None:
     """Replace a closed stdin or stderr by /dev/null; raises INVALID_REQUEST for a closed stdout.
 
-    The output would be lost, or be written into a connection that got file descriptor 1.
+    The output would be lost, or would go to a connection that has file descriptor 1.
     """
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - until the process ends

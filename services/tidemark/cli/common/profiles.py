@@ -35,10 +35,11 @@ def profiles_path(environ: Mapping[str, str]) -> Path:
 def use_profile(name: str, environ: MutableMapping[str, str] = os.environ) -> None:
     """Replace the environment's variables that concern a cluster by the profile's variables.
 
-    All of them are replaced, also by nothing: no address of one cluster meets the identity of another.
+    The profile replaces all these settings, also by empty values. So an address of one cluster is never used with the
+    identity of another.
 
     Raises:
-        TidemarkError: INVALID_CONFIG: there is no such profile, or it has a wrong entry, or a secret itself.
+        TidemarkError: INVALID_CONFIG: the profile does not exist, or has an invalid entry, or a secret in plain text.
     """
     path = profiles_path(environ)
     values = _read(path, name)

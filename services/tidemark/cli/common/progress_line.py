@@ -19,7 +19,7 @@ class ProgressLine:
     """A context manager, as often as needed: the line is on the terminal inside, and erased at the end.
 
     Args:
-        line: the text of now; called by a thread of rich, and at both ends of the context.
+        line: returns the present text; called by a thread of rich, and at both ends of the context.
         show: whether the line may be shown.
     """
 

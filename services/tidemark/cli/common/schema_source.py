@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemas as a command gets them: a DDL, or a file in one of several formats."""
+"""Schemas from a command's options: a DDL, or a file in one of several formats."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def draft_of(source: str) -> SchemaDraft:
     if reader is None:
         known = ", ".join(sorted(_READERS))
         raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, f"{source}: the extension does not tell the format; want {known}"
+            ErrorCode.INVALID_REQUEST, f"{source}: the extension does not determine the format; want {known}"
         )
     return _in_file(path, reader)
 

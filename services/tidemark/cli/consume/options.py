@@ -17,7 +17,7 @@ from tidemark.client.outputs.shape import Shape
 CLIENT_ID: Final = "tidemark consume"
 _DEADLINE_S: Final = 30.0
 _CONNECT_S: Final = 1.0
-"""A --timeout below this time gets up to half a second more for the connection, but no more than this time."""
+"""A --timeout below this time is extended by up to half a second for the connection, to this time at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class ConsumeOptions:
 
     @property
     def shape(self) -> Shape:
-        """Output format: as given, else by the extension of the file."""
+        """Output format: the given one, else from the extension of the file."""
         return Shape(format_of(self.file)) if self.output is None else self.output
 
     @property

@@ -30,7 +30,7 @@ class Source(Protocol):
     """A source of records: topic_source.TopicReader or group_source.GroupSource."""
 
     def poll(self, timeout_s: float) -> Iterable[PartitionBatch]:
-        """Rows that are available or arrive within `timeout_s`; maybe none."""
+        """Rows that are available or arrive within `timeout_s`; may be empty."""
 
     @property
     def finished(self) -> bool:

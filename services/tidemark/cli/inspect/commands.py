@@ -72,7 +72,7 @@ def dump(
     """
     if end < start:
         raise typer.BadParameter(f"--to {end} is below --from {start}", param_hint="--to")
-    # A late import: help and bad usage shall not wait for the libraries that read batches.
+    # A late import: help and usage errors do not wait for the libraries that read batches.
     from tidemark.cli.inspect import log_dump
 
     shape = Output.JSON if as_json else output

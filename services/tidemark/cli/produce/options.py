@@ -67,7 +67,7 @@ class Job:
             exists=True,
             dir_okay=False,
             readable=True,
-            help="Read this instead of stdin.",
+            help="Read this file instead of stdin.",
         ),
     ] = None
     input_format: Annotated[
@@ -135,5 +135,5 @@ class Job:
 
     @property
     def format(self) -> InputFormat:
-        """Format of the input: as given, else by the extension of the file."""
+        """Format of the input: the given one, else from the extension of the file."""
         return InputFormat(format_of(self.file)) if self.input_format is None else self.input_format

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that do not fit their topic: an error at the first, or lines of a file while the others are sent."""
+"""Rows that do not fit their topic: the first is an error, or all are written to a file while the other rows are "
+"sent."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Rejects:
 
         Args:
             number: number of its first line, or of the row in a file without lines.
-            misfit: the reason, and the column if it is known.
+            misfit: the reason, and the column if the column is known.
             row: the row as the input has it.
 
         Raises:

@@ -64,7 +64,7 @@ Given = TypeVar("Given")
 
 
 class _Row(NamedTuple):
-    """A row of the input: its columns, timestamp, headers, and whether it deletes others."""
+    """A row of the input: its columns, timestamp, headers, and whether it deletes earlier rows."""
 
     columns: Mapping[str, Any]
     timestamp: Any = None
@@ -128,7 +128,7 @@ class TypedInput:
         return _Row(self._converted(row), converted(self._timestamp.name, stamp, self._stamp_of_json), (), deleted)
 
     def _keys_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns that count in a row that deletes others: the key, and the event time unless it is null."""
+        """The used columns of a row that deletes earlier rows: the key, and the event time unless it is null."""
         names = [column.name for column in self._schema.key_columns]
         event_time = self._schema.event_time_column
         if event_time is not None and row.get(event_time.name) not in (None, ""):
@@ -322,7 +322,7 @@ class TypedInput:
         read: Callable[[Given], _Row],
         shown: Callable[[Given], object],
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a chunk that fit, as one batch; then the error of the first that does not, if there is one."""
+        """The rows of a chunk before the first invalid row, as one batch; then the error of that row, if any."""
         values, stamps, headers, deleted = [], [], [], []
         now_us = time.time_ns() // 1000
         refused: TidemarkError | None = None

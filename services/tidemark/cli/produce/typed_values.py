@@ -41,7 +41,8 @@ _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 def json_reader(column_type: ColumnType, unit: str) -> Convert | None:
-    """A function that makes a value of the column of a JSON value that is not null; None: there is nothing to do.
+    """A function that makes a value of the column of a JSON value that is not null; None: the values need no
+    conversion.
 
     The function raises MisfitError.
 

@@ -231,8 +231,8 @@ def _carry_out(cluster: Cluster, feed: MoveFeed, count: int, *, no_wait: bool) -
         if no_wait and left:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{count - left} of {count} reassignments are started, the others do not fit into ZooKeeper's node; "
-                "run it again without --no-wait: they start as earlier ones end",
+                f"{count - left} of {count} reassignments are started, the other reassignments do not fit into "
+                "ZooKeeper's node; run the command again without --no-wait to start them later",
                 {"moves_begun": str(count - left)},
             )
         with MoveView(silent=no_wait or cluster.json) as view:
@@ -388,7 +388,7 @@ def cancel_moves(
         if not found and not partitions:
             raise TidemarkError(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-                "no such reassignment is requested or running: nothing to cancel",
+                "no matching reassignment is requested or running: nothing to cancel",
             )
         meanwhile, refused = cancel(client, sorted(set(partitions)), found)
         chosen = {*partitions, *found}.difference(meanwhile, refused)
@@ -439,7 +439,7 @@ def read_file(file: Path, throttle: str) -> RequestedMoves:
     if rate is None and len(rates) > 1:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            "the file has several throttles, and a request has one: split the file, or give --throttle",
+            "the file has several throttles, and a request can have only one: split the file, or give --throttle",
         )
     chosen = rate if rate is not None else next(iter(rates), 0)
     return RequestedMoves(begun, [move.partition for move in moves if move.cancel], chosen)

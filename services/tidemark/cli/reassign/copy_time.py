@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidemark.client import AdminClient
 
 LONG_S: Final = 3600.0
-"""Copies of this time or longer are warned of."""
+"""The command warns of copies that take this time or longer."""
 
 
 def warn_of_long_copies(

@@ -336,7 +336,7 @@ def directories_state(found: Sequence[FoundReplica]) -> str:
 
 
 def print_places(found: Sequence[FoundReplica]) -> None:
-    """Print replicas and their log directories; nothing if no log directory is named."""
+    """Print replicas and their log directories; print nothing if no log directory is named."""
     if found:
         print_table(
             ("partition", "broker", "wanted directory", "directory", "state"),

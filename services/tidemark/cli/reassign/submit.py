@@ -42,7 +42,7 @@ class MoveFeed:
         self._running: set[TopicPartition] = set()
 
     def begin(self) -> int:
-        """Start as many as fit; returns the number of the remaining ones.
+        """Start as many reassignments as fit; returns the number of the remaining ones.
 
         Raises:
             TidemarkError: a refusal of the service; INVALID_REQUEST if not a single one fits.
@@ -78,7 +78,7 @@ class MoveFeed:
         return ended
 
     def _follow_some(self, view: MoveView) -> list[EndedReassignment]:
-        """Wait until all running ones ended, or enough of them that others can start."""
+        """Wait until all running reassignments ended, or enough of them that waiting reassignments can start."""
         ended: list[EndedReassignment] = []
         begun = len(self._running)
         patience_until_s = time.monotonic() + _PATIENCE_S
@@ -105,9 +105,9 @@ class MoveFeed:
 def cancel(
     client: AdminClient, named: Sequence[TopicPartition], found: Originals
 ) -> tuple[set[TopicPartition], dict[TopicPartition, TidemarkError]]:
-    """Cancel these reassignments; returns those of `found` that had ended before, and the refusals.
+    """Cancel these reassignments; returns the reassignments of `found` that had ended before, and the refusals.
 
-    A reassignment of `found`, by topic or --all, may end first; the others are cancelled all the same.
+    A reassignment of `found`, by topic or --all, may end first; the other reassignments are still cancelled.
 
     Raises:
         TidemarkError: an element of `named` is refused; nothing is cancelled.
@@ -126,7 +126,7 @@ def _cancel_found(client: AdminClient, found: Sequence[TopicPartition]) -> Seque
         try:
             return client.alter_partition_reassignments(cancel=found, allow_partial=True).outcomes
         except TidemarkError as error:
-            # One of them ended during the call, so the service cancelled none.
+            # A reassignment ended during the call, so the service cancelled none.
             if error.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS or tries == _TRIES_MAX:
                 raise
         tries += 1

@@ -252,7 +252,9 @@ def infer(
             autocompletion=completion.topics,
         ),
     ] = None,
-    rows: Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows or records to look at.")] = ROWS_DEFAULT,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=1, help="Number of rows or records to read.")
+    ] = ROWS_DEFAULT,
     form: Annotated[Form, typer.Option("--format", help="yaml, json or ddl.")] = Form.YAML,
     keys: KeyOptions = KeyOptions(),
     cluster: Cluster = Cluster(),

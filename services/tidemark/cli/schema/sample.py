@@ -37,7 +37,8 @@ def of_file(path: Path, rows_max: int) -> Inference:
 
 
 def of_topic(bootstrap: str, topic: str, rows_max: int) -> Inference:
-    """A proposal from the newest records of a topic, whose values are JSON objects; others are counted in a note.
+    """A proposal from the newest records of a topic, whose values are JSON objects; other records are counted in a
+    note.
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC; INVALID_SCHEMA if no value is a JSON object, and for a topic that has a schema.
@@ -68,7 +69,7 @@ class _Others:
         if self.count == self.seen:
             raise TidemarkError(
                 ErrorCode.INVALID_SCHEMA,
-                f"of the {self.seen} newest records of {topic} none has a JSON object as its value",
+                f"none of the {self.seen} newest records of {topic} has a JSON object as its value",
                 {"topic": topic},
             )
 

@@ -84,7 +84,8 @@ def create(
 ) -> None:
     """Create a topic and wait until every partition has a leader.
 
-    With --schema the topic is typed: each record is a row of its columns. A topic stays as it is created.
+    With --schema the topic is typed: each record is a row of its columns. A topic without a schema cannot get one
+    later.
 
     \b
     Examples:
@@ -368,7 +369,7 @@ def _described_json(
 def _newest_schemas(
     client: AdminClient, views: Sequence[TopicView]
 ) -> tuple[dict[str, TopicSchema], list[TidemarkError]]:
-    """The newest schema of each typed topic, and the errors of those that cannot be read."""
+    """The newest schema of each typed topic, and the errors of schemas that cannot be read."""
     found: dict[str, TopicSchema] = {}
     errors = []
     for view in views:

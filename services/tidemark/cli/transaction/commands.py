@@ -191,7 +191,7 @@ def find_hanging(
 
 
 def sentence_of(one: Hanging, now_ms: int) -> str:
-    """Which transaction holds which stable offset back, since when, and the command that ends it."""
+    """Each transaction that holds a last stable offset back, since when, and the command that ends it."""
     named = f"transactional id {one.transactional_id}" if one.transactional_id else "a transaction without coordinator"
     return (
         f"{named} holds {name_of(one.partition)} at offset {one.first_offset} since {shown_time(one.since_ms)} "

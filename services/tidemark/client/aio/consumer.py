@@ -89,7 +89,7 @@ class Consumer(Lifecycle):
             are bytes.
         value_deserializer: the same for values.
         value_class: dataclass or model of which the values of a topic with a schema are instances; None: dicts.
-        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        tls: the TLS files; None: the files that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
             out_of_range, rack, client_id, isolation_level, schema_versions (`client.settings.consumer_settings`
@@ -117,7 +117,7 @@ class Consumer(Lifecycle):
         given = cast("dict[str, Any]", settings)
         for_group = {name: given.pop(name) for name in GroupOptions.__annotations__ if name in given}
         if for_group and group is None:
-            raise TypeError(f"{min(for_group)} is for members of a group: give group too")
+            raise TypeError(f"{min(for_group)} is for members of a group: give group, too")
         self.settings = consumer_settings(**given)
         client_id = self.settings.client_id
         self.group_settings = (
@@ -155,7 +155,7 @@ class Consumer(Lifecycle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._failed = error is not None  # then the last returned record may not be processed
+        self._failed = error is not None  # then the application may not process the last returned record
         await self.close()
 
     async def close(self) -> None:
@@ -245,7 +245,7 @@ class Consumer(Lifecycle):
             topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
             on_assigned: awaited with assigned partitions, before their first record is returned.
             on_revoked: awaited with revoked partitions, after the application has processed the records returned of
-                them. Their offsets are committed, and another member reads on, after that.
+                them. After that, their offsets are committed, and another member continues to read.
             on_lost: awaited with partitions that other members may read already, because the group evicted this member.
 
         Raises:
@@ -273,7 +273,7 @@ class Consumer(Lifecycle):
         """Commit offsets for the group.
 
         Args:
-            offsets: offset of the next record to read, by partition; None: of all records returned so far.
+            offsets: offset of the next record to read, by partition; None: the offsets of all records returned so far.
 
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may read these partitions already,
@@ -332,7 +332,7 @@ class Consumer(Lifecycle):
         self._fetcher.regroup()
 
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Return no records of these partitions until `resume`; their positions stay.
+        """Return no records of these partitions until `resume`; their positions do not change.
 
         Args:
             partitions: TopicPartition, or pairs of topic and index.
@@ -387,8 +387,8 @@ class Consumer(Lifecycle):
     async def seek_to_committed(self) -> None:
         """Go back to the group's committed offsets in all assigned partitions, as after an aborted transaction.
 
-        A partition without a committed offset goes back to where its reading began. Waits for the end of transactions
-        that may still change the offsets.
+        A partition without a committed offset goes back to its first position. Waits for the end of transactions that
+        may still change the offsets.
 
         Raises:
             TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT.
@@ -484,11 +484,11 @@ class Consumer(Lifecycle):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float | None = None, columns: Iterable[str] | None = None) -> PartitionBatch | None:
-        """Return the next rows of one partition; None if none came in time.
+        """Return the next rows of one partition; None if no row arrived in time.
 
-        None comes early if a position has passed markers or aborted records: it may be at the end now (KAFKA-12980).
-        The rows are in record.schema.OFFSET_SCHEMA. Rows of a topic with a schema have the columns of its newest
-        version, or of that in `schema_versions`, and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
+        A position that has passed markers or aborted records ends the wait early: the position may be at the end
+        (KAFKA-12980). The rows are in record.schema.OFFSET_SCHEMA. Rows of a topic with a schema have the columns of
+        its newest version, or that in `schema_versions`, and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
         Args:
             timeout_s: longest wait in seconds; None: no limit.
@@ -503,14 +503,14 @@ class Consumer(Lifecycle):
         return await self._in_time(self._take_batch, timeout_s)
 
     async def poll_records(self, timeout_s: float | None = None, max_records: int = 500) -> list[ConsumerRecord]:
-        """Return the next records of one partition; an empty list if none came in time, and early as `poll` returns.
+        """Return the next records of one partition; an empty list if no record came in time, and early as `poll`.
 
         The next call marks these records as processed. A record that cannot be deserialized ends the list, and the next
         call raises its error.
 
         Args:
             timeout_s: longest wait in seconds; None: no limit.
-            max_records: number of records at most; others that have arrived are returned by the next calls.
+            max_records: largest number of records; the next calls return other records that have arrived.
 
         Raises:
             TidemarkError: the errors of `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records`
@@ -522,7 +522,7 @@ class Consumer(Lifecycle):
         return await self._in_time(lambda: self._take(lambda: self._waiting.take_some(most)), timeout_s) or []
 
     async def _in_time(self, take: Callable[[], _Found | None], timeout_s: float | None) -> _Found | None:
-        """The first result of `take` that is not None; None without one in time, or if positions passed no records."""
+        """The first result of `take` that is not None; None after the timeout, or if positions passed no records."""
         deadline_s = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s)
         while True:
             self._done_with_last()
@@ -542,7 +542,7 @@ class Consumer(Lifecycle):
         Args:
             columns: for topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
                 `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`. Brokers send these only. The rows
-                come in the version that `poll` returns. None: all, as `poll`.
+                come in the version that `poll` returns. None: all rows, as `poll`.
 
         Raises:
             TidemarkError: INVALID_REQUEST for a column that a topic lacks; as `poll`.
@@ -594,11 +594,11 @@ class Consumer(Lifecycle):
 
     @property
     def wants_back(self) -> bool:
-        """Whether returned but unprocessed records should be given back with `give_back`; for any thread."""
+        """Whether returned but unprocessed records should be given back with `give_back`; any thread may call."""
         return self._group is not None and self._group.wants_back
 
     def give_back(self, partition: TopicPartition, offset: int) -> None:
-        """Return to that offset: the application has processed the last returned records below it only."""
+        """Return to that offset: the application has processed the returned records only up to there."""
         cursor = self._fetcher.cursors.get(partition)
         if cursor is not None and cursor is self._held:
             error, self._held = cursor.error, None
@@ -609,7 +609,7 @@ class Consumer(Lifecycle):
             self._group.asked()
 
     def _next_rows(self) -> tuple[Cursor, Any] | None:
-        """Take rows or the error of the first partition that has some, and move the partition behind the others."""
+        """Take rows or the error of the first partition with either, and move that partition to the end of the list."""
         self._passed = False
         cursors = self._fetcher.cursors
         if self._group is not None and self._group.error is not None:

@@ -58,7 +58,7 @@ class GroupPartition(NamedTuple):
 
     Attributes:
         partition: the partition.
-        member_id: id of the member that reads it; "" for none.
+        member_id: id of the member that reads the partition; "" for none.
         committed: offset of the next record to read; -1 for none.
         committed_at_ms: time of the commit, milliseconds since 1970.
         log_start_offset: first offset of the partition, inclusive; -1 if unknown.
@@ -116,7 +116,7 @@ class Groups(CoordinatorAdmin):
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         timeout_s: timeout of each call.
-        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        tls: the TLS files; None: the files that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
     """
 
@@ -196,7 +196,7 @@ class Groups(CoordinatorAdmin):
         topics: Sequence[str] = (),
         partitions: Iterable[TopicPartition | tuple[str, int]] = (),
     ) -> list[OffsetChange]:
-        """Compute the offsets that a reset sets, and check them; change nothing. `set_offsets` carries the reset out.
+        """Compute and check the offsets that a reset would set, without a change. `set_offsets` carries the reset out.
 
         An offset below the log start becomes the log start, one above the high watermark the high watermark. The group
         need not exist.
@@ -331,6 +331,6 @@ def _partition(found: pb.GroupPartition) -> GroupPartition:
 
 
 def _short(states: Any, number: int, prefix: str) -> str:
-    """Return the name of a state; the number of one that only a later version defines."""
+    """Return the name of a state; the number of a state that only a later version defines."""
     known = states.DESCRIPTOR.values_by_number.get(number)
     return str(number) if known is None else str(known.name).removeprefix(prefix)

@@ -18,7 +18,7 @@ from tidemark.model import TidemarkError, TopicPartition
 
 
 class Hanging(NamedTuple):
-    """An open transaction that is the first one of a partition: the last stable offset cannot pass its first record.
+    """The first open transaction of a partition: the last stable offset cannot pass its first record.
 
     Attributes:
         transactional_id: "" if no coordinator has a transaction of this producer in the partition.

@@ -71,7 +71,7 @@ class Producer(Lifecycle):
         key_serializer: "json", "text" or a function that makes bytes of the keys of `send` and `send_many`; None: keys
             are bytes. The partitioner gets the bytes.
         value_serializer: the same for values.
-        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        tls: the TLS files; None: the files that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         settings: acks, enable_idempotence, linger_ms, batch_bytes, max_in_flight, codec, delivery_timeout_ms,
             request_timeout_ms, buffer_bytes, client_id, transactional_id, transaction_timeout_ms;
@@ -117,7 +117,7 @@ class Producer(Lifecycle):
         self._transactions: ProducerTransactions | None = None
         self._closing = asyncio.Lock()
         self.reports_drop = True
-        """Whether this object logs that it was dropped without `close`. The blocking producer logs that itself."""
+        """Whether this object logs that it was dropped without `close`. The blocking producer logs the drop itself."""
         self._forgotten: weakref.finalize[[Sender], Producer] | None = None
 
     async def start(self) -> None:
@@ -174,7 +174,7 @@ class Producer(Lifecycle):
     def transaction(self) -> Transaction:
         """Make a transaction; `async with` begins it, commits it at the end, and aborts it after an exception.
 
-        Every record that is sent meanwhile belongs to it. One transaction of a producer is open at a time.
+        Every record that is sent during a transaction belongs to it. One transaction of a producer is open at a time.
 
         Raises:
             TidemarkError: INVALID_TXN_STATE for a producer without transactional_id; CLIENT_CLOSED.
@@ -184,7 +184,7 @@ class Producer(Lifecycle):
         self.sender  # noqa: B018 - raises when closed
         if self._transactions is None:
             raise TidemarkError(
-                ErrorCode.INVALID_TXN_STATE, "this producer has no transactional_id: give one to make transactions"
+                ErrorCode.INVALID_TXN_STATE, "this producer has no transactional_id: transactions need one"
             )
         return Transaction(self._transactions)
 
@@ -212,8 +212,9 @@ class Producer(Lifecycle):
             value: bytes, or an argument of the value serializer; None for a tombstone. For a topic with a schema a
                 mapping, a dataclass or a model, whose fields are the columns.
             key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
-                order. A row of a topic with a schema has its key in its columns. The value None deletes a row of such a
-                topic, if it is compacted. `key` is then a mapping of the key columns, or the value of the only one.
+                order. A row of a topic with a schema has its key in its columns. The value None deletes a row of a
+                typed topic, if the topic is compacted. `key` is then a mapping of the key columns, or the value of the
+                only key column.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
                 time the event time of the row counts.
@@ -223,7 +224,7 @@ class Producer(Lifecycle):
             TypeError: an argument has a wrong type; no record is added.
             TidemarkError: SCHEMA_MISMATCH with topic, version and column; UNKNOWN_TOPIC, UNKNOWN_PARTITION,
                 INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed full for the delivery timeout; CLIENT_CLOSED.
-                A serializer's error is raised as it is.
+                A serializer's error is raised unchanged.
 
         Example: `where = await (await producer.send("orders", b"3 apples", key=b"alice"))`
         """
@@ -266,7 +267,8 @@ class Producer(Lifecycle):
         timestamp_us: int | None,
         partition: int | None,
     ) -> SendHandle | None:
-        """Call `send` with checked arguments, on any thread, if it need not wait; otherwise return None, no effect.
+        """Call `send` with checked arguments, on any thread, if `send` does not have to wait; otherwise return None,
+        without an effect.
 
         A record that does not fit its schema waits, too: for a look whether the schema has a newer version.
         """
@@ -321,7 +323,7 @@ class Producer(Lifecycle):
             records: (key, value) pairs. Up to 1,000 records of a list get the same timestamp.
 
         Raises:
-            TidemarkError: the errors of `send`; records before the one that is refused are sent.
+            TidemarkError: the errors of `send`; records before the refused record are sent.
             TypeError: the errors of `send`.
 
         Example: `handles = await producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
@@ -353,7 +355,7 @@ class Producer(Lifecycle):
         Rows with a key go to the partition that `send` would choose, in order. Rows without a key are distributed
         slice by slice. A column `headers` is sent if the table has one. Text is sent as UTF-8.
 
-        For a topic with a schema the columns of the table are those of the schema, by name; they are cast where that
+        For a topic with a schema the columns of the table are those of the schema, by name; a value is cast if the cast
         loses nothing. A column that the table lacks is null, or has its default. A column `_headers` becomes the
         headers. A row whose `_deleted` is true deletes the earlier rows of its key, if the topic is compacted. All rows
         are checked before the first is sent.
@@ -450,7 +452,9 @@ class Producer(Lifecycle):
         return count
 
     async def partition_count(self, topic: str, *, beyond: int = -1) -> int:
-        """Return the number of partitions; waits a moment if it is not above `beyond`. Raises UNKNOWN_TOPIC."""
+        """Return the number of partitions; waits for a short time if the number is not above `beyond`. Raises
+        UNKNOWN_TOPIC.
+        """
         timeout_s = self.settings.request_timeout_ms / 1000
         return await self.cluster.partition_count(topic, timeout_s=timeout_s, beyond=beyond)
 

@@ -113,8 +113,8 @@ class Transaction:
         Raises:
             TidemarkError: TRANSACTION_ABORTABLE: the transaction was aborted; run it again. PRODUCER_FENCED: another
                 producer has the transactional id; stop. REQUEST_TIMED_OUT with {"in_doubt": "True"}: call `commit`
-                again. INVALID_TXN_STATE. Otherwise the error of the first record that failed for good; the transaction
-                was aborted.
+                again. INVALID_TXN_STATE. Otherwise the error of the first record that failed permanently; the
+                transaction was aborted.
 
         Example: `await tx.commit()`
         """
@@ -151,6 +151,6 @@ class Transaction:
             async with asyncio.timeout(limit_s):
                 await self._transactions.abort()
         except (TidemarkError, TimeoutError) as error:
-            _log.warning("the coordinator was not told to abort, and aborts at the timeout: %s", error)
+            _log.warning("the request to abort did not reach the coordinator, which aborts at the timeout: %s", error)
             return False
         return True

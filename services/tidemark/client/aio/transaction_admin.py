@@ -44,7 +44,7 @@ class TransactionDescription(NamedTuple):
         timeout_ms: the coordinator aborts the open transaction after that time.
         updated_at_ms: the last change, since 1970, UTC.
         generation: number that each start of a producer of the id raises.
-        last_sequence: of the last committed batch of members; -1: none.
+        last_sequence: sequence of the last committed batch of members; -1: none.
         partitions: the partitions of the open transaction, with the producer that writes to each.
     """
 
@@ -88,7 +88,7 @@ class TransactionAdmin(CoordinatorAdmin):
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.
         timeout_s: timeout of each call.
-        tls: the TLS files; None: those that the environment names (docs/security.md), or plain text.
+        tls: the TLS files; None: the files that the environment names (docs/security.md), or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
     """
 

@@ -57,7 +57,7 @@ class FetchStream:
             answered = False
         finally:
             self._asking = False
-            if not answered:  # a late response must not be taken for that of the next fetch
+            if not answered:  # a late response must not count as the response of the next fetch
                 self.close()
         if not answered:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{self._address} ended the stream of fetches")

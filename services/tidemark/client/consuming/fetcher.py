@@ -38,7 +38,7 @@ _GONE_S: Final = 2.0
 """Time for which a topic must be missing to count as deleted."""
 
 MISPLACED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Errors of stale metadata, of the broker or of this client; newer metadata decides."""
+"""Errors of stale metadata, of the broker or of this client; newer metadata show the leader."""
 
 
 class _Asked(NamedTuple):
@@ -257,7 +257,7 @@ class Fetcher:
             loop.stream.close()
 
     def _wanting(self, loop: _LeaderLoop) -> list[_Asked]:
-        """List the cursors to fetch for, the one that got records longest ago first."""
+        """List the cursors to fetch for, the cursor that got records longest ago first."""
         room = sum(cursor.buffered_bytes for cursor in self.cursors.values()) < self._settings.read_ahead_bytes
         now_s = time.monotonic()
         asked = []
@@ -335,7 +335,7 @@ class Fetcher:
         now_s = time.monotonic()
         loop.free_at_s = now_s + wait_s
         self.throttled_s += wait_s
-        for question in asked:  # a follower that may not be asked is not silent
+        for question in asked:  # a follower that must not be asked is not silent
             self.nearest.asked(question.cursor.partition, now_s, wanted=False)
 
     def _part(self, question: _Asked) -> pb.PartitionFetch:
@@ -364,7 +364,7 @@ class Fetcher:
                 return
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._on_out_of_range(cursor, error):
                 return
-            damaged = error.code is ErrorCode.CORRUPT_BATCH  # the broker found no good copy either
+            damaged = error.code is ErrorCode.CORRUPT_BATCH  # the broker found no valid copy either
             if damaged or (not error.retriable and error.code not in MISPLACED):
                 self._end(cursor, error)
                 return
@@ -387,7 +387,7 @@ class Fetcher:
             return
         self.follower_bytes += len(batches) if from_follower else 0
         self.nearest.returned_records(cursor.partition)
-        # Move it behind the others, since the first partition of a fetch may use all its bytes.
+        # Move the cursor to the end of the list, since the first partition of a fetch may use all its bytes.
         self.cursors[cursor.partition] = self.cursors.pop(cursor.partition)
         self._arrived.set()
 

@@ -114,7 +114,7 @@ def _state(cursor: Cursor, cluster: Cluster, replica: int | None, suspended: boo
 
 
 def total_lag(cursors: Iterable[Cursor]) -> tuple[int, int]:
-    """Return the sum of known lags, and the number of unknown ones."""
+    """Return the sum of known lags, and the number of unknown lags."""
     lags = [lag_of(cursor) for cursor in cursors]
     return sum(lag for lag in lags if lag > 0), sum(lag < 0 for lag in lags)
 

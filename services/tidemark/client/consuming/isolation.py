@@ -28,5 +28,5 @@ def aborted_in(result: pb.PartitionFetchResult) -> AbortedBatches:
 
 
 def readable_end(result: pb.PartitionFetchResult, high_watermark: int) -> int:
-    """End (exclusive) of the records that the reader may read: the last stable offset if the answer states one."""
+    """End (exclusive) of the records that the reader may read: the last stable offset if the answer states it."""
     return result.last_stable_offset if result.HasField("last_stable_offset") else high_watermark

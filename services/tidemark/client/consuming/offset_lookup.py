@@ -94,7 +94,9 @@ class OffsetLookup:
     async def _look_up_each(
         self, wanted: Sequence[TopicPartition], **position: Any
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """`look_up` for many partitions: together at first, and again alone for those that a leader has refused."""
+        """`look_up` for many partitions: first together, then separately for the partitions that a leader has
+        refused.
+        """
         deadline_s = time.monotonic() + self._timeout_s
         by_address: defaultdict[str, list[tuple[TopicPartition, Leader]]] = defaultdict(list)
         for where in wanted if len(wanted) > 1 else ():

@@ -35,7 +35,7 @@ class Cursor:
         topic_id: id of the assigned topic; a recreated topic has another one (rule C7).
         incarnation: incarnation of the assigned partition; a recreated partition has another one (rule C7).
         generation: raised by every seek; a response to a fetch of an earlier generation is discarded.
-        high_watermark: the largest one received in this lineage, of a read_committed consumer the largest last stable
+        high_watermark: the largest one received in this lineage, for a read_committed consumer the largest last stable
             offset; -1 before the first.
         error: ends the partition until the next seek.
         refusal: error of the last fetch, while it is retried.
@@ -47,7 +47,7 @@ class Cursor:
         paused: no records are returned, because the application paused the partition.
         withheld: no records are returned, because the group has revoked the partition.
         typed: reads the batches of a typed topic; None for a topic without a schema.
-        wanted_version: version of the schema that the first batch has, and that `typed` must learn first; 0: none.
+        wanted_version: version of the schema that the first batch has, and that `typed` must fetch first; 0: none.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Cursor:
     def take(self, data: bytes | memoryview, aborted: AbortedBatches = NONE_ABORTED) -> bool:
         """Append the result of a fetch at `fetch_offset`; returns whether it had new batches.
 
-        Of a batch without records for the application, only the envelope is kept, since the position passes it.
-        A damaged header says nothing about offsets: the batches after it are fetched again.
+        If a batch has no records for the application, only its envelope is kept, since the position passes the batch.
+        The offsets in a damaged header are unknown, so the batches after it are fetched again.
         """
         progress = False
         batches, damage = split_until_damage(data)

@@ -35,7 +35,7 @@ class _Named:
     Attributes:
         broker_id: id of the broker with the replica.
         leader: the leadership that named it.
-        since_s: time at which it was named.
+        since_s: time at which the leader named the replica.
         asked_since_s: start of the fetches that returned no records; None if no fetch is sent.
     """
 
@@ -100,7 +100,7 @@ class PreferredReplicas:
         return partition in self._named
 
     def asked(self, partition: TopicPartition, now_s: float, *, wanted: bool) -> None:
-        """Note the time of a fetch, or that none is sent since the buffer is full (not `wanted`)."""
+        """Note the time of a fetch, or that no fetch is sent since the buffer is full (not `wanted`)."""
         named = self._named.get(partition)
         if named is not None and (named.asked_since_s is None or not wanted):
             named.asked_since_s = now_s if wanted else None

@@ -79,7 +79,7 @@ class StatedOffset(NamedTuple):
 
 
 class RangeStart(NamedTuple):
-    """Where a range begins; the fields are arguments of `RangeReader.read`."""
+    """The start of a range; the fields are arguments of `RangeReader.read`."""
 
     topic: str
     partition: int
@@ -100,7 +100,7 @@ class RangeReader:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
         deadline_s: seconds after which a lookup or a fetch raises REQUEST_TIMED_OUT, with the last refusal. Each call
             has its own deadline, so a long read may continue while it makes progress.
-        rack: rack of this reader: rows come from an in-sync replica there, if there is one; "": from leaders.
+        rack: rack of this reader: rows come from an in-sync replica in this rack, if there is one; "": from leaders.
         tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
         client_id: a name of this client, for quotas and metrics of brokers.
         isolation_level: "read_committed": ends are last stable offsets, and rows of aborted transactions are left out.
@@ -213,7 +213,7 @@ class RangeReader:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of [start, end) in record.schema.OFFSET_SCHEMA, in order, each once.
 
-        The next fetch is in flight while rows are processed; a caller that stops early does not wait for it. A
+        The next fetch is in flight while rows are processed; a caller that stops early does not wait for the fetch. A
         compacted log may have fewer rows than offsets.
 
         Args:
@@ -232,14 +232,14 @@ class RangeReader:
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted. UNKNOWN_TOPIC_ID if the topic or partition was
                 recreated. LOG_TRUNCATED after an unclean election. REQUEST_TIMED_OUT at the deadline. CORRUPT_BATCH if
-                no replica has a good copy of a batch.
+                no replica has a valid copy of a batch.
         """
 
         def fetch(offset: int, epoch: int, *, check: bool = False) -> Fetched:
             begin = RangeStart(topic, partition, offset, topic_id, incarnation, epoch)
             return self._fetch(begin, fetch_bytes, typed, check=check)
 
-        # Late: Spark's driver plans reads, and needs none of the modules that compute on columns.
+        # A late import: Spark's driver only plans reads, and does not need the modules that compute on columns.
         from tidemark.client.consuming.rows_between import bytes_between
         from tidemark.record.checks import split_until_damage
 
@@ -312,7 +312,8 @@ class RangeReader:
     ) -> pa.RecordBatch:
         """The rows of a batch; learns its version first if that is not known.
 
-        If brokers have to send other columns then, this batch lacks them, and counts as damaged: it is fetched again.
+        If brokers then have to send other columns, a batch without these columns counts as damaged and is fetched
+        again.
         """
         from tidemark.client.typed.batch_rows import UnknownVersionError
 
@@ -323,7 +324,7 @@ class RangeReader:
         return typed.rows(batch, partition, start, end)
 
     def schemas(self, topic: str, versions: Sequence[int] = ()) -> dict[int, TopicSchema]:
-        """Return versions of a topic's schema, by default all that a leader knows; none for a topic without a schema.
+        """Return versions of a topic's schema, by default all that a leader knows; empty for a topic without a schema.
 
         A leader knows the version of each batch that it stores. Another broker may not know the newest version
         yet (rule S4).
@@ -641,7 +642,7 @@ class _FetchAhead:
         self._coming = self._thread.submit(fetch, offset, epoch)
 
     def result(self) -> Fetched | None:
-        """Wait for the fetch in flight, if there is one."""
+        """Wait for the fetch in flight, if any."""
         coming, self._coming = self._coming, None
         return None if coming is None else coming.result()
 

@@ -90,7 +90,7 @@ class WaitingRecords:
         return None if cursor is None or cursor.generation != self._generation or not cursor.gives else cursor
 
     def begin(self, cursor: Cursor, rows: pa.RecordBatch) -> None:
-        """Wait with these rows, at least one, in place of others."""
+        """Keep these rows, at least one, in place of earlier rows."""
         self.forget()  # first: an error leaves the rows in the cursor
         self._records = self._reader.records_in(PartitionBatch(*cursor.partition, rows))
         self._records.reverse()
@@ -101,13 +101,13 @@ class WaitingRecords:
         self._cursor, self._records = None, []
 
     def take_next(self, held: Cursor) -> ConsumerRecord | None:
-        """The record after one of the same batch, as `take`, which it settles. Only the position changes.
+        """The next record of the same batch, as `take`, which it settles. Only the position changes.
 
         Args:
             held: the cursor of the record that the application got last.
 
         Returns:
-            None, without an effect, if that one was of another batch, or `take` has more to do.
+            None, without an effect, if the record was of another batch, or if `take` is needed.
         """
         cursor, records = self._cursor, self._records
         if (

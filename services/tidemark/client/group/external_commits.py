@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits of a reader that keeps its positions elsewhere, to a group without members (docs/groups.md, step G7)."""
+"""Commits of a reader that stores its positions outside Tidemark, to a group without members (docs/groups.md, step
+G7).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class ExternalCommits(Lifecycle):
         await self._cluster.close()
 
     async def check(self) -> None:
-        """Raise the error of any commit to this group; commits nothing.
+        """Raise the error that a commit to this group would raise, without a commit.
 
         Raises:
             TidemarkError: INCONSISTENT_GROUP_PROTOCOL if the group has members; GROUP_AUTHORIZATION_FAILED;

@@ -68,7 +68,7 @@ class GroupReader:
         self._announced: set[TopicPartition] = set()
         """Partitions of which the application got `on_assigned`, and neither `on_revoked` nor `on_lost`."""
         self._left: TopicPartition | None = None
-        """A partition that left after records of it were returned, and before their offsets were committed."""
+        """A partition that was taken away after its records were returned, and before their offsets were committed."""
 
     # -- the consumer's side -------------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class GroupReader:
             self._processing_ended.set()
 
     def gave(self, partition: TopicPartition | None) -> None:
-        """Note that the application processes records, of this partition if one is given."""
+        """Note that the application processes records, of this partition if given."""
         self._working_since_s = time.monotonic()
         self._processing = partition
 
@@ -179,7 +179,7 @@ class GroupReader:
         timeout_s: float,
         transaction: OpenTransaction | None = None,
     ) -> None:
-        """Commit these offsets, in a transaction if one is given; None: of all returned records.
+        """Commit these offsets, in a transaction if given; None: the offsets of all returned records.
 
         A transaction may have results of records whose partition has left. The partition may even be assigned again,
         with its position set back. So the commit in the transaction is refused with FENCED_MEMBER_EPOCH.
@@ -203,12 +203,12 @@ class GroupReader:
                 cursor.covered = one.offset
 
     async def seek_to_committed(self, *, timeout_s: float) -> None:
-        """Move all cursors back to the committed offsets, or without one to where the reading began."""
+        """Move all cursors back to the committed offsets, or without one to the first position."""
         self._left = None
         cursors = {cursor.partition: cursor for cursor in self._cursors()}
         known = await self.fetch(sorted(cursors), timeout_s=timeout_s)
         for where, cursor in cursors.items():
-            if self._fetcher.cursors.get(where) is cursor:  # else it left meanwhile
+            if self._fetcher.cursors.get(where) is cursor:  # otherwise the member left during the wait
                 offset = known[where].offset if where in known else -1
                 cursor.seek(offset if offset >= 0 else cursor.began)
                 self._fetcher.moved(cursor)
@@ -249,7 +249,7 @@ class GroupReader:
         return 0.0 if self._working_since_s is None else time.monotonic() - self._working_since_s
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
-        """Return no more records of these partitions; wait until the application has processed the returned ones."""
+        """Stop returning records of these partitions; wait until the application has processed the returned ones."""
         cursors = self._fetcher.cursors
         for where in partitions & cursors.keys():
             cursors[where].withheld = True
@@ -331,7 +331,7 @@ class GroupReader:
         self._fetcher.wake()
 
     async def _call(self, callback: RebalanceCallback | None, partitions: Collection[TopicPartition]) -> None:
-        """Run a callback in a task of its own, which continues if the callback itself leaves the group."""
+        """Run a callback in a task of its own, which continues even if the callback leaves the group."""
         if callback is None or not partitions:
             return
         with _waiting(_this_task()):
@@ -349,7 +349,9 @@ class GroupReader:
         try:
             with _waiting(task):
                 await callback(sorted(partitions))
-        except asyncio.CancelledError as error:  # of a task that the callback awaited, or of this reconciliation
+        except (
+            asyncio.CancelledError
+        ) as error:  # cancelled by a task that the callback awaited, or with this reconciliation
             if task.cancelling():
                 raise
             self._application_failed(error)

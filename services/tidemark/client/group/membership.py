@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One member of a consumer group: its heartbeats, and the reconciliation of its partitions (docs/groups.md).
 
-Heartbeats never stop for a reconciliation, which runs beside them. Of revoked partitions, the application first
-processes the returned records; then the member commits and confirms. Only then does the coordinator assign them to
+Heartbeats never stop for a reconciliation, which runs beside them. Before a revocation, the application processes the
+returned records of the partitions; then the member commits and confirms. Only then does the coordinator assign them to
 another member. A member whose session may have ended returns no records until the coordinator answers.
 """
 
@@ -164,7 +164,7 @@ class Membership:
     async def commit(
         self, positions: Iterable[GroupPosition], *, timeout_s: float, transaction: OpenTransaction | None = None
     ) -> None:
-        """Commit positions, in a transaction if one is given.
+        """Commit positions, in a transaction if given.
 
         Raises:
             TidemarkError: the coordinator's refusal; FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may have
@@ -378,7 +378,7 @@ class Membership:
     # -- reconciliation ------------------------------------------------------------------------------------------------
 
     async def _reconcile(self) -> None:
-        """Make the partitions that are read those that are assigned, after each assignment."""
+        """After each assignment, make the assigned partitions the partitions that are read."""
         while True:
             await self._new_assignment.wait()
             self._new_assignment.clear()
@@ -386,7 +386,7 @@ class Membership:
                 try:
                     await self._step(self._wanted)
                 except TidemarkError as error:
-                    if error.code in _LOST:  # the next heartbeat would get this refusal too
+                    if error.code in _LOST:  # the next heartbeat would also get this refusal
                         self._lost(error)
                         self._poke.set()
                         continue
@@ -470,7 +470,8 @@ class Membership:
 def _rejoined() -> TidemarkError:
     return TidemarkError(
         ErrorCode.FENCED_MEMBER_EPOCH,
-        "the member joined again after reading these records; other members may have read on, so nothing is committed",
+        "the member joined again after reading these records; other members may have read further, so no offset is "
+        "committed",
     )
 
 
@@ -485,7 +486,8 @@ def _idle(idle_s: float) -> TidemarkError:
 def _slow(rebalance_timeout_ms: int) -> TidemarkError:
     return TidemarkError(
         ErrorCode.UNKNOWN_MEMBER,
-        f"revoked partitions were not released within rebalance_timeout_ms, {rebalance_timeout_ms}: others get them",
+        f"revoked partitions were not released within rebalance_timeout_ms, {rebalance_timeout_ms}: other members get "
+        "them",
     )
 
 

@@ -56,7 +56,7 @@ def group_settings(
 
     Args:
         group: id of the group, 1 to 249 characters.
-        instance_id: makes the member static: one that rejoins under this id within the session timeout gets its
+        instance_id: makes the member static: if it rejoins with this id within the session timeout, it gets its
             partitions back.
         assignor: "range", "uniform" or "sticky"; "": the broker's default.
         auto_commit_interval_ms: interval of automatic commits, which also happen at rebalances; 0: only `commit`.

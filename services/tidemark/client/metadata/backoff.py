@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pauses between retries, and the time of each attempt: both double.
+"""Pauses between retries, and the timeout of each attempt; both double.
 
 Pauses have jitter, so that many clients do not retry at the same time.
 """

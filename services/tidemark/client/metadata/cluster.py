@@ -62,12 +62,12 @@ CONNECT_TIMEOUT_S = 10.0
 TOPIC_PATIENCE_S = 5.0
 """Time to retry a topic that no broker knows: the controller's update may not have reached the brokers yet."""
 ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
-"""Errors of a broker that has no metadata of the partition yet, and of one that knows of its deletion."""
+"""Errors of a broker that has no metadata of the partition yet, or that knows of its deletion."""
 _NEXT_BROKER_S: Final = 0.2
 """Time to wait for one broker before the next one is asked as well."""
 _ASK_S_MIN: Final = 0.05
 _NAMES_S: Final = 1.0
-"""Time limit of the request for all names, of which an error suggests one."""
+"""Time limit of the request for all names; an error suggests the nearest name."""
 _NAMES_AT_ONCE: Final = 1_000
 """Names that are compared on the event loop; more of them are compared on another thread."""
 _WARN_S: Final = 30.0
@@ -91,7 +91,7 @@ class Cluster:
         bootstrap: addresses of any brokers; None: TIDEMARK_BOOTSTRAP.
         timeout_s: time that `start` looks for a broker that answers, if less than CONNECT_TIMEOUT_S.
         tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
-        client_id: the name that the client states, checked; "": none.
+        client_id: the name that the client states, checked; "": no name.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class Cluster:
         """Find a broker that answers.
 
         Raises:
-            TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address. At once: INVALID_CONFIG if every
-                address answers, and none is a broker; AUTHENTICATION_FAILED if each of them refuses the token.
+            TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address. Without retries: INVALID_CONFIG if
+                every address answers and is not a broker; AUTHENTICATION_FAILED if each of them refuses the token.
         """
         deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
         backoff, refused = Backoff(), None
@@ -194,7 +194,7 @@ class Cluster:
         self._listeners.append(listener)
 
     def topic_now(self, topic: str) -> TopicView | None:
-        """Return the topic, if it is known and without error."""
+        """Return the topic, if it is known and has no error."""
         found = self._view.topics.get(topic)
         return None if found is None or found.error is not None else found
 
@@ -210,9 +210,9 @@ class Cluster:
         return Leader(view.leader, f"{broker.host}:{broker.port}", view.leader_epoch, topic.topic_id, view.incarnation)
 
     async def topic(self, topic: str, *, timeout_s: float) -> TopicView:
-        """Return a topic, from a broker if it is unknown; retries for a moment, in case it was just created.
+        """Return a topic, from a broker if it is unknown; retries for a short time, in case the topic was just created.
 
-        A topic that stayed unknown is remembered: further calls ask once, or not at all (`unknown_topics`).
+        A topic that stayed unknown is remembered: further calls make one attempt or none (`unknown_topics`).
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME, BROKER_NOT_AVAILABLE.
@@ -262,7 +262,7 @@ class Cluster:
             self._wanted.discard(topic)
 
     async def _with_suggestion(self, topic: str, error: TidemarkError) -> TidemarkError:
-        """Add the name that was meant, if one of the visible topics has a similar name."""
+        """Suggest the name of a visible topic, if one is similar."""
         names = [name for name in await self._topic_names() if not name.startswith("__")]
         similar = nearest(topic, names) if len(names) <= _NAMES_AT_ONCE else await to_thread(nearest, topic, names)
         if similar is None:
@@ -300,7 +300,8 @@ class Cluster:
         Args:
             topic: name of the topic.
             timeout_s: time limit of the whole call, in seconds.
-            beyond: if the topic has no partition of this index, retry for a moment, in case it was just added.
+            beyond: if the topic has no partition with this index, retry for a short time, in case the partition was
+                just added.
 
         Raises:
             TidemarkError: the errors of `topic`; BROKER_NOT_AVAILABLE if no broker answers about the partition
@@ -331,7 +332,7 @@ class Cluster:
         return count
 
     async def with_partitions(self, topic: str, indexes: Collection[int] | None, *, timeout_s: float) -> TopicView:
-        """Return a topic with the partitions `indexes`, None: all; waits for those that were added just now.
+        """Return a topic with the partitions `indexes`, None: all; waits for partitions that were just added.
 
         Brokers learn the partitions of a large new topic in parts, and the metadata may have a part of them only.
 
@@ -439,7 +440,7 @@ class Cluster:
     async def _ask_any(self, *, timeout_s: float = math.inf, avoid: str = "") -> dict[str, TidemarkError] | None:
         """Ask brokers, each a little after the one before, until one answers; otherwise return the error of each.
 
-        All of them are asked within `timeout_s`, and within the timeout of one attempt.
+        All addresses are asked within `timeout_s`, and within the timeout of one attempt.
         """
         timeout_s = self._attempt.within(timeout_s)
         until_s = time.monotonic() + timeout_s

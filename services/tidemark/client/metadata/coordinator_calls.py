@@ -36,7 +36,7 @@ Find = Callable[[str, float], Awaitable[str]]
 
 
 class CoordinatorCalls:
-    """Finds one coordinator, and finds it again when it does not answer; used on one event loop.
+    """Finds a coordinator, and looks it up again when it does not answer; used on one event loop.
 
     Args:
         cluster: metadata and channels.
@@ -114,8 +114,9 @@ class CoordinatorCalls:
                 return answer
 
     def _note(self, error: TidemarkError, asked: str | None) -> None:
-        """Look for another coordinator. The refusal may name it; the named broker's own refusal is not followed, since
-        brokers with stale metadata could name one another in a circle."""
+        """Look for another coordinator. The refusal may name the coordinator. If the named broker also refuses, the
+        broker that it names is not asked: stale metadata could make a circle.
+        """
         if error.code not in _MOVED or asked is None or asked != self._address:
             return  # a concurrent call has already changed the address
         self._misled_by.add(self._named_by)
@@ -157,7 +158,9 @@ async def answer_of(call: Any, address: str) -> Any:
 def asks_for_one(
     method: Callable[[Any], Callable[..., Any]], found_in: Callable[[Any], Sequence[Any]]
 ) -> Callable[[Any], Callable[..., Any]]:
-    """A method for `CoordinatorCalls.call` that describes one thing; raises the error in its description."""
+    """A method for `CoordinatorCalls.call` that describes one group or transaction; raises the error in the
+    description.
+    """
 
     def of(stub: Any) -> Callable[..., Any]:
         async def ask(request: Any, **options: Any) -> Any:

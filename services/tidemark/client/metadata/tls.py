@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Credentials(NamedTuple):
-    """The arguments of a client that prove its identity; those that are None come from the environment."""
+    """The arguments of a client that prove its identity; an argument that is None comes from the environment."""
 
     tls: TlsFiles | None = None
     token_file: TokenGiven | None = None
@@ -25,12 +25,13 @@ def client_identity(given: Credentials | TlsFiles | None) -> TlsIdentity | None:
     """The files and the token of a client; None: plain text.
 
     Args:
-        given: the files; by default those of TIDEMARK_TLS_CA_FILE, TIDEMARK_TLS_CERTIFICATE_FILE and
-            TIDEMARK_TLS_KEY_FILE. The token; by default that of TIDEMARK_TOKEN_FILE.
+        given: the files; by default the files of TIDEMARK_TLS_CA_FILE, TIDEMARK_TLS_CERTIFICATE_FILE and
+            TIDEMARK_TLS_KEY_FILE. The token; by default the token of TIDEMARK_TOKEN_FILE.
 
     Raises:
         TidemarkError: INVALID_CONFIG: a file is missing, or does not fit the others; a token without TLS.
-        TypeError: `tls` is no `TlsFiles`, or a field of it is no path; or the token is neither a path nor a callable.
+        TypeError: `tls` is not a `TlsFiles`, or one of its fields is not a path; or the token is neither a path nor a
+            callable.
     """
     tls, token = given if isinstance(given, Credentials) else (given, None)
     if token is None:
@@ -42,7 +43,7 @@ def client_identity(given: Credentials | TlsFiles | None) -> TlsIdentity | None:
     if tls is not None and not isinstance(tls, TlsFiles):
         raise TypeError(f"tls is {tls!r}: want TlsFiles(ca='ca.crt', certificate='client.crt', key='client.key')")
     for name, path in zip(TlsFiles._fields, tls or (), strict=False):
-        if not isinstance(path, str | os.PathLike):  # an integer would be a descriptor, and be closed
+        if not isinstance(path, str | os.PathLike):  # an integer would be a descriptor, and would be closed
             raise TypeError(f"{name} of tls is {path!r}, a {type(path).__name__}, not a path")
     files = files_of(os.environ) if tls is None else tls
     if not files.is_set:

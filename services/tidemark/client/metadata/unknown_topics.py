@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics and partitions that no broker knows, remembered for a moment.
+"""Topics and partitions that no broker knows, remembered for a short time.
 
 The first look-up of a missing name is retried, since the controller's update may not have reached the brokers yet.
 Without this memory each call for a misspelt topic would wait for that time again.
@@ -19,10 +19,10 @@ REMEMBERED_S: Final = 60.0
 ASK_AGAIN_S: Final = 1.0
 """Time after an answer within which a look-up asks no broker."""
 NAMES_MAX: Final = 100
-"""Largest number of names that are kept; beyond it, the oldest one is dropped."""
+"""Largest number of names that are kept; above it, the oldest name is dropped."""
 
 Name = str | TopicPartition
-"""A topic, or a partition beyond those that its topic has."""
+"""A topic, or a partition index that its topic does not have."""
 
 _created_s = -math.inf
 """Time of the last creation by an admin client of this process, by time.monotonic()."""

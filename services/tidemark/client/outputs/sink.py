@@ -101,7 +101,9 @@ class ParquetSink(Sink):
 
 
 def _text_of_far_times(column: Any) -> Any:
-    """A column of texts in the place of dates or times that Arrow writes as another year; else the same column."""
+    """Convert dates or times that Arrow would write with another year into a column of texts; else return the same
+    column.
+    """
     if not pa.types.is_temporal(column.type):
         return column
     is_date = column.type.bit_width == 32

@@ -56,7 +56,9 @@ def json_column(column: Any) -> list[Any]:
 
 
 def json_converter(data_type: Any) -> Convert | None:
-    """A function that makes JSON of a value that is not null, with dates and times as integers; None: it is JSON."""
+    """A function that makes JSON of a value that is not null, with dates and times as integers; None: the value is
+    JSON.
+    """
     if types.is_dictionary(data_type):
         return json_converter(data_type.value_type)
     if types.is_map(data_type):
@@ -129,7 +131,7 @@ def _with_integers(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _as_integers(data_type: Any) -> Any:
-    """The type with integers in the place of dates and timestamps; plain in the place of a dictionary of those."""
+    """The type with integers in place of dates and timestamps, also without a dictionary of such values."""
     if types.is_timestamp(data_type):
         return pa.int64()
     if types.is_date(data_type):

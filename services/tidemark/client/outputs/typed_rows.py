@@ -70,7 +70,7 @@ def version_to_read(options: OutputOptions, newest: int) -> int | None:
 
 
 def next_offset(rows: pa.RecordBatch) -> int:
-    """The offset after the last of these rows, which are of a typed topic or of another."""
+    """The offset after the last of these rows, of any topic."""
     offsets: Any = rows.column("_offset" if "_offset" in rows.schema.names else "offset")
     last: int = offsets[rows.num_rows - 1].as_py()
     return last + 1
@@ -84,7 +84,7 @@ def names_to_write(options: OutputOptions, schema: pa.Schema) -> list[str]:
         schema: schema of the rows that are read.
     """
     of_topic = columns_of(schema)
-    if options.shape is Shape.JSON:  # the record has the others
+    if options.shape is Shape.JSON:  # the record has the other columns
         return of_topic
     if options.named_columns is not None:
         system = [name for name in dict.fromkeys(options.named_columns) if name in SYSTEM_COLUMNS]

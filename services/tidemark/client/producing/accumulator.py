@@ -40,7 +40,7 @@ class Accumulator:
         delivery_timeout_s: time from the first record of a batch until the batch expires.
         wake: called on the adding thread when a batch was opened or closed.
         typed: the format of a topic with a schema, None for one without. The format is called for records that are not
-            bytes, and when a batch is opened. So records of bytes pay nothing for it.
+            bytes, and when a batch is opened. So records of bytes have no additional cost.
         partitioner: chooses the partition of a typed record, by its key bytes; None: murmur2.
     """
 
@@ -174,7 +174,7 @@ class Accumulator:
                 chosen = self._partitioner(topic, typed.records.key(values), None, partitions)
                 partition = checked_partition(topic, chosen, partitions)
         if typed.has_event_time:
-            timestamp_us = None  # that of the row counts
+            timestamp_us = None  # the event time of the row counts
         elif timestamp_us is None:
             timestamp_us = time.time_ns() // 1000
         self.lock.acquire()  # `with` costs 0.1 us more for each record
@@ -257,7 +257,7 @@ class Accumulator:
             partition: partition of the rows.
             rows: rows in the form of the batch format.
             batch_format: see BatchFormat.
-            timestamp_us: of rows of a schema without a timestamp of their own.
+            timestamp_us: timestamp of rows that have no timestamp, if the schema has no event time.
         """
         now_s = time.monotonic()
         batch = PendingBatch(
@@ -296,7 +296,7 @@ class Accumulator:
         return taken
 
     def oldest_opened_s(self) -> float | None:
-        """Return the time at which the oldest open batch was opened; None without one."""
+        """Return the time at which the oldest open batch was opened; None if no batch is open."""
         with self.lock:
             return min((batch.opened_s for batch in self.open.values()), default=None)
 

@@ -16,7 +16,7 @@ from tidemark.record.payload import Headers, build_batch, build_few, from_column
 
 
 class Sealing(TypedDict):
-    """Fields of a batch's envelope: those of the producer, and whether the batch is of a transaction."""
+    """Fields of a batch's envelope: the producer's fields, and whether the batch belongs to a transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -46,7 +46,7 @@ class BatchFormat(Protocol):
         codec: Codec,
         **sealing: Unpack[Sealing],
     ) -> bytes:
-        """The sealed batch of the rows; `timestamp_us` is that of rows without one."""
+        """The sealed batch of the rows; `timestamp_us` is for rows without a timestamp."""
         ...
 
     def build_few(

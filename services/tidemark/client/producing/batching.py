@@ -42,21 +42,22 @@ class Outcome(NamedTuple):
 class PendingBatch:
     """A batch of one partition without outcome. The batch is resolved once, with a base offset or an error.
 
-    A batch that was split is resolved when all its pieces are; each piece has an outcome of its own.
+    A batch that was split is resolved when all its pieces are; each piece has a separate outcome.
 
     Attributes:
         opened_s: time of the first record, by time.monotonic().
         deadline_s: time at which the batch expires, by time.monotonic().
         format: the format that turns records into bytes.
         values: of the records; for a typed topic, of each column, one record after another: no object for a record.
-        deleted: of typed records, whether each deletes the earlier rows of its key; None: none does.
+        deleted: for typed records, whether each deletes the earlier rows of its key; None: no record does.
         rows: Arrow rows of the batch; None until the batch is built, unless it was made of rows.
         data: the sealed batch, with its sequence; None until it is built.
         in_doubt: an attempt without a response may have been appended (rule P4). Once true, it stays true.
         refusal: error of the last attempt.
         refused_in_company: `refusal` was for several batches of one request, so another one may have caused it.
         attempt: the attempt in flight; None if every attempt has its outcome.
-        home: id of the thread whose event loop resolves the batch, and must not wait for it; None: any may wait.
+        home: id of the thread whose event loop resolves the batch, so this thread must not wait for it; None: any
+            thread may wait.
     """
 
     __slots__ = ("_callbacks", "_done", "_futures", "_lock", "_outcomes", "_waiters", "attempt", "base_sequence", "count", "data", "deadline_s", "deleted", "format", "headers", "home", "in_doubt", "keys", "opened_s", "partition", "refusal", "refused_in_company", "rows", "size_bytes", "timestamps_us", "values")  # fmt: skip  # noqa: E501
@@ -107,7 +108,7 @@ class PendingBatch:
             self.headers = [None] * index
         if self.headers is not None:
             self.headers.append(headers)
-        handle = SendHandle()  # attributes from here: an __init__ would cost twice as much
+        handle = SendHandle()  # class attributes as initial values: an __init__ would cost twice as much
         handle._batch, handle._index = self, index
         return handle
 
@@ -184,7 +185,7 @@ class PendingBatch:
 
     @property
     def outcomes(self) -> Sequence[Outcome]:
-        """The outcomes of all records, in order, once the batch is done; one, unless it was split."""
+        """The outcomes of all records, in order, once the batch is done; more than one only if the batch was split."""
         return self._outcomes
 
     def outcome_of(self, index: int) -> Outcome:
@@ -221,7 +222,7 @@ class PendingBatch:
         yield from future
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback` on the client's event loop when the batch has its outcome; at once if it has."""
+        """Call `callback` on the client's event loop when the batch has its outcome; immediately if it has one now."""
         with self._lock:
             if not self._done:
                 self._callbacks.append(callback)
@@ -276,7 +277,7 @@ class SendHandle:
         return self._outcome()
 
     def exception(self, timeout_s: float | None = None, *, timeout: float | None = None) -> TidemarkError | None:
-        """Return the reason why the record was not acknowledged, None if it was; blocks as `result`."""
+        """Return the reason why the record was not acknowledged, None if it was acknowledged; blocks as `result`."""
         self._batch.wait(timeout_of(timeout_s, timeout))
         return self._batch.outcome_of(self._index).error
 
@@ -300,7 +301,7 @@ class SendHandle:
         batch = self._batch
         first, _, base_offset, append_time_us, error = batch.outcome_of(self._index)
         if error is not None:
-            raise copy(error)  # a copy for each handle: a shared error would collect the tracebacks of all
+            raise copy(error)  # a copy for each handle: a shared error would collect the tracebacks of all handles
         offset = -1 if base_offset < 0 else base_offset + self._index - first
         timestamp_us = batch.timestamps_us[self._index] if append_time_us < 0 else append_time_us
         return RecordMetadata(batch.partition.topic, batch.partition.partition, offset, timestamp_us)
@@ -341,8 +342,8 @@ class TableHandle:
     ) -> tuple[list[BatchMetadata], list[tuple[int, TidemarkError]]]:
         """Return the acknowledged batches, and row count and error of each failed one; blocks as `result`.
 
-        A batch that a broker refused for some of its rows counts as several: those rows failed, the others were sent
-        again.
+        A batch that a broker refused for some of its rows counts as several: these rows failed, all other rows were
+        sent again.
         """
         limit_s = timeout_of(timeout_s, timeout)
         for batch in self._batches:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects topics that were deleted or recreated, so that their records fail at once.
 
-A batch carries the topic id (rules F4, C7), so a broker refuses it for another topic of that name. Without this
-module such a batch would be retried until its delivery timeout.
+A batch carries the topic id (rules F4, C7), so a broker refuses it for another topic of that name. Without this module
+the batch would be retried until its delivery timeout.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _NO_TIME: Final = "it could not send them in time"
 _SLACK_S: Final = 1.0
 
 _open: weakref.WeakSet[Sender] = weakref.WeakSet()
-"""Senders of this process. Their producers or their event loops hold them: an ended one keeps no connection open."""
+"""Senders of this process. Their producers or their event loops hold them: an ended sender keeps no connection open."""
 
 
 def add(sender: Sender) -> None:

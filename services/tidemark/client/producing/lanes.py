@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short way of a record into an open batch, for one topic as it is now.
+"""The fast path of a record into an open batch, for one topic in its present state.
 
-A lane takes a record whose batch is open and has room, which are nearly all. A lane looks up nothing that metadata
-decide, and is one function, since calls cost more than the work. The lane returns None for every other record, without
-an effect: the accumulator takes these, opens batches, and raises all errors.
+A lane takes a record whose batch is open and has room, which are nearly all. A lane reads no metadata, and is a single
+function, since calls cost more than the work. The lane returns None for every other record, without an effect: the
+accumulator takes these, opens batches, and raises all errors.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batches of one partition, in order, until they have outcomes (rules P1, P2, P4). No event loop, no clock.
 
-Up to `max_in_flight` batches are in flight at once. After a failure nothing more is sent until every attempt in flight
-has its response or is lost. Then all batches without acknowledgement are sent again, in order, with their sequences,
-so that a retry neither duplicates nor reorders. Only batches that were certainly not appended may get sequences of a
-new producer id.
+Up to `max_in_flight` batches are in flight at once. After a failure no batch is sent until every attempt in flight has
+its response or is lost. Then all batches without acknowledgement are sent again, in order, with their sequences, so
+that a retry neither duplicates nor reorders. Only batches that were certainly not appended may get sequences of a new
+producer id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidemark.record.payload import reseal
 
 SEQUENCE_SPACE: Final = 1 << 31
 WINDOW_MAX: Final = 5
-"""Most batches from the oldest without acknowledgement to the newest sent: brokers remember as many (rule P1)."""
+"""Most batches from the oldest without acknowledgement to the newest sent: brokers remember this number (rule P1)."""
 
 _BEHIND_A_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.UNKNOWN_PRODUCER_ID})
 """Errors of a batch whose predecessor was not appended."""
@@ -73,12 +73,12 @@ class Resolved(NamedTuple):
 class PartitionQueue:
     """Decides which batch is sent next; used on the client's event loop only.
 
-    Invariant: `_in_flight` followed by `_ready` is the order in which the records were added. Sequences rise along it
-    without a gap from the oldest batch that has one.
+    Invariant: `_in_flight` followed by `_ready` is the order in which the records were added. Sequences rise without a
+    gap from the oldest batch that has a sequence.
 
     Attributes:
         identity: producer id and epoch of the next batch; None: the queue needs one first.
-        failing: an attempt failed; nothing is sent until every attempt has its outcome.
+        failing: an attempt failed; no batch is sent until every attempt has its outcome.
         sent_to: the leader that the batches in flight were sent to.
     """
 
@@ -114,7 +114,7 @@ class PartitionQueue:
 
     @property
     def wants_identity(self) -> bool:
-        """Whether the queue waits for a producer id; `begin` gives the id of a transaction."""
+        """Whether the queue waits for a producer id; in a transaction `begin` sets the id."""
         return self.identity is None and bool(self._ready) and not self._transactional
 
     @property
@@ -124,7 +124,7 @@ class PartitionQueue:
 
     @property
     def next_goes_again(self) -> bool:
-        """Whether the next batch is a retry: it may be in the log, so it is sent alone to get a response of its own."""
+        """Whether the next batch is a retry: it may be in the log, so it is sent alone to get a separate response."""
         return bool(self._ready) and (self._ready[0].base_sequence >= 0 or self._ready[0].refusal is not None)
 
     @property
@@ -186,7 +186,9 @@ class PartitionQueue:
     def refused(
         self, batch: PendingBatch, attempt: object, error: TidemarkError, *, lost: bool = False, shared: bool = False
     ) -> None:
-        """Record a failed attempt. `lost`: no response came. `shared`: other batches of the request failed with it."""
+        """Record a failed attempt. `lost`: no response came. `shared`: other batches of the request failed with this
+        batch.
+        """
         if batch.attempt is not attempt:
             return
         batch.attempt = None
@@ -280,7 +282,7 @@ class PartitionQueue:
         error = first.refusal
         assert error is not None
         if error.code in _BEHIND_A_GAP:
-            # Its predecessors are acknowledged, so the log has lost the state of this producer.
+            # The batches before it are acknowledged, so the log has lost the state of this producer.
             # A transaction cannot get another producer id.
             failed = [first] if first.in_doubt or self._transactional else []
             self._break(failed, error.code, error.message)
@@ -293,7 +295,7 @@ class PartitionQueue:
                 self._break([first], error.code, error.message)
 
     def _replace(self, batch: PendingBatch, error: TidemarkError) -> None:
-        """Put pieces of a batch without sequence at the head; those with the records that caused the error fail."""
+        """Put pieces of a batch without sequence at the head; pieces with the records that caused the error fail."""
         parts = split(batch, error)
         for part, refusal in parts:
             if refusal is not None:
@@ -303,7 +305,7 @@ class PartitionQueue:
     def _take_sequences_back(self, refused: PendingBatch) -> None:
         """Give the sequences of a batch that is certainly not in the log, and of later ones, to the next batches.
 
-        None of the batches behind it is in the log, since a leader appends no batch behind a gap (rule P2). A lost
+        The batches behind this batch are not in the log, since a leader appends no batch after a gap (rule P2). A lost
         attempt of one may still arrive: it must not fit behind the pieces, so the producer id changes then.
         """
         if not self._idempotent:
@@ -316,7 +318,9 @@ class PartitionQueue:
         self._forget_attempts()
 
     def _break(self, failed: list[PendingBatch], code: ErrorCode, sentence: str) -> None:
-        """Fail these batches, and others in doubt (rule P4); those certainly not appended get new sequences."""
+        """Fail these batches, and other batches in doubt (rule P4); batches that were certainly not appended get new
+        sequences.
+        """
         for batch in tuple(self._all()):
             if batch in failed:
                 self._resolve(batch, self._error(batch, code, sentence))
@@ -344,7 +348,7 @@ class PartitionQueue:
         self._forget_attempts()
 
     def _forget_attempts(self) -> None:
-        """The batches get other sequences; the caller knows that none is in the log."""
+        """The batches get other sequences. The caller knows that the log has none of these batches."""
         for batch in self._ready:
             batch.base_sequence, batch.refusal, batch.attempt, batch.in_doubt = NO_SEQUENCE, None, None, False
 

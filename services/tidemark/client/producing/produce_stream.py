@@ -29,7 +29,9 @@ _LONG_S: Final = 0.1
 
 
 class Attempt:
-    """One attempt to send a batch, compared by identity; `shared`: its request has other batches of the partition."""
+    """One attempt to send a batch, compared by identity; `shared`: the request has other batches of the partition,
+    too.
+    """
 
     __slots__ = ("batch", "leader_epoch", "shared", "topic_id")
 

@@ -173,7 +173,7 @@ class Sender:
         """Accept and send no more records, and fail the remaining batches.
 
         Returns:
-            The number of records that failed since `end_soon`, if that was called, or else by this call.
+            The number of records that failed since `end_soon`, if it was called, or otherwise caused by this call.
         """
         failed = self._failed_before_end if self._ending else self._failed_records
         self._stopped = True
@@ -213,7 +213,7 @@ class Sender:
         self.accumulator.admit()
 
     def fail_transaction(self, cause: TidemarkError) -> None:
-        """Fail all records without outcome, and refuse others: the transaction of `cause` cannot commit."""
+        """Fail all records without outcome, and refuse further records: the transaction of `cause` cannot commit."""
         if self.transaction.failure is not None:
             return
         self.transaction.failure = cause
@@ -329,7 +329,7 @@ class Sender:
         return requests
 
     def _group(self, queue: PartitionQueue, leader: Leader) -> Group:
-        """Group the first attempts of several batches; a retry is a group of its own."""
+        """Group the first attempts of several batches; a retry is a separate group."""
         group: list[Attempt] = []
         size_bytes = 0
         while queue.can_send and size_bytes < GROUP_BYTES_MAX:
@@ -466,13 +466,15 @@ class Sender:
             self._identities = asyncio.create_task(self._fetch_identities())
 
     async def _fetch_identities(self) -> None:
-        """Fetch a producer id for each partition that needs one, so that each can get a new one alone (rule P4)."""
+        """Fetch a producer id for each partition that needs one, so that each partition can get a new id separately
+        (rule P4).
+        """
         while wanting := [queue for queue in self._active.values() if queue.wants_identity]:
             for queue in wanting:
                 try:
                     queue.identity = await self._init_producer_id()
                 except AuthorizationError as error:
-                    queue.abandon(error)  # nothing without a producer id was sent
+                    queue.abandon(error)  # no batch without a producer id was sent
                     self._resolve(queue)
                 except TidemarkError as error:
                     _log.debug("no producer id: %s", error)

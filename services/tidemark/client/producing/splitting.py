@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splits a batch that was refused for some of its records, as KIP-467 does: these fail, the others are sent again."""
+"""Splits a batch that was refused for some of its records, as KIP-467 does: these records fail, the other records are
+sent again.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.record_indexes import REFUSED_RECORDS, Ranges, parse_ranges, ranges_of, ranges_text
 
 _OF_RECORDS: Final = frozenset({ErrorCode.BATCH_TOO_LARGE, ErrorCode.NULL_KEY, ErrorCode.INVALID_TIMESTAMP})
-"""Errors that some records of a batch cause; an error that names records is one, too."""
+"""Errors that some records of a batch cause; an error that names records counts, too."""
 
 
 class Part(NamedTuple):
-    """Consecutive records of a split batch, with their error; None: they are sent again."""
+    """Consecutive records of a split batch, with their error; None: these records are sent again."""
 
     batch: PendingBatch
     error: TidemarkError | None
@@ -37,7 +39,7 @@ class Piece(PendingBatch):
             batch_format=batch.format,
         )
         if part is not None:
-            self.timestamps_us = batch.timestamps_us[:1]  # for rows that have none of their own
+            self.timestamps_us = batch.timestamps_us[:1]  # for rows without an event time
         else:
             self.count = end - first
             width = len(batch.values) // batch.count
@@ -45,7 +47,7 @@ class Piece(PendingBatch):
             self.deleted = None if batch.deleted is None else batch.deleted[first:end]
             self.timestamps_us = batch.timestamps_us[first:end]
             self.headers = None if batch.headers is None else batch.headers[first:end]
-        # The pieces have the bytes of the batch between them, whatever their own size: the buffer gets these back.
+        # The bytes of the batch are divided among the pieces, independent of their size, and return to the buffer.
         self.size_bytes = batch.size_bytes * end // batch.count - batch.size_bytes * first // batch.count
         self.home = batch.home
         self._whole, self._first = position_of(batch)
@@ -70,9 +72,9 @@ def position_of(batch: PendingBatch) -> tuple[PendingBatch, int]:
 def split(batch: PendingBatch, error: TidemarkError) -> list[Part]:
     """The parts of a batch that was refused and is certainly not in the log; one part if the whole batch failed.
 
-    A refusal that names records fails these. Without names the producer itself finds the records without a key, and
-    those out of the bound that the error states. A batch that is too large, or cannot be built, is halved; the halves
-    are sent alone.
+    A refusal that names records fails these. Without names the producer itself finds the records without a key, and the
+    records outside the bound that the error states. A batch that is too large, or cannot be built, is halved; the
+    halves are sent alone.
     """
     rows = _rows(batch)
     refused = _refused_records(batch, rows, error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch that is refused for some of its records is split: these fail, the others are sent again in order."""
+"""A batch that is refused for some of its records is split: these fail, the other records are sent again in order."""
 
 from __future__ import annotations
 

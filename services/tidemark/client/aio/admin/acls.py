@@ -48,7 +48,7 @@ class AccessCheck(NamedTuple):
 
 
 class AclCalls:
-    """Access rules and the audit log. `AdminClient` has one, and its methods."""
+    """Access rules and the audit log. A part of `AdminClient`, which has its methods."""
 
     def __init__(self, connection: AdminConnection) -> None:
         self._connection = connection

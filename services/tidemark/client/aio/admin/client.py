@@ -159,13 +159,13 @@ class AdminClient(Lifecycle):
             replication_factor: replicas of each partition; 0: the default of the cluster.
             configs: topic settings by key; values are text, numbers or booleans.
             schema: the columns of a typed topic (`SchemaGiven`); None: records are bytes. A topic stays as created.
-            key: names of the key columns, for a schema that states none, such as a `pyarrow.Schema` or a class.
+            key: names of the key columns, for a schema without a key, such as a `pyarrow.Schema` or a class.
             event_time: name of the column with the event time, for such a schema.
             validate_only: check the request and compute the result, change nothing.
             request_id: makes a retry safe.
 
         Returns:
-            The topic. Its `warnings` say which effects a broker restart will have on its users.
+            The topic. Its `warnings` describe the effects of a broker restart on users of the topic.
 
         Example: `admin.create_topic("orders", partitions=3, configs={"retention.ms": 86_400_000})`
         """
@@ -185,7 +185,7 @@ class AdminClient(Lifecycle):
         return CreatedTopic.of(topic_from_proto(response.topic))
 
     async def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
-        """Delete a topic and wait until it is gone.
+        """Delete a topic and wait until the deletion is complete.
 
         Args:
             name: name of the topic.
@@ -289,7 +289,7 @@ class AdminClient(Lifecycle):
         validate_only: bool = False,
         request_id: str = "",
     ) -> list[ConfigChange]:
-        """Change settings of a resource, all of them or none.
+        """Change settings of a resource, either all of them or none.
 
         Args:
             resource: a topic, a broker, or every broker.
@@ -379,7 +379,7 @@ class AdminClient(Lifecycle):
             request_id: makes a retry safe.
 
         Returns:
-            One outcome for each partition; `error` is set on one that failed.
+            One outcome for each partition; `error` is set if its election failed.
 
         Example: `admin.elect_leaders(ElectionKind.PREFERRED, topics=["orders"])`
         """
@@ -428,7 +428,7 @@ class AdminClient(Lifecycle):
                 0: no limit. The throttle ends with the reassignments.
             validate_only: check the request, change nothing.
             request_id: makes a retry safe.
-            allow_partial: start those that are not refused; otherwise one refusal prevents all of them.
+            allow_partial: start the reassignments that are not refused; otherwise one refusal prevents all of them.
 
         Example: `admin.alter_partition_reassignments([PartitionReassignment(TopicPartition("orders", 0), (1, 2))])`
         """
@@ -473,9 +473,9 @@ class AdminClient(Lifecycle):
         """Yield updates until all of these reassignments have ended.
 
         Args:
-            partitions: partitions; empty: those that have a reassignment now.
+            partitions: partitions; empty: all partitions with a reassignment now.
             interval_ms: shortest time between two updates, in milliseconds.
-            request_id: id of the request that started them; includes refusals of that request before this call.
+            request_id: id of the request that started the reassignments; includes earlier refusals of that request.
 
         Example: `for update in admin.watch_partition_reassignments(interval_ms=500): ...`
         """
@@ -542,7 +542,7 @@ class AdminClient(Lifecycle):
             validate_only: check the request, change nothing.
 
         Returns:
-            The replicas in the order of the request. A refused one has `error` set: LOG_DIR_NOT_FOUND,
+            The replicas in the order of the request. A refused move has `error` set: LOG_DIR_NOT_FOUND,
             LOG_DIR_OFFLINE, REPLICA_OFFLINE, NOT_A_REPLICA, BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC or UNKNOWN_PARTITION.
 
         Example: `admin.alter_replica_log_dirs([ReplicaLogDir(1, TopicPartition("orders", 0), "/data/2")])`
@@ -563,7 +563,7 @@ class AdminClient(Lifecycle):
         topics: Sequence[str] = (),
         spread: Sequence[int] = (),
     ) -> PlannedMoves:
-        """Compute the reassignments that adding or removing brokers would start, and their cost; change nothing.
+        """Compute the reassignments that adding or removing brokers would start, and their cost, without a change.
 
         Args:
             add: ids of brokers that get their share of the replicas.
@@ -649,10 +649,11 @@ class AdminClient(Lifecycle):
 
         Args:
             broker: broker id.
-            claim: if the list is empty, other brokers get OTHER_BROKER_RESTARTS until this one has left, or for 30 s.
+            claim: if the list is empty, other brokers get OTHER_BROKER_RESTARTS until this broker has left, or for 30
+                s.
 
         Raises:
-            TidemarkError: UNKNOWN_BROKER if no broker of this id ever registered.
+            TidemarkError: UNKNOWN_BROKER if no broker with this id has registered.
 
         Example: `admin.obstacles_to_restart(2)`
         """

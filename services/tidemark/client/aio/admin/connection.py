@@ -41,7 +41,7 @@ class AdminConnection:
         address: host:port of the admin service; None: `open` finds it with `bootstrap`.
         timeout_s: timeout of each unary call, and of the wait for each streamed response.
         tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
-        client_id: the name that the client states; "": none.
+        client_id: the name that the client states; "": no name.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class AdminConnection:
         except TidemarkError:
             if not cluster.other_services:
                 raise
-            address = min(cluster.other_services)  # the first call shows whether it is the admin service
+            address = min(
+                cluster.other_services
+            )  # the first call shows whether the address is that of the admin service
         finally:
             await cluster.close()
         if not address:

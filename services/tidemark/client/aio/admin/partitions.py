@@ -15,7 +15,7 @@ from tidemark.v1 import admin_partitions_pb2
 
 
 class PartitionCalls:
-    """Partition counts of topics. `AdminClient` has one, and its methods."""
+    """Partition counts of topics. A part of `AdminClient`, which has its methods."""
 
     def __init__(self, connection: AdminConnection) -> None:
         self._connection = connection
@@ -63,7 +63,7 @@ class PartitionCalls:
         validate_only: bool = False,
         request_id: str = "",
     ) -> RemovedPartitions:
-        """Remove the highest-numbered partitions of a topic and wait until they are gone.
+        """Remove the highest-numbered partitions of a topic and wait until the partitions are deleted.
 
         Give exactly one of `count`, `total_count` and `partitions`.
 

@@ -32,7 +32,7 @@ class AlteredQuotas(NamedTuple):
 
 
 class QuotaCalls:
-    """Quotas. `AdminClient` has one, and its methods."""
+    """Quotas. A part of `AdminClient`, which has its methods."""
 
     def __init__(self, connection: AdminConnection) -> None:
         self._connection = connection

@@ -65,7 +65,7 @@ class AlteredReassignments(NamedTuple):
     """Result of `alter_partition_reassignments`.
 
     Attributes:
-        outcomes: an outcome for each reassignment and cancellation; `error` is set on a refused one.
+        outcomes: an outcome for each reassignment and cancellation; `error` is set if it was refused.
         inbound_bytes_per_s: highest rate at which any leader of these partitions must send to the added replicas to
             keep up with its producers. None if no leader reported it. A throttle must exceed this rate.
     """
@@ -119,7 +119,7 @@ class RemovalProgress(NamedTuple):
         moves: requested and running reassignments, with progress.
         partitions_left: number of partitions that still have a replica on a broker being removed.
         planned: the reassignments and their cost, in the first update only.
-        removed: in the last update, the brokers that hold nothing and are deregistered: their processes can be stopped.
+        removed: in the last update, the deregistered brokers, which have no replicas: their processes can be stopped.
     """
 
     moves: list[ReassignmentProgress]

@@ -31,8 +31,8 @@ class AlteredSchema(NamedTuple):
     """Result of `alter_topic_schema`.
 
     Attributes:
-        schema: the version that was made, or would be; the newest one if the columns are those it has.
-        changed: whether a version was made, or would be.
+        schema: the version that was made, or would be made; the newest version if the columns are the same.
+        changed: whether a version was made, or would be made.
         differences: differences from the version before, one sentence each.
     """
 
@@ -56,7 +56,7 @@ class TopicSchemas(NamedTuple):
 
 
 class SchemaCalls:
-    """Schemas of topics. `AdminClient` has one, and its methods."""
+    """Schemas of topics. A part of `AdminClient`, which has its methods."""
 
     def __init__(self, connection: AdminConnection) -> None:
         self._connection = connection
@@ -81,7 +81,7 @@ class SchemaCalls:
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC; INVALID_SCHEMA, also for a topic that was created without a schema;
-                INCOMPATIBLE_SCHEMA; SCHEMA_CONFLICT: another version than the expected one is the newest.
+                INCOMPATIBLE_SCHEMA; SCHEMA_CONFLICT: the newest version is not the expected one.
 
         Example: `admin.alter_topic_schema("flights", "carrier STRING NOT NULL, delay BIGINT", expected_version=1)`
         """
