@@ -32,9 +32,14 @@ _THINKS = 0.1
 _SEEN_MAX = 20
 _PAUSE_S = 0.05
 _OFFSETS_REFUSED = frozenset(
-    {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER, ErrorCode.PARTITION_NOT_ASSIGNED}
+    {
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.UNKNOWN_MEMBER,
+        ErrorCode.PARTITION_NOT_ASSIGNED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
 )
-"""Others may read the partitions; the transaction can only be aborted."""
+"""Others may read the partitions, or the transaction timed out; the transaction can only be aborted."""
 
 _T = TypeVar("_T", Producer, Consumer)
 
@@ -202,9 +207,7 @@ class TransactionSender:
                 producer.send(self._plan.topic, value.encode(), partition=partition)
                 if self._chance.random() < _THINKS:
                     producer.flush()
-        except TidemarkError as error:
-            if error.code is ErrorCode.PRODUCER_FENCED:
-                raise
+        except TidemarkError:
             return False
         return True
 

@@ -13,7 +13,7 @@ from tidemark.client.argument_types import offsets_of
 from tidemark.client.group.offset_commits import OpenTransaction
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
 from tidemark.client.transactions.producer_transactions import Phase, ProducerTransactions
-from tidemark.errors import ProducerFencedError
+from tidemark.errors import TransactionAbortedError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class Transaction:
         await producer.send("stock", b"-3 apples")
 
     The end of the block commits; an exception in the block aborts, and is raised. A failed record aborts, too.
-    PRODUCER_FENCED of a transaction that only timed out becomes TRANSACTION_ABORTABLE.
+    A transaction that timed out raises TRANSACTION_ABORTABLE. So does one of a replaced producer, without `with`, until
+    `abort` or `commit` raises PRODUCER_FENCED.
     """
 
     def __init__(self, transactions: ProducerTransactions) -> None:
@@ -54,8 +55,11 @@ class Transaction:
                     await self._abort_quietly(failure)
                 raise
         elif self._transactions.phase is Phase.OPEN:
-            is_old = isinstance(error, ProducerFencedError) and self._transactions.failed_with_old_identity
-            if await self._abort_quietly(error) and is_old:  # no newer producer has the id
+            is_old = isinstance(error, TransactionAbortedError) and self._transactions.failed_with_old_identity
+            is_aborted = await self._abort_quietly(error)
+            if is_old and self._transactions.fence is not None:
+                raise self._transactions.fence from error
+            if is_old and is_aborted:
                 raise self._transactions.timed_out() from error
 
     async def begin(self) -> None:
@@ -85,8 +89,8 @@ class Transaction:
 
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER or PARTITION_NOT_ASSIGNED if another member may read the
-                partitions: the transaction can only be aborted; PRODUCER_FENCED, INVALID_TXN_STATE, INVALID_REQUEST,
-                REQUEST_TIMED_OUT.
+                partitions: the transaction can only be aborted. TRANSACTION_ABORTABLE: the transaction timed out, or
+                another producer has the transactional id. INVALID_TXN_STATE, INVALID_REQUEST, REQUEST_TIMED_OUT.
 
         Example: `await tx.send_offsets(consumer)`
         """
@@ -104,8 +108,10 @@ class Transaction:
         try:
             await group.commit(wanted, timeout_s=timeout_s, transaction=transaction)
         except TidemarkError as error:
-            transactions.fail(error)
-            raise
+            failure = transactions.fail(error)
+            if failure is error:
+                raise
+            raise failure from error
 
     async def commit(self) -> None:
         """Wait until every record is acknowledged, and commit.

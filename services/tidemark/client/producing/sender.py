@@ -43,6 +43,10 @@ END_S: Final = 5.0
 """Time in which buffered records are sent once the event loop or the interpreter ends."""
 _CLOSED: Final = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed before the acknowledgement")
 
+OLD_IDENTITY: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_NOT_FOUND})
+"""Refusals of an identity that is out of date: the transaction timed out, or a newer producer has started. Only the
+coordinator knows the cause (rule X13)."""
+
 
 class TransactionWrites:
     """The writes of one transaction; without an identity: no transaction has begun.
@@ -58,6 +62,15 @@ class TransactionWrites:
         self.identity = identity
         self.sent = False
         self.failure: TidemarkError | None = None
+
+
+def cannot_commit(transactional_id: str, cause: TidemarkError) -> TidemarkError:
+    """The error of a transaction that can only be aborted, because of `cause`."""
+    return TidemarkError(
+        ErrorCode.TRANSACTION_ABORTABLE,
+        f"transactional id {transactional_id!r}: the transaction cannot commit any more: {cause.message}",
+        cause.metadata,
+    )
 
 
 def no_transaction(transactional_id: str) -> TidemarkError:
@@ -217,12 +230,7 @@ class Sender:
         if self.transaction.failure is not None:
             return
         self.transaction.failure = cause
-        error = TidemarkError(
-            ErrorCode.TRANSACTION_ABORTABLE,
-            f"transactional id {self._settings.transactional_id!r}: the transaction cannot commit any more: "
-            f"{cause.message}",
-            cause.metadata,
-        )
+        error = cannot_commit(self._settings.transactional_id, cause)
         self.accumulator.refuse(error)
         self._flushing += 1
         self._take_batches()
@@ -421,8 +429,10 @@ class Sender:
 
     def _resolve(self, queue: PartitionQueue) -> None:
         resolved = queue.take_resolved()
-        for batch, base_offset, append_time_us, error in resolved:
-            size_bytes = batch.size_bytes
+        for batch, base_offset, append_time_us, failed in resolved:
+            size_bytes, error = batch.size_bytes, failed
+            if failed is not None and failed.code in OLD_IDENTITY and self.transaction.identity is not None:
+                error = cannot_commit(self._settings.transactional_id, failed)
             self._count(batch, failed=error is not None)
             batch.resolve(base_offset, append_time_us, error)
             self.accumulator.release(size_bytes)

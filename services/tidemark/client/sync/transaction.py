@@ -33,7 +33,8 @@ class Transaction:
         producer.send("stock", b"-3 apples")
 
     The end of the block commits; an exception in the block aborts, and is raised. A failed record aborts, too.
-    PRODUCER_FENCED of a transaction that only timed out becomes TRANSACTION_ABORTABLE.
+    A transaction that timed out raises TRANSACTION_ABORTABLE. So does one of a replaced producer, without `with`, until
+    `abort` or `commit` raises PRODUCER_FENCED.
     """
 
     def __init__(self, transaction: AsyncTransaction, background: BackgroundLoop, call_s: float) -> None:
@@ -61,8 +62,8 @@ class Transaction:
 
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER or PARTITION_NOT_ASSIGNED if another member may read the
-                partitions: the transaction can only be aborted; PRODUCER_FENCED, INVALID_TXN_STATE, INVALID_REQUEST,
-                REQUEST_TIMED_OUT.
+                partitions: the transaction can only be aborted. TRANSACTION_ABORTABLE: the transaction timed out, or
+                another producer has the transactional id. INVALID_TXN_STATE, INVALID_REQUEST, REQUEST_TIMED_OUT.
 
         Example: `tx.send_offsets(consumer)`
         """

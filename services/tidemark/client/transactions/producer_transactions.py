@@ -9,16 +9,14 @@ from copy import copy
 from enum import Enum, auto
 from typing import Final
 
-from tidemark.client.producing.sender import Sender, no_transaction
+from tidemark.client.producing.sender import OLD_IDENTITY, Sender, cannot_commit, no_transaction
 from tidemark.client.transactions.coordinator import TransactionCoordinator
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError
 
 _log = logging.getLogger("tidemark.client")
 
-_ENDED_BY_COORDINATOR: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_NOT_FOUND})
-"""Answers to a producer whose identity is out of date: its transaction timed out, or a newer producer has started."""
-_OVER_IN_THE_NEXT: Final = _ENDED_BY_COORDINATOR | {
+_OVER_IN_THE_NEXT: Final = OLD_IDENTITY | {
     ErrorCode.OUT_OF_ORDER_SEQUENCE,
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.DUPLICATE_SEQUENCE,
@@ -135,13 +133,13 @@ class ProducerTransactions:
         if not self._sender.transaction.sent:
             return
         self._needs_init = True
-        if failure is not None and failure.code in _ENDED_BY_COORDINATOR:
+        if failure is not None and failure.code in OLD_IDENTITY:
             await self._init()
             return
         try:
             self._identity = await self._coordinator.end(self._identity, commit=False)
         except TidemarkError as error:
-            if error.code not in _ENDED_BY_COORDINATOR:
+            if error.code not in OLD_IDENTITY:
                 raise
             await self._init()
         self._needs_init = False
@@ -154,16 +152,22 @@ class ProducerTransactions:
     def failed_with_old_identity(self) -> bool:
         """Whether the open transaction failed because it timed out, or because a newer producer has started."""
         failure = self._sender.transaction.failure
-        return failure is not None and failure.code in _ENDED_BY_COORDINATOR
+        return failure is not None and failure.code in OLD_IDENTITY
 
     def timed_out(self) -> TidemarkError:
         """The error of a transaction that the coordinator aborted at its timeout."""
         return self._aborted(f"it was open for longer than its timeout of {self._timeout_ms} ms")
 
-    def fail(self, cause: TidemarkError) -> None:
-        """Note the error after which the open transaction can only be aborted."""
+    @property
+    def fence(self) -> TidemarkError | None:
+        """PRODUCER_FENCED once the coordinator has stated that a newer producer has the transactional id."""
+        return None if self._fence is None else copy(self._fence)
+
+    def fail(self, cause: TidemarkError) -> TidemarkError:
+        """Note the error after which the open transaction can only be aborted, and return the application's error."""
         if self.phase is Phase.OPEN:
             self._sender.fail_transaction(cause)
+        return cannot_commit(self._id, cause) if cause.code in OLD_IDENTITY else cause
 
     async def close(self) -> None:
         """Abort an open transaction; the application did not end it."""
@@ -185,7 +189,7 @@ class ProducerTransactions:
                 raise TidemarkError(error.code, sentence, dict(error.metadata) | {"in_doubt": "True"}) from error
             self._close()
             self._needs_init = True
-            if error.code not in _ENDED_BY_COORDINATOR:
+            if error.code not in OLD_IDENTITY:
                 raise
             await self._init()  # raises PRODUCER_FENCED if a newer producer has the id
             raise self.timed_out() from error

@@ -476,6 +476,29 @@ async def test_a_block_learns_from_its_first_error_whether_the_transaction_timed
         await run()
 
 
+@pytest.mark.parametrize("offsets", [True, False])
+async def test_a_transaction_without_block_is_aborted_before_it_learns_of_another_producer(
+    world: World, offsets: bool
+) -> None:
+    async def write() -> Transaction:
+        tx = world.transaction()
+        await tx.begin()
+        world.refusals = [FENCED]
+        outcome = (
+            tx.send_offsets(cast(Consumer, FakeConsumer(refusal=FENCED)), OFFSETS) if offsets else world.send(b"a")
+        )
+        with pytest.raises(TransactionAbortedError, match="another identity is present"):
+            await outcome
+        return tx
+
+    await (await write()).abort()
+    assert [call for call in world.calls if call != "refused"] == ["init", "init again 0"]
+    replaced = await write()
+    world.coordinator.refusals = [FENCED]
+    with pytest.raises(ProducerFencedError):
+        await replaced.abort()
+
+
 async def test_a_consumer_that_commits_by_itself_is_refused_before_any_call(world: World) -> None:
     consumer = FakeConsumer(auto_commit_interval_ms=5_000)
     async with world.transaction() as tx:
