@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console: web pages to look at a cluster. A client of the cluster as any other, with the rights of its user.
+"""The console: web pages to look at a cluster. The console is an ordinary client of the cluster, with the rights of its
+user.
 
 To add a page:
 
@@ -9,7 +10,7 @@ To add a page:
 3. A line in the table `PAGES` in `pages/table.py`.
 
 The page then has its address, its login, its error states and its metrics. The page also has its JSON twin (the header
-`Accept: application/json` at the same address) and its live updates (`Accept: text/event-stream`). A page that changes
-something has `methods=("GET", "POST")`: GET is the dry run, POST carries the change out and returns `Done`.
+`Accept: application/json` at the same address) and its live updates (`Accept: text/event-stream`). A page that makes a
+change has `methods=("GET", "POST")`: GET is the dry run, POST carries the change out and returns `Done`.
 `pages/dry_run.py` refuses a change whose dry run has another result by now, and a change of a console that only reads.
 """

@@ -62,7 +62,7 @@ class Console:
         refresh_ms: life of a shared answer, and interval of live updates.
         hosts: host names beside localhost and IP addresses.
         version: version of Tidemark.
-        write: whether users of a cluster without security may change something.
+        write: whether users of a cluster without security may make changes.
         pages: the table of pages.
         now_ms: the time since 1970.
     """
@@ -166,7 +166,7 @@ class Console:
         return self._responses.page(page, view, form, asked.problems, identity, address, asked.read_at_ms)
 
     def _result_of(self, request: Request, identity: Identity) -> View | None:
-        """The result that an address names; None: the address names none."""
+        """The result that an address names; None: the address names no result."""
         name = request.query_params.get("result")
         if name is None or request.method == "POST":
             return None
@@ -245,7 +245,9 @@ class Console:
         return response
 
     async def _why_not(self, identity: Identity) -> str:
-        """Why the cluster does not accept a token; "": it does, or it cannot be asked now."""
+        """The reason why the cluster does not accept a token; "": the token is accepted, or the cluster does not
+        answer.
+        """
         try:
             await self._clients.call(identity, AdminClient, lambda admin: admin.describe_cluster())
         except TidemarkError as error:
@@ -285,7 +287,7 @@ async def _healthy(request: Request) -> Response:
 
 
 async def _form_of(request: Request) -> dict[str, str]:
-    """The fields of a form; raises `Refused` for one that is too large or no form."""
+    """The fields of a form; raises `Refused` if the body is too large or not a form."""
     if request.method != "POST":
         return {}
     body = b""

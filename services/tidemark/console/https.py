@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class HttpsCertificate:
-    """Certificate and key, read again when the files change; files that do not fit keep the former ones in use.
+    """Certificate and key, read again when the files change; if new files do not fit, the former files stay in use.
 
     Args:
         certificate_file: PEM, with the intermediate certificates.

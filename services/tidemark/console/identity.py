@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of a request: a bearer token from the header or the login's cookie, or none where security is off.
+"""The identity of a request: a bearer token from the header or the login's cookie, or no token if security is off.
 
 The token is handed on to the cluster, which decides on every call. The console stores no token. The cookie is in the
 browser, and a client of the cluster keeps the token in memory while pages use it.
@@ -49,7 +49,7 @@ def is_token(text: str) -> bool:
 
 
 def identify(connection: HTTPConnection, *, secure: bool) -> Identity | None:
-    """The identity of a request; None: a token is needed and there is none."""
+    """The identity of a request; None: the request needs a token and has none."""
     if not secure:
         return ANONYMOUS
     scheme, _, given = connection.headers.get("authorization", "").partition(" ")

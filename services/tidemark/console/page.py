@@ -20,9 +20,9 @@ C = TypeVar("C", bound=Lifecycle)
 T = TypeVar("T")
 
 NEED_S: Final = 6.0
-"""Time that a page waits for an answer without which it shows nothing."""
+"""Time that a page waits for an answer that it needs."""
 STALE_S: Final = 0.25
-"""Time that a page waits for a newer answer if it has an older one, or can do without."""
+"""Time that a page waits for a newer answer if it has an older answer, or does not need one."""
 
 
 _LATE: Final = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the cluster has not answered yet")
@@ -32,7 +32,7 @@ class Refused(Exception):  # noqa: N818 - a page that is not shown is no fault
     """The page is not shown; the response has `status` and `sentence`.
 
     Attributes:
-        error: error of the cluster, if it is the cause.
+        error: error of the cluster, if an error is the cause.
         since_ms: begin of the cause, in milliseconds since 1970; 0: not known.
     """
 
@@ -50,8 +50,8 @@ class Problem:
 
     Attributes:
         since_ms: begin of the first call that failed.
-        read_at_ms: time of the data that the page shows instead; 0: the page shows none.
-        denied: the user may not ask it.
+        read_at_ms: time of the data that the page shows instead; 0: the page shows no data.
+        denied: the user may not ask the question.
     """
 
     sentence: str
@@ -94,8 +94,8 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The answer of a page that has changed something. A browser is led to an address of `result`, so that a second
-    load of the page repeats nothing; a program gets `result` at once.
+    """The answer of a page that has made a change. A browser is redirected to an address of `result`, so that a reload
+    does not repeat the change. A program gets `result` directly.
     """
 
     result: View
@@ -110,9 +110,10 @@ class Asked:
         query: the parameters after "?"; the last value of each.
         form: fields of a change.
         changes: whether the request carries a change out.
-        writes: whether users without a token may change something.
+        writes: whether users without a token may make changes.
         problems: problems of the questions so far.
-        oldest_ms: begin of the oldest call whose answer the page shows, of those with the usual life; None: none yet.
+        oldest_ms: begin of the oldest call whose answer the page shows, among answers with the usual age limit; None:
+            no call yet.
     """
 
     identity: Identity
@@ -143,7 +144,7 @@ class Asked:
         life_ms: int | None = None,
         patience_s: float = STALE_S,
     ) -> Answer[T]:
-        """Ask something that the page can do without; a failure is listed at the top of the page.
+        """Ask an optional question; a failure is listed at the top of the page.
 
         Args:
             kind: name of the question in metrics.
@@ -186,7 +187,9 @@ class Asked:
         key: Hashable = (),
         life_ms: int | None = None,
     ) -> T:
-        """Ask something without which the page shows nothing; raises `Refused`. An older answer is better than none."""
+        """Ask a question whose answer the page needs; raises `Refused`. An older answer is used if there is no newer
+        one.
+        """
         known = len(self.problems)
         answer = await self.see(kind, call, client, key=key, life_ms=life_ms)
         if answer.value is None and answer.error is None:
@@ -202,7 +205,7 @@ class Asked:
     async def read(
         self, kind: str, call: Callable[[C], Awaitable[T]], client: ClientClass[C], *, patience_s: float
     ) -> T:
-        """Ask something whose answer is too large to be kept, and so not shared; raises `Refused`."""
+        """Ask a question whose answer is too large to be kept and shared; raises `Refused`."""
         try:
             async with asyncio.timeout(patience_s):
                 return await self.queries.once(kind, lambda: self.clients.call(self.identity, client, call))
@@ -213,7 +216,7 @@ class Asked:
             raise Refused(_status_of(error), error.message, error=error) from None
 
     async def change(self, kind: str, call: Callable[[C], Awaitable[T]], client: ClientClass[C]) -> T:
-        """Change something, without a repetition; raises `Refused`, which says so if the outcome is not known."""
+        """Make a change, without a retry; raises `Refused`, which states if the outcome is unknown."""
         try:
             return await self.read(kind, call, client, patience_s=NEED_S)
         except Refused as refused:
@@ -240,7 +243,7 @@ class Asked:
 
     @property
     def may_change(self) -> bool:
-        """Whether the console carries changes out for this user; the cluster decides on each one."""
+        """Whether the console carries out changes for this user; the cluster authorizes each change."""
         return self.writes or bool(self.identity.token)
 
     def need_write(self) -> None:

@@ -60,7 +60,7 @@ def shown_number(count: int | None) -> str:
 
 
 def shown_brokers(ids: list[int]) -> str:
-    """Ids as "0, 1, 2"; "none" without any."""
+    """Ids as "0, 1, 2"; "none" if there are none."""
     return ", ".join(map(str, ids)) or "none"
 
 

@@ -128,7 +128,7 @@ class Responses:
 def events(
     render: Callable[[], Awaitable[str]], interval_s: float, stopping: asyncio.Event, counted: Callable[[int], None]
 ) -> StreamingResponse:
-    """A stream of updates: the part is sent when it has changed, and at each look a sign that the stream is alive.
+    """A stream of updates: the part is sent when it has changed, and after each check a sign that the stream is alive.
 
     Args:
         render: the part; raises `Refused` if the page cannot be shown any more.

@@ -24,7 +24,7 @@ _BACKLOG: Final = 128
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do nothing: the process has its own handlers of signals."""
+        """Has no effect: the process has its own handlers of signals."""
         yield
 
 

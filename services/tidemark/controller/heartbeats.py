@@ -33,10 +33,11 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
 _log = logging.getLogger(__name__)
 _RECONNECT_S: Final = 0.2
 _REPEATED_S: Final = 0.05
-"""Pause before the one reconnect, if the stream broke as soon as it was up."""
+"""Pause before the one reconnect, if the stream broke as soon as it was connected."""
 _CONNECT: Final = (("grpc.min_reconnect_backoff_ms", 1_000),)
-"""Time limit of a connection attempt, shorter than for others: meanwhile the partitions of a silent broker have no
-leader."""
+"""Time limit of a connection attempt, shorter than for clients: during the attempt the partitions of a silent broker
+have no leader.
+"""
 _SILENCE_S: Final = 0.8
 """A connection attempt that fails after this time timed out; an earlier failure is a refusal."""
 
@@ -45,7 +46,7 @@ Submit = Callable[[ControllerEvent], None]
 
 class _Ending(Enum):
     REFUSED = "refused"  # the connection was refused
-    BROKE = "broke"  # after it was up
+    BROKE = "broke"  # after the stream was connected
     MISSED_DEADLINE = "missed deadline"
 
 
@@ -99,7 +100,8 @@ class Heartbeats:
     async def _watch(self, broker: BrokerRegistration) -> None:
         """Suspect the broker after a missed deadline; a stream that was up and broke gets one immediate reconnect.
 
-        A new controller therefore detects a broker that failed with its predecessor as fast as any other.
+        So a new controller detects a broker that failed together with the old controller as fast as any other failed
+        broker.
         """
         failures = 0
         while True:

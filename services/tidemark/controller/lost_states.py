@@ -2,9 +2,9 @@
 """Partitions whose leaderAndISR node is damaged or missing: new partitions, or nodes changed by hand (rule Z4).
 
 ZooKeeper does not distinguish a new partition from one whose nodes were deleted, brokers do. A new partition gets its
-first state. For the other, live brokers know the last state, and this module writes the node again where the answers
-prove that state. Where they do not, an operator decides: `tidemark elect --rebuild-state` writes a state that trusts no
-replica (rule T4), and elects the furthest live log.
+first state. Otherwise live brokers know the last state, and this module writes the node again if the answers prove that
+state. If the answers do not prove the state, an operator decides: `tidemark elect --rebuild-state` writes a state that
+trusts no replica (rule T4), and elects the furthest live log.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class LostStates:
 
     async def make(self, partitions: Collection[TopicPartition]) -> bool:
         """Write the states that are proven, or requested by an operator; returns whether any was written."""
-        topics = await self._store.topics(unreadable=set())  # unreadable topics do not delay the others
+        topics = await self._store.topics(unreadable=set())  # unreadable topics do not delay other topics
         going = await self._store.requested_deletions()
         brokers = await self._store.live_brokers()
         there = [one for one in partitions if one.topic not in going and _exists(one, topics)]
@@ -173,7 +173,7 @@ class LostStates:
         memory: Memory,
         brokers: Mapping[BrokerId, BrokerRegistration],
     ) -> _Written | str:
-        """The state to write; or a text, which states why the answers prove none."""
+        """The state to write; or a text, which states why the answers do not prove a state."""
         policy = self._policy_of(one.topic.configs)
         min_isr = min(policy.min_insync_replicas, len(one.assigned))
         entries = tuple(IsrEntry(broker, _epoch_of(brokers.get(broker))) for broker in one.assigned)

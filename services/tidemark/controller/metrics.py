@@ -18,7 +18,9 @@ from tidemark.runtime.metrics import METRICS, Metrics
 _log = logging.getLogger(__name__)
 
 _LINES_MAX: Final = 100
-"""Log lines of one kind for one event; above, one line with the count, as when a broker with many partitions fails."""
+"""Number of log lines of one kind for one event; more become one line with the count, such as when a broker with
+many partitions fails.
+"""
 _LEVELS: Final = {"unclean_election": logging.WARNING, "broker_too_old": logging.WARNING}
 """Log levels of kinds that are not logged at level info."""
 _ELECTED_MAX: Final = 100_000

@@ -162,7 +162,7 @@ class BrokerPeers:
 
 
 async def _in_slices(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequest:
-    """Encode a command; a large one gives the event loop back in between."""
+    """Encode a command; a large command lets the event loop run in between."""
     request, pace = pb.LeaderAndIsrRequest(), Pace()
     for _ in leader_and_isr_in_steps(command, request):
         if pace.is_due:

@@ -88,7 +88,7 @@ class ActiveTerm:
         self._draining = False
         self._has_begun = False
         self._early: set[StoreEvent] = set()
-        """Notifications before `start` has read everything; handled afterwards."""
+        """Notifications before the end of the first read in `start`; they are processed after it."""
         self._requests_unread = True
         """Whether no partition request has been read in this term."""
         self._finished: list[ev.ControllerEvent] = []
@@ -121,7 +121,7 @@ class ActiveTerm:
         }
 
     async def start(self) -> None:
-        """Read everything with watches armed first, and decide (rule C3)."""
+        """Set watches, read all state, and decide (rule C3)."""
         brokers = await self._store.live_brokers(watch=True)
         epochs = await self._epochs.read(brokers)
         moves = await self._store.move_requests(watch=True)
@@ -147,11 +147,11 @@ class ActiveTerm:
 
     @property
     def has_begun(self) -> bool:
-        """Whether `start` has read everything; the core would lose events submitted earlier."""
+        """Whether `start` has read all state; the core would lose events submitted earlier."""
         return self._has_begun
 
     async def stop(self) -> None:
-        """Cancel all work; the next controller reads everything again."""
+        """Cancel all work; the next controller reads all state again."""
         self.ended.set()
         await self._scheduler.stop()
         await self._heartbeats.stop()  # after the reads, which start new heartbeats
@@ -193,7 +193,7 @@ class ActiveTerm:
             try:
                 for effect in self.core.handle(event, self._clock.now_ms()):
                     self._effects[type(effect)](effect)
-            except Exception as error:  # noqa: BLE001 - any defect ends the term: the next controller reads everything
+            except Exception as error:  # noqa: BLE001 - any defect ends the term: the next controller reads all state
                 self._fail(error, event)
                 return
             self._observer.handled(event, now_s() - began_s)
@@ -234,7 +234,8 @@ class ActiveTerm:
         self.submit(ev.BrokersChanged(brokers, epochs))
 
     async def _read_topics(self) -> None:
-        """Read requests, topics, then deletions, and submit them together: `DeletionsRequested` says why in this order.
+        """Read requests, topics, then deletions, and submit them together: `DeletionsRequested` states why in this
+        order.
 
         Elections and reassignments are requested for topics that exist, so that the topics read afterwards include
         those topics.
@@ -407,7 +408,7 @@ class ActiveTerm:
     ) -> None:
         """Remove finished requests, retrying, then read the requests again.
 
-        A request repeated before the removal looked like the finished one.
+        A request repeated before the removal looked like the finished request.
         """
         while True:
             try:

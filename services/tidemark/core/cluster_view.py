@@ -41,10 +41,10 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic; a topic that is created again under the same name has another id and a larger `created_zxid`.
+    """One topic; a recreated topic of the same name has another id and a larger `created_zxid`.
 
     Attributes:
-        partitions: all of them, or those that changed.
+        partitions: all partitions, or the changed ones.
         partition_count: of the topic, also where `partitions` has some of them only; 0: not known.
         schema_version: newest version of the schema; 0: the topic has none.
     """
@@ -68,13 +68,13 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The whole cluster, a part of that, or changes.
+    """The metadata of the whole cluster, a part of it, or changes.
 
     Attributes:
         brokers: always all of them.
         topics: in changes, each topic has only the partitions that changed.
         deleted_topics: deleted since the update before.
-        complete: the whole cluster, or the first part of it.
+        complete: the update has the whole cluster, or its first part.
         part: index of the part; 0 for changes and for a snapshot of one message.
         more_parts: another part follows.
         hidden_topics: a node of theirs does not parse: metadata of them that is known stays.
@@ -96,7 +96,7 @@ class ClusterView:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is the whole cluster or a part of it, and not changes."""
+        """Whether this update has the whole cluster or a part of it, instead of changes."""
         return self.complete or self.part > 0
 
 
@@ -146,7 +146,7 @@ class MetadataAssembler:
         self._last = (NO_CONTROLLER_EPOCH, 0)
 
     def take(self, view: ClusterView, update: ClusterView) -> ClusterView | None:
-        """The view after an update; None: it stays, because parts are missing or the update is late or repeated.
+        """The view after an update; None: the view stays, because parts are missing or the update is late or repeated.
 
         Raises:
             TidemarkError: INVALID_REQUEST: this is not the next part; the sender has to begin again.

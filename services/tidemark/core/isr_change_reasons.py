@@ -43,7 +43,7 @@ class IsrChange(NamedTuple):
         changed_at_ms: milliseconds since 1970, UTC.
         partition_epoch: version of the leaderAndISR node with the change.
         isr: the ISR after the change.
-        replicas: those that joined or left.
+        replicas: the replicas that joined or left.
     """
 
     changed_at_ms: int

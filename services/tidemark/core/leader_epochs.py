@@ -10,7 +10,7 @@ from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs, both strictly increasing; only the last epoch and the first one may be empty.
+    """(epoch, start offset) pairs, both strictly increasing; only the last epoch and the first epoch may be empty.
 
     A first entry that starts above 0 has the epoch of the last deleted record, which lies below that start. The entry
     has NO_EPOCH if that epoch is not known. Truncation keeps this entry, so that an empty log can still state that
@@ -38,7 +38,7 @@ class LeaderEpochs:
 
     @property
     def earliest(self) -> LeaderEpoch:
-        """The first epoch that is known, -1 when there is none."""
+        """The first known epoch; -1 if there is none."""
         return next((entry.leader_epoch for entry in self._entries if entry.leader_epoch != NO_EPOCH), NO_EPOCH)
 
     @property
@@ -47,7 +47,7 @@ class LeaderEpochs:
         return self._entries[0].leader_epoch if self._entries and self._entries[0].start_offset else NO_EPOCH
 
     def assign(self, leader_epoch: LeaderEpoch, start_offset: Offset) -> bool:
-        """Enter an epoch; True when it was new.
+        """Add an epoch; True if the epoch is new.
 
         An entry at or past `start_offset` with an older epoch covers no record and is dropped.
         """
@@ -74,7 +74,7 @@ class LeaderEpochs:
         return self._entries[index - 1].leader_epoch if index else NO_EPOCH
 
     def truncate_from_end(self, end_offset: Offset) -> bool:
-        """Drop entries from `end_offset` on, but not the entry of deleted records; True if any changed."""
+        """Drop entries from `end_offset` on, except the entry of deleted records; True if an entry changed."""
         before = self._entries
         self._entries = before[: bisect_left(before, end_offset, key=_start_of)]
         if not self._entries and before and before[0].start_offset and end_offset:

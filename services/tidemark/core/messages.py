@@ -79,8 +79,8 @@ class Credit(NamedTuple):
 class FollowerMessage:
     """One message of the stream from follower to leader; empty is a heartbeat.
 
-    `echo_ms` is `clock_ms` of the leader's last message before it, 0 for none. This message was sent after that time of
-    the leader's clock (rule F2).
+    `echo_ms` is `clock_ms` of the leader's last message before it, 0 if there was none. This message was sent after
+    that time of the leader's clock (rule F2).
     """
 
     queries: tuple[EpochQuery, ...] = ()
@@ -125,7 +125,7 @@ class Chunk(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the batches, of refused ones too: the credit that the leader took (rule R6)."""
+        """Bytes of the batches, including refused batches: the credit that the leader used (rule R6)."""
         return self.refused_bytes + sum(batch.envelope.batch_length for batch in self.batches)
 
 
@@ -186,9 +186,10 @@ class LeaderAndIsrCommand:
     Attributes:
         brokers: every live broker.
         suspected: brokers that no leader may add to an ISR.
-        complete: this command and its earlier parts name every replica of the broker; others are stray (rule C8).
+        complete: this command and its earlier parts name every replica of the broker; other replicas are stray (rule
+            C8).
         part: index of this command among those that were sent together.
-        sequence: rises with each command of a controller's term, to detect one that arrives late; 0: not numbered.
+        sequence: rises with each command of a controller's term, to detect a late command; 0: not numbered.
         schemas: versions of schemas that the broker has not acknowledged, by topic.
         slice_index, slice_count: a broker handles a message of many partitions in slices, one after the other. Slices
             differ in their partitions; only the last one may be `complete`.
@@ -219,8 +220,9 @@ class StoppedReplica(NamedTuple):
 
 
 class ReplicaQuestion(NamedTuple):
-    """From the controller: asks a replica for the end of its log, in an epoch without a leader (rule T4), or sealed, of
-    its leader (rule C7)."""
+    """From the controller: asks a replica for the end of its log, in an epoch without a leader (rule T4); or of a
+    sealed partition, from its leader (rule C7).
+    """
 
     partition: TopicPartition
     identity: ReplicaIdentity

@@ -26,7 +26,7 @@ class _Pending(Generic[V]):
 
     Attributes:
         undone: the value was not written after all.
-        before: of such a value, the earlier one of the same producer and key, which counts instead.
+        before: for a value of a transaction, the earlier value of the same producer and key, which counts instead.
     """
 
     __slots__ = ("before", "order", "producer_epoch", "undone", "value")
@@ -40,7 +40,7 @@ class _Pending(Generic[V]):
 
 
 Undo = dict[K, tuple[_Pending[V], _Pending[V] | None]]
-"""By key, the value that `add` put and the earlier one of the same producer."""
+"""By key, the value that `add` set and the earlier value of the same producer."""
 
 
 class PendingWrites(Generic[K, V]):
@@ -66,7 +66,7 @@ class PendingWrites(Generic[K, V]):
         return self._writers.keys()
 
     def get(self, producer: Writer, key: K) -> V | None:
-        """The value that the transaction of this producer epoch has written last; None: it has written none."""
+        """The last value of the transaction of this producer epoch; None: no value."""
         found = self._of.get(producer.producer_id, {}).get(key)
         return found.value if found is not None and found.producer_epoch == producer.producer_epoch else None
 
@@ -104,7 +104,7 @@ class PendingWrites(Generic[K, V]):
             self._remove(producer_id, key)
 
     def end(self, producer_id: int, marker_epoch: int, *, commit: bool) -> list[tuple[K, V]]:
-        """A marker ends the transactions of earlier epochs; returns the values that come into force, if any."""
+        """A marker ends the transactions of earlier epochs; returns the values that take effect, if any."""
         ended = {key: one for key, one in self._of.get(producer_id, {}).items() if one.producer_epoch < marker_epoch}
         for key in ended:
             self._remove(producer_id, key)

@@ -3,8 +3,8 @@
 
 For each producer: its epoch, its last five batches, and its open transaction. The state follows the log: an append adds
 a batch (`observe`), truncation and failover rebuild the state from snapshot and log. A producer without a batch for the
-expiration time is removed when a new one is added. So memory is bounded by the producers of that time. A producer with
-an open transaction stays.
+expiration time is removed when a new producer is added. So memory is bounded by the producers of that time. A producer
+with an open transaction stays.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ProducerEntry(NamedTuple):
         producer_epoch: the newest epoch; a marker raises it.
         batches: the last batches of this epoch with sequences, oldest first.
         last_timestamp_us: largest timestamp of the epoch's batches.
-        open_offset: offset of the first batch of its open transaction; NO_TRANSACTION without one.
-        coordinator_epoch: coordinator epoch of its last marker; NO_COORDINATOR_EPOCH without one (rule X2).
+        open_offset: offset of the first batch of its open transaction; NO_TRANSACTION if none is open.
+        coordinator_epoch: coordinator epoch of its last marker; NO_COORDINATOR_EPOCH if there is none (rule X2).
     """
 
     producer_epoch: int
@@ -98,7 +98,9 @@ class ProducerStates:
         return ProducerStates(self._entries)
 
     def expiring(self, expiration_ms: int, now_ms: int) -> ProducerStates:
-        """A copy from which producers expire; known producers count as seen at `now_ms`. Any one clock will do."""
+        """A copy from which producers expire; known producers count as seen at `now_ms`. Any clock is valid, if all
+        calls use the same clock.
+        """
         states = self.copy()
         states._expiration_ms = expiration_ms
         states._seen_ms = dict.fromkeys(states._entries, now_ms)
@@ -120,7 +122,8 @@ class ProducerStates:
         return entry is not None and entry.is_open and entry.producer_epoch == producer_epoch
 
     def check(self, envelope: Envelope) -> RememberedBatch | None:
-        """Check that this batch may be appended next: None; a batch: this one is a duplicate of that (rules P2, X1).
+        """Check that this batch may be appended next: None; a batch: the new batch is a duplicate of the returned batch
+        (rules P2, X1).
 
         Raises:
             TidemarkError: PRODUCER_FENCED, OUT_OF_ORDER_SEQUENCE, UNKNOWN_PRODUCER_ID, DUPLICATE_SEQUENCE;
@@ -150,7 +153,8 @@ class ProducerStates:
         raise _out_of_order(envelope, entry)
 
     def check_marker(self, envelope: Envelope, marker: EndMarker) -> bool:
-        """Whether to append this marker: the log has neither the marker nor the same one of another coordinator (X2).
+        """Whether to append this marker: the log has neither the marker nor the same marker of another coordinator
+        (X2).
 
         A marker has a higher epoch than its transaction. So a marker of the producer's present epoch was written
         before, also if that epoch has begun another transaction since.
@@ -183,8 +187,8 @@ class ProducerStates:
     def observe(self, envelope: Envelope, now_ms: int = 0, marker: EndMarker | None = None) -> EndedTransaction | None:
         """Add a batch that the log holds, with its final base offset; batches without a producer are ignored.
 
-        A batch that is known already, or comes from an older epoch of its producer, changes nothing. So a log may be
-        replayed over a snapshot.
+        A known batch, or a batch of an older epoch of its producer, has no effect. So a log may be replayed over a
+        snapshot.
 
         Args:
             envelope: envelope of the batch.
@@ -255,7 +259,7 @@ class ProducerStates:
         self._seen_ms[producer_id] = now_ms
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
-        """The state of one producer; None: it has none."""
+        """The state of one producer; None: there is none."""
         return self._entries.get(producer_id)
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:

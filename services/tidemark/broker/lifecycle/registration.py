@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 def boot_id() -> str:
-    """The kernel's boot id; "" without one, which proves nothing."""
+    """The kernel's boot id; "" if the system has none; an empty id proves nothing."""
     try:
         return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
     except OSError:

@@ -32,7 +32,8 @@ def as_batches(table: Frame) -> list[pa.RecordBatch]:
     if not isinstance(table, pa.RecordBatch | ArrowStream):
         kind = type(table).__name__
         raise TidemarkError(
-            ErrorCode.INVALID_PAYLOAD, f"a {kind} is not a table: give one of pyarrow, or a frame of pandas or polars"
+            ErrorCode.INVALID_PAYLOAD,
+            f"a {kind} is not a table: give a table of pyarrow, or a frame of pandas or polars",
         )
     if isinstance(table, pa.RecordBatch):
         return [table]

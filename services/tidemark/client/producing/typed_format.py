@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of one schema version: of records one by one, and of tables."""
+"""Batches of one schema version, from single records and from tables."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class TypedFormat:
 
     Attributes:
         topic: name of the topic.
-        topic_id: id of the topic; a recreated topic has another one.
+        topic_id: id of the topic; a recreated topic has another id.
         schema: the version.
         records: checks records, and makes columns of them.
-        has_event_time: the event time of a row is its timestamp; else rows have a system column of timestamps.
+        has_event_time: the event time of a row is its timestamp; otherwise rows have a system column of timestamps.
     """
 
     def __init__(self, topic: str, topic_id: str, schema: TopicSchema) -> None:
@@ -63,7 +63,7 @@ class TypedFormat:
         headers: Sequence[Headers | None] | None,
         deleted: Sequence[bool] | None = None,
     ) -> pa.RecordBatch:
-        """Rows of checked records, with system columns; `timestamps_us` becomes that of their event time."""
+        """Rows of checked records, with system columns; `timestamps_us` is set to their event time."""
         columns = self.records.columns(values)
         system: list[Any] = []
         flags = 0
@@ -141,7 +141,8 @@ class TypedFormat:
     def fit_table(self, table: Frame, timestamp: str | None) -> pa.RecordBatch:
         """The rows of a table as one batch, with timestamps if the argument names their column.
 
-        Columns `_headers` and `_deleted` of the table become the headers, and the rows that delete others by their key.
+        Columns `_headers` and `_deleted` of the table become the headers, and the rows that delete earlier rows of
+        their key.
 
         Raises:
             TidemarkError: SCHEMA_MISMATCH with topic, version, column and row; INVALID_PAYLOAD: no table.

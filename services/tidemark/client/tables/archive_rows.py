@@ -94,7 +94,7 @@ def _spans(opened: pq.ParquetFile, name: str) -> Iterator[tuple[int, Any, Any]]:
 
 
 def archived_offset_at(archive: Archive, partition: int, time: datetime) -> int | None:
-    """Offset of the first archived row at or after a time in UTC; None without such a row."""
+    """Offset of the first archived row at or after a time in UTC; None if there is no such row."""
     found = (_offset_in(file, time) for file in archive.files().get(partition, []))
     return next((offset for offset in found if offset is not None), None)
 

@@ -101,8 +101,9 @@ def archive_topic(
         file_mib: approximate size of a file at most.
         skip_lost: continue behind rows that retention deleted before they were archived.
         deadline_s: seconds that a request may take, with its retries.
-        run: runs `write_partition` for each task, and yields its results; None: one after the other, here.
-        iceberg: "namespace.table": an Iceberg table that has the files, too; needs pyiceberg. None: no such table.
+        run: runs `write_partition` for each task, and yields the results; None: in turn, in this process.
+        iceberg: "namespace.table": an Iceberg table that has the files, too; needs pyiceberg. None: the table does not
+            exist.
         catalog: properties of its pyiceberg catalog, such as {"type": "rest", "uri": "https://...", "token-file":
             "/run/secrets/token"}; None: SQLite, in the archive's directory.
 
@@ -131,7 +132,7 @@ def plan(
         view: TopicView = reader.topics([topic])[topic]
         check_topic(archive.root, ends, topic, view.topic_id)
         bounds = reader.bounds(topic, sorted(view.partitions))
-        versions = reader.schemas(topic)  # after the ends: it has all versions of the rows
+        versions = reader.schemas(topic)  # after the ends are known: then it has all versions of the rows
     if not versions:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, f"topic {topic} has no schema, so it has no columns to archive")
     tasks = []
@@ -171,7 +172,7 @@ def check_incarnation(archived: Footer, incarnation: str, latest: int) -> None:
 
 
 def write_partition(task: ArchiveTask) -> int:
-    """Write the files of one partition; each is valid as soon as it is whole. Returns the number of rows.
+    """Write the files of one partition; each file is valid as soon as it is complete. Returns the number of rows.
 
     A task that runs again continues where its files end.
     """
@@ -234,7 +235,7 @@ def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class WrittenFile:
-    """A file while it is written."""
+    """A file that is being written."""
 
     def __init__(self, file: BinaryIO, schema: TopicSchema) -> None:
         self._file = file

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merges small files of the archive of a typed topic into larger ones; each row stays in exactly one valid file.
 
-A merged file replaces its sources at the moment when its name appears. The sources stay for readers that started
-earlier, until a later run deletes them. An Iceberg table of the archive then gets all merged files in one snapshot:
+A merged file replaces its sources when its name appears. The sources stay for readers that started earlier, until a
+later run deletes them. An Iceberg table of the archive then gets all merged files in one snapshot:
 
-1. a file that the table has as it is may be merged, and no other;
+1. only a file that the table has unchanged may be merged;
 2. the name of each merged file appears, so that readers of the archive use it;
 3. a snapshot replaces the sources of all merged files; an earlier or later run may do it, too;
 4. snapshots that were replaced long enough ago expire, and the files that no snapshot has are deleted.
@@ -31,7 +31,7 @@ _FEWEST: Final = 2
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Files that become one; may go to another process of this machine, or of one with the same file system.
+    """Files to merge into one; may go to another process of this machine, or of one with the same file system.
 
     Attributes:
         root: directory of the archive.
@@ -71,7 +71,7 @@ def compact_archive(
     """Merge files of an archive that follow one another; may run beside `archive_topic`, one compaction at a time.
 
     Files of several versions of the schema stay apart, so that no column is lost. A file of half of `file_mib` or more
-    stays as it is. An Iceberg table of the archive gets the merged files in one snapshot that changes no row. A file
+    is not merged. An Iceberg table of the archive gets the merged files in one snapshot that changes no row. A file
     that another engine changed there stays, as all files do while delete files apply.
 
     Args:
@@ -80,7 +80,7 @@ def compact_archive(
         min_files: number of neighbouring files that are worth a merge; 2 at least.
         grace_hours: time for which replaced files stay for readers that started earlier. Then the snapshots of the
             Iceberg table that have them expire, unless a branch or a tag holds them.
-        run: runs `merge` for each task, and yields its results; None: one after the other, here.
+        run: runs `merge` for each task, and yields the results; None: in turn, in this process.
         catalog: the catalog of the Iceberg table, as for `archive_topic`.
 
     Raises:
@@ -126,7 +126,7 @@ def plan(
 def _groups(
     files: Iterable[ArchiveFile], file_bytes: int, held: Sequence[Collection[str]]
 ) -> Iterator[list[ArchiveFile]]:
-    """Files that can be one: they follow one another, and are of one size at most together; each table has them."""
+    """Files that can be merged: they are adjacent, are in each table, and have at most the size limit together."""
     group: list[ArchiveFile] = []
     group_bytes, last = 0, None
     for file in files:
@@ -147,7 +147,7 @@ def _follows(footer: Footer, last: Footer) -> bool:
 
 
 def merge(task: MergeTask) -> int:
-    """Write one merged file, which is valid as soon as it is whole; returns the number of its sources.
+    """Write one merged file, which is valid as soon as it is complete; returns the number of its sources.
 
     Raises:
         TidemarkError: INVALID_REQUEST: a source is damaged.

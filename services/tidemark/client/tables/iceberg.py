@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of an archive as an Iceberg table: no second copy, the same column ids, each row once.
 
-Each snapshot says in its properties up to which offsets the table has the rows of each partition. The catalog takes a
-snapshot only on top of the one that was read. A run that finds another one plans again, so no file is there twice.
+The properties of each snapshot state the end offset of each partition in the table. The catalog takes a snapshot only
+on top of the one that was read. A run that finds another one plans again, so no file is there twice.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def publish(archive: Archive, table: str, catalog: Mapping[str, str] | None = No
     """Add the files that the table lacks, and let merged files replace theirs; the caller has the archive's lease.
 
     Args:
-        archive: its files stay where they are.
+        archive: its files are not moved.
         table: "namespace.table"; created if it is missing.
         catalog: properties of a pyiceberg catalog, see `opened_catalog`; None: SQLite, in the archive's directory.
 
     Raises:
         ImportError: pyiceberg is not installed.
-        TidemarkError: INVALID_REQUEST: the table is of another topic, other runs keep changing it, its snapshots are
-            gone, or a compaction runs while the table is new. INCOMPATIBLE_SCHEMA: Iceberg has no such change of a
-            column. Errors of `opened_catalog` are raised, too.
+        TidemarkError: INVALID_REQUEST: the table is of another topic, other runs keep changing it, its snapshots were
+            deleted, or a compaction runs while the table is new. INCOMPATIBLE_SCHEMA: Iceberg does not support a change
+            of a column. Errors of `opened_catalog` are raised, too.
     """
     with opened_catalog(archive.root, catalog) as opened:
         files = _files(archive)
@@ -73,7 +73,7 @@ def published_tables(archive: Archive, catalog: Mapping[str, str] | None) -> Ite
     """The Iceberg tables that have files of an archive; all are in one catalog.
 
     Raises:
-        ImportError, TidemarkError: as `publish`; INVALID_REQUEST: the catalog lacks one of them.
+        ImportError, TidemarkError: as `publish`; INVALID_REQUEST: the catalog lacks a table.
     """
     noted = archive.tables()
     if not noted:
@@ -116,11 +116,11 @@ class PublishedTable:
         self._attempt(self._add)
 
     def replace(self) -> None:
-        """Let each merged file replace the files that it has the rows of, all in one snapshot."""
+        """Replace the sources of all merged files in one snapshot."""
         self._attempt(self._replace)
 
     def held(self) -> frozenset[str]:
-        """Keys of the files that the table has as they are; none while another engine's delete files apply."""
+        """Keys of the files that the table has unchanged; empty while another engine's delete files apply."""
         return frozenset(_live(self._load()))
 
     def release(self, keys: Collection[str], until_ms: int) -> frozenset[str]:
@@ -190,7 +190,7 @@ def _offsets(snapshot: Snapshot) -> dict[int, int] | None:
 
 
 def _lineage(table: Table) -> Iterator[Snapshot]:
-    """The current snapshot and those before it, newest first."""
+    """The current snapshot and all earlier snapshots, newest first."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
@@ -203,7 +203,7 @@ def _lineage(table: Table) -> Iterator[Snapshot]:
 
 
 def _told(ends: Mapping[int, int], topic_id: str) -> dict[str, str]:
-    """The properties of a snapshot that has the rows up to these end offsets."""
+    """The properties of a snapshot that has the rows up to these end offsets (exclusive)."""
     return {OFFSETS: json.dumps(ends, sort_keys=True), TOPIC_ID: topic_id}
 
 
@@ -313,7 +313,7 @@ def _opened(found: Catalog, name: str, footer: Footer) -> Table:
     except NoSuchTableError:
         found.create_namespace_if_not_exists(name.rpartition(".")[0])
         properties = {**_PROPERTIES, TOPIC_ID: footer.topic_id}
-        table = found.create_table(name, Schema(), properties=properties)  # its columns would get ids of their own
+        table = found.create_table(name, Schema(), properties=properties)  # its columns would get new ids
     if table.properties.get(TOPIC_ID) != footer.topic_id:
         raise _invalid(f"the Iceberg table {name} is not of this topic {footer.topic}, whose id is {footer.topic_id}")
     return table

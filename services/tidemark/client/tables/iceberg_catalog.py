@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NAME: Final = "tidemark"
 """Name of the catalog in pyiceberg's configuration: .pyiceberg.yaml, or PYICEBERG_CATALOG__TIDEMARK__URI and so on."""
 _FILES: Final = {"token-file": "token", "credential-file": "credential"}
-"""Our properties that name a file, and those of pyiceberg that get its content."""
+"""Tidemark's properties that name a file, and the properties of pyiceberg that get the content."""
 _SECRET: Final = re.compile(r"token|credential|secret|password|authorization|auth$", re.IGNORECASE)
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _ERROR_CHARACTERS: Final = 300
@@ -65,14 +65,14 @@ def opened_catalog(root: Path, properties: Mapping[str, str] | None) -> Iterator
 
     Args:
         root: directory of the archive.
-        properties: those of pyiceberg, and `token-file` or `credential-file`: paths of files that are read now. None:
-            SQLite and a warehouse in the archive's directory.
+        properties: properties of pyiceberg, and `token-file` or `credential-file`: paths of files that are read now.
+            None: SQLite and a warehouse in the archive's directory.
 
     Raises:
         ImportError: pyiceberg is not installed.
-        TidemarkError: INVALID_CONFIG: the properties do not fit; REQUEST_TIMED_OUT: the catalog is away, or failed;
-            AUTHENTICATION_FAILED; INVALID_REQUEST: the catalog refuses a request. Errors of the
-            body are reported in the same way.
+        TidemarkError: INVALID_CONFIG: the properties do not fit; REQUEST_TIMED_OUT: the catalog does not answer, or
+            failed; AUTHENTICATION_FAILED; INVALID_REQUEST: the catalog refuses a request. Errors of the body are
+            reported in the same way.
     """
     try:
         import pyiceberg.catalog  # noqa: F401
@@ -89,7 +89,7 @@ def _of_archive(root: Path) -> dict[str, str]:
 
 
 def _complete(properties: Mapping[str, str]) -> dict[str, Any]:
-    """The properties with the content of files, over those of pyiceberg's own configuration."""
+    """The properties with the content of files; they override pyiceberg's own configuration."""
     from pyiceberg.utils.config import Config
 
     configured: Mapping[str, Any] = Config().get_catalog_config(_NAME) or {}

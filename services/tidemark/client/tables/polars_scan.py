@@ -33,7 +33,7 @@ def scan(
     """A lazy frame over a topic with a schema; needs polars.
 
     Brokers send only the columns that a query uses. Comparisons of `_partition` and `_offset` with constants choose the
-    rows that are fetched. Comparisons of the event time and `_timestamp` spare the columns of batches without such a
+    rows that are fetched. Comparisons of the event time and `_timestamp` skip the columns of batches without such a
     time. All filters run on the rows as they arrive, and `head` ends the read early. Each `collect` looks the ends of
     the partitions up again; the version of the schema stays.
 
@@ -96,7 +96,7 @@ def scan(
 
 
 def _paths(needed: Sequence[str], columns: Sequence[str] | None) -> list[str]:
-    """The paths that make the needed columns: those that the caller named below them, or the columns themselves."""
+    """The paths of the needed columns: the paths below them that the caller named, or the columns themselves."""
     if columns is None:
         return list(needed)
     return [path for path in columns if any(path == name or path.startswith(f"{name}.") for name in needed)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds of partition, offset and time that a Polars predicate states, so that a scan fetches less.
 
-Polars' JSON of an expression has no fixed format. A part that is not understood gives no bound. Polars applies the
-whole predicate to the rows anyway: so the bounds may be too wide, never too narrow.
+Polars' JSON of an expression has no fixed format. A part that cannot be translated sets no bound. Polars applies the
+whole predicate to the rows, so the bounds may be too wide, but never too narrow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ ANY: Final = Planned(PartitionBounds(), TimeRange())
 
 
 class _Comparison(NamedTuple):
-    """A column compared with a constant, one of several that all hold; `op` is "In" with a collection."""
+    """A comparison of a column with a constant; all comparisons of a predicate must hold. `op` is "In" for a
+    collection.
+    """
 
     column: str
     op: str
@@ -85,7 +87,7 @@ class _Bounds:
         self._listed: frozenset[int] | None = None
 
     def add(self, op: str, value: Any, slack: int = 0) -> None:
-        """Add a comparison with a constant that may be wrong by `slack`."""
+        """Add a comparison with a constant that may be off by `slack`."""
         if op == "In":
             found = frozenset(one for one in value if type(one) is int)
             self._listed = found if self._listed is None else found & self._listed

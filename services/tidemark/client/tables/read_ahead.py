@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of several partitions, one behind the other: the next ones begin while the rows of one are processed."""
+"""Reads several partitions in turn: the next reads begin while the rows of a partition are processed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 T = TypeVar("T")
 
 AHEAD: Final = 2
-"""Partitions whose first fetch is in flight while another one is read."""
+"""Number of partitions whose first fetch is in flight while another partition is read."""
 GROUP_BYTES: Final = 16 << 20
 """Size of a large group of batches."""
 
@@ -51,9 +51,10 @@ def _first(items: Iterator[T]) -> list[T]:
 
 
 def grouped(batches: Iterator[pa.RecordBatch], group_bytes: int = GROUP_BYTES) -> Iterator[list[pa.RecordBatch]]:
-    """Groups of batches, in order: the first is one batch, each other one has twice the bytes, up to `group_bytes`.
+    """Groups of batches, in order: the first group is one batch, each next group has twice the bytes, up to
+    `group_bytes`.
 
-    So a caller that wants few rows gets them soon, and one that wants all has few groups.
+    So a caller gets the first rows soon, and all rows in few groups.
     """
     wanted_bytes, found_bytes = 1, 0
     group: list[pa.RecordBatch] = []

@@ -18,7 +18,7 @@ class _Bounded(HTTPAdapter):  # type: ignore[misc, unused-ignore]
 
 
 class BoundedRestCatalog(RestCatalog):
-    """A REST catalog that fails instead of waiting for ever."""
+    """A REST catalog that fails instead of waiting without end."""
 
     def _config_headers(self, session: Any) -> None:
         """Prepare a session; called before its first request."""

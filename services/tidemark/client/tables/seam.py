@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the archive of a topic ends and the log begins, in each partition; archived rows come from the archive."""
+"""The offset at which the archive ends and the log begins, in each partition; archived rows come from the archive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 class Seam:
-    """The archived part of a topic, as it is now; make it before the bounds of the log are looked up.
+    """The present archived part of a topic; make an instance before the look-up of the log's bounds.
 
     Args:
         history: directory of an archive of the topic; None: no row is archived.
@@ -32,8 +32,8 @@ class Seam:
         indexes: the partitions that are read.
 
     Attributes:
-        archive: the archive; None: there is none.
-        held: the archived part of each partition that has one.
+        archive: the archive; None: the topic has no archive.
+        held: the archived part of each partition, if not empty.
 
     Raises:
         TidemarkError: INVALID_REQUEST: the archive is of another topic.
@@ -66,7 +66,9 @@ class Seam:
         return found
 
     def _check_archive(self, archive: Archive) -> None:
-        """Refuse a directory without the rows that the log has lost, or none at all: its path is probably wrong."""
+        """Refuse a directory without the rows that the log no longer has, or without any rows: the path is probably
+        wrong.
+        """
         lost = [index for index, start in self._log_starts.items() if start > 0]
         if archive.root.is_dir() and (not lost or archive.files()):
             return
@@ -81,7 +83,7 @@ class Seam:
         """The parts of a range of one partition, in order, none empty.
 
         Raises:
-            TidemarkError: OFFSET_OUT_OF_RANGE: some rows are neither in the archive nor in the log any more.
+            TidemarkError: OFFSET_OUT_OF_RANGE: some rows are no longer in the archive or the log.
         """
         held = self.held.get(index)
         if held is None:

@@ -31,8 +31,9 @@ from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 
 Place = str | int | Timestamp | datetime | Mapping[int, int]
-"""A start or an end: "earliest", "latest", an offset, a time, or offsets by partition. A time stands for the first row
-at or after that time, and for the end of the partition without such a row."""
+"""A start or an end: "earliest", "latest", an offset, a time, or offsets by partition. A time means the first row at
+or after that time, or the end of the partition if there is no such row.
+"""
 
 FETCH_BYTES: Final = 4 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,11 +68,11 @@ class TableScan:
         tls: the TLS files; None: files of the environment, or plain text.
         token_file: path of a file with a bearer token, or a callable that returns one; None: TIDEMARK_TOKEN_FILE.
         isolation_level: "read_committed": up to the last stable offset, without rows of aborted transactions.
-        columns_only: look up the columns, and no row: `batches` yields none.
+        columns_only: look up the columns only: `batches` yields no rows.
 
     Raises:
-        TidemarkError: UNKNOWN_TOPIC; UNKNOWN_PARTITION. INVALID_REQUEST: the topic has no schema, a place is none, or
-            the archive is of another topic. OFFSET_OUT_OF_RANGE: rows between archive and log are missing.
+        TidemarkError: UNKNOWN_TOPIC; UNKNOWN_PARTITION. INVALID_REQUEST: the topic has no schema, a position is
+            invalid, or the archive is of another topic. OFFSET_OUT_OF_RANGE: rows between archive and log are missing.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class TableScan:
             self._parts: dict[int, list[Part]] = {}
             if not columns_only:
                 self._find_rows(start, end, partitions, history)
-            self.versions: dict[int, TopicSchema] = self._reader.schemas(topic)  # after the ends: it has all versions
+            self.versions: dict[int, TopicSchema] = self._reader.schemas(
+                topic
+            )  # after the ends are known: then it has all versions
             if not self.versions:
                 sentence = f"topic {topic} has no schema, so it has no columns: read it with a Consumer"
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
@@ -150,7 +153,7 @@ class TableScan:
         )
 
     def narrow(self, bounds: PartitionBounds) -> None:
-        """Read only these partitions and offsets of the requested ones."""
+        """Restrict the read to these partitions and offsets."""
         narrowed: dict[int, list[Part]] = {}
         for index, parts in self._parts.items():
             if bounds.partitions is None or index in bounds.partitions:
@@ -252,8 +255,8 @@ def read_table(
             Timestamp.
         end: end of the rows, exclusive: "latest" (the rows that are committed now), or as `start`.
         partitions: indexes of partitions; None: all.
-        history: directory of an archive of the topic, from `archive_topic`: archived rows come from there, the others
-            from brokers, each once. "earliest" is then the first archived row.
+        history: directory of an archive of the topic, from `archive_topic`: archived rows come from there, all other
+            rows from brokers, each once. "earliest" is then the first archived row.
         version: version of the schema: rows of every other version become rows of this one; None: the newest.
         options: deadline_s (seconds for one request with its retries, 30), tls, token_file. isolation_level:
             "read_committed" (up to the last stable offset, without rows of aborted transactions) or "read_uncommitted".

@@ -90,10 +90,10 @@ class TransactionCoordinator:
     async def commit_members(
         self, generation: int, producer_ids: Sequence[int], *, sequence: int = NO_SEQUENCE
     ) -> bool:
-        """Commit the writes of the named members, and abort those of all others (rule X16).
+        """Commit the writes of the named members, and abort the writes of all other members (rule X16).
 
         Returns:
-            Whether this or a later sequence was committed before; the members of this call are aborted then.
+            Whether this or a later sequence was committed before; if so, the members of this call are aborted.
         """
         request = pb.CommitMembersRequest(
             transactional_id=self.transactional_id,

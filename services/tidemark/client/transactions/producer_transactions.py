@@ -23,7 +23,7 @@ _OVER_IN_THE_NEXT: Final = OLD_IDENTITY | {
     ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.INVALID_TXN_STATE,
 }
-"""Errors of a transaction that another one may not meet, beside those that a retry clears."""
+"""Errors of a transaction that may not occur in another transaction, in addition to retriable errors."""
 
 
 class Phase(Enum):
@@ -52,7 +52,7 @@ class ProducerTransactions:
         self._sender = sender
         self._timeout_ms = timeout_ms
         self._identity: ProducerIdentity | None = None
-        """The identity of the open, or of the next transaction; None before the first one."""
+        """The identity of the open transaction, or of the next one; None before the first transaction."""
         self._needs_init = True
         self._fence: TidemarkError | None = None
 
@@ -63,7 +63,7 @@ class ProducerTransactions:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """The identity of the open transaction; raises INVALID_TXN_STATE without one."""
+        """The identity of the open transaction; raises INVALID_TXN_STATE if no transaction is open."""
         if self.phase is not Phase.OPEN or self._identity is None:
             raise no_transaction(self._id)
         return self._identity
@@ -72,7 +72,7 @@ class ProducerTransactions:
         """Open a transaction; the first call fences earlier producers of the id.
 
         Raises:
-            TidemarkError: INVALID_TXN_STATE if one is open, or the outcome of the last commit is not known;
+            TidemarkError: INVALID_TXN_STATE if a transaction is open, or the outcome of the last commit is not known;
                 PRODUCER_FENCED, INVALID_TRANSACTION_TIMEOUT, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, REQUEST_TIMED_OUT.
         """
         if self._fence is not None:
@@ -100,7 +100,7 @@ class ProducerTransactions:
             TidemarkError: PRODUCER_FENCED. TRANSACTION_ABORTABLE if the transaction was aborted, and another one may
                 succeed. REQUEST_TIMED_OUT, with {"in_doubt": "True"}, if the outcome is not known: a repeated call
                 returns it. INVALID_TXN_STATE without an open transaction. Otherwise the error of the first failed
-                record: the transaction was aborted, and another one would fail, too.
+                record: the transaction was aborted, and another transaction would fail, too.
         """
         if self.phase is Phase.OPEN:
             self._sender.accumulator.refuse(self._state("its transaction is being committed: begin the next one"))
@@ -202,7 +202,7 @@ class ProducerTransactions:
         except TidemarkError as error:
             if error.code is ErrorCode.PRODUCER_FENCED:
                 raise
-            _log.warning("transactional id %s: the coordinator was not told of the abort: %s", self._id, error)
+            _log.warning("transactional id %s: the request to abort did not reach the coordinator: %s", self._id, error)
         if failure.retriable or failure.code in _OVER_IN_THE_NEXT:
             raise self._aborted(failure.message) from failure
         raise copy(failure)

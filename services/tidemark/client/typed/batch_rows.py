@@ -54,7 +54,7 @@ class MissingVersionError(SchemaError):
 
     @property
     def retriable(self) -> bool:
-        """False: a member of a group shall raise this error, and not wait for the version."""
+        """False: a member of a group must raise this error instead of waiting for the version."""
         return False
 
 
@@ -81,9 +81,9 @@ class BatchRows:
         columns: paths in the reader's version, such as "carrier" or "leg.origin", and system columns; None: all columns
             of the version, and `system`.
         system: the system columns that come with all columns.
-        dictionaries: dictionary-encode columns of type Dictionary; else they are plain.
+        dictionaries: dictionary-encode columns of type Dictionary; otherwise the columns are plain.
         version: the version to read as; None: the newest that `learn` was given.
-        times: a batch without a timestamp in this range gives no rows; other batches give all of theirs.
+        times: a batch without a timestamp in this range yields no rows; any other batch yields all its rows.
 
     Attributes:
         target: the version of the rows that come out.
@@ -116,8 +116,9 @@ class BatchRows:
         self.learn(versions)
 
     def learn(self, versions: Mapping[int, TopicSchema]) -> None:
-        """Take the known versions, at least one; the newest becomes the reader's version, unless the reader named a
-        version."""
+        """Set the known versions, at least one; the newest becomes the reader's version, unless the reader named a
+        version.
+        """
         newest = max(versions)
         if self._version is not None and self._version not in versions:
             sentence = f"topic {self._topic} has no version {self._version} of its schema; the newest is {newest}"
@@ -165,8 +166,8 @@ class BatchRows:
             end: end offset, exclusive; None: the end of the batch.
 
         Raises:
-            TidemarkError: CORRUPT_BATCH and others of a damaged batch; INCOMPATIBLE_SCHEMA: the reader's version cannot
-                read this one.
+            TidemarkError: CORRUPT_BATCH and other errors of a damaged batch; INCOMPATIBLE_SCHEMA: the reader's version
+                cannot read this version.
             UnknownVersionError: call `learn` with this version.
         """
         if self.times != ALL_TIMES and is_outside(batch.data, self.times):
@@ -182,7 +183,7 @@ class BatchRows:
         """The rows of [start, end) of rows that an archive has, in `schema`; raises as `rows`.
 
         Args:
-            found: with the columns that `stored_columns` names, and others.
+            found: the columns that `stored_columns` names, and other columns.
             version: version of the schema that the rows have.
             partition: index of their partition.
             start: first offset, inclusive.

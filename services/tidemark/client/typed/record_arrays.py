@@ -50,7 +50,7 @@ def array_of(values: Sequence[Any], made: pa.DataType) -> pa.Array[Any]:
 
 
 def _epoch_of(zone: tzinfo | None) -> datetime:
-    """The start of 1970 in the time zone of values, if that is UTC or none, else in UTC.
+    """The start of 1970 in the time zone of values, if it is UTC or missing, else in UTC.
 
     Python subtracts datetimes of one and the same time zone without asking for its distance from UTC.
     """

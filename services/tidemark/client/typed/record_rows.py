@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of a typed topic, one by one: checked when they are sent, built into columns a batch at a time.
+"""Records of a typed topic, one by one: checked when they are sent, and built into columns batch by batch.
 
 A record costs a look-up of its values and one call of a function that is generated for their types. All integers of a
 record are checked by one call, and all its texts by another. `struct` refuses an integer out of range, UTF-8 refuses
@@ -100,7 +100,7 @@ class RecordRows:
         self.key_values: Callable[[Values], Any] = operator.itemgetter(*places) if places else _no_key
         """The values of the key columns of a checked record, hashable, equal if their key is; None without key columns.
 
-        A key column is never null, so None stands for nothing else.
+        A key column is never null, so None has no other meaning.
         """
         self.types = [arrow_type(column.type) for column in schema.columns]
 
@@ -120,7 +120,7 @@ class RecordRows:
 
         Args:
             key: a mapping, a dataclass or a model with the key columns; or the value of the only key column.
-            timestamp_us: of the record: its event time, if the schema has one.
+            timestamp_us: timestamp of the record: its event time, if the schema has an event time.
 
         Raises:
             TidemarkError: SCHEMA_MISMATCH with topic, version and column.
@@ -235,7 +235,7 @@ class RecordRows:
         return self._completed(given)
 
     def _completed(self, given: Mapping[str, Any]) -> Values:
-        """Values of a record with other fields than the columns: the default for those that are missing."""
+        """Values of a record with other fields than the columns: the default for missing fields."""
         values = []
         for column in self._columns:
             try:
@@ -252,7 +252,7 @@ def _no_key(values: Values) -> None:
 
 
 def _is_generated(column: Column, kind: type) -> bool:
-    """Whether `_generated` has the whole check of values of this type."""
+    """Whether `_generated` checks values of this type completely."""
     stored = plain_type(column.type)
     return (
         (kind is int and stored in INT_BITS)

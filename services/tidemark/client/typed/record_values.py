@@ -47,10 +47,10 @@ class Deletion(tuple[Any, ...]):
 
 
 def converter(column: Column, kind: type) -> Convert | None:
-    """The check of a column's values of one Python type; None: every value of that type is taken as it is.
+    """The check of a column's values of one Python type; None: every value of that type is used unchanged.
 
     Raises:
-        MisfitError: no value of that type is one of the column.
+        MisfitError: the column does not accept values of that type.
     """
     if kind is type(None):
         if column.nullable:
@@ -73,7 +73,7 @@ def converter(column: Column, kind: type) -> Convert | None:
 
 
 def checked(value: Any, column: Column) -> Any:
-    """One value of a column, as Arrow takes it; raises MisfitError."""
+    """One value of a column, in the form that Arrow takes; raises MisfitError."""
     convert = converter(column, type(value))
     return value if convert is None else convert(value)
 
@@ -123,7 +123,7 @@ def superfluous(given: Mapping[str, Any], columns: Sequence[Column]) -> MisfitEr
 
 
 def stand_in(column: Column) -> Any:
-    """A value of a column that is never null, for a row that deletes others: no reader sees this value."""
+    """A value of a column that is never null, for a row that deletes earlier rows: readers do not get this value."""
     match plain_type(column.type):
         case StructOf(columns):
             return {below.name: None if below.nullable else stand_in(below) for below in columns}

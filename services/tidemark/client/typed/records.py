@@ -71,7 +71,7 @@ def _as_integers(data_type: Any) -> Any:
 
 
 def _converter(data_type: Any) -> Callable[[Any], Any] | None:
-    """A function that makes datetimes of integers, and dicts of maps, in a value; None: there are none."""
+    """A function that makes datetimes of integers, and dicts of maps, in a value; None: the type has neither."""
     if pa.types.is_timestamp(data_type):
         epoch = EPOCH if data_type.tz is not None else EPOCH.replace(tzinfo=None)
         return lambda value: None if value is None else epoch + timedelta(microseconds=value)

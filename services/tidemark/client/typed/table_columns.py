@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fits the columns of a table to a schema version: by name, with casts that lose nothing.
+"""Fits the columns of a table to a schema version: by name, with lossless casts.
 
 Works on whole columns. A column is refused for the first row that does not fit; a search by halves finds that row.
 """
@@ -50,7 +50,7 @@ def check_arrays(rows: pa.RecordBatch) -> None:
 
 
 def _check(array: Any) -> None:
-    """Check an array and those below it, as far as its rows reach: slices of one table share the arrays below."""
+    """Check an array and its child arrays, within the range of its rows: slices of one table share child arrays."""
     kind = array.type
     if types.is_struct(kind):
         _validate(array, full=False)
@@ -117,7 +117,8 @@ def fitted(
     Args:
         rows: a record batch, or the values of a struct column.
         columns: columns of the schema version, or of the struct.
-        visible: which rows count (bool): of a struct below null those that are not null; None: all.
+        visible: which rows count (bool): for the fields of a struct, the rows where the struct is not null; None: all
+            rows.
 
     Raises:
         MisfitError: a column is missing or superfluous, or a value does not fit.
@@ -195,7 +196,7 @@ def _plain(array: Any) -> Any:
 
 
 def _decoded(array: Any) -> Any:
-    """The values of a dictionary. Arrow decodes none of views, which Polars makes."""
+    """The values of a dictionary. Arrow does not decode a dictionary of views, which Polars makes."""
     views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     plain = views.get(array.type.value_type)
     if plain is not None:
@@ -256,7 +257,9 @@ def _fit_map(array: Any, key: Column, value: Column, nullable: bool, made: Any) 
 
 
 def _check_unique(array: Any, keys: Any) -> None:
-    """Refuse a map that has a key twice: DuckDB reads no such column, and a dict has one of the values."""
+    """Refuse a map that has a key twice: DuckDB cannot read the column, and a dict would have only one of the
+    values.
+    """
     if (_compute.max(_compute.list_value_length(array)).as_py() or 0) < 2:
         return
     entries = pa.table({"row": _compute.list_parent_indices(array), "key": keys})
@@ -288,7 +291,7 @@ def _nested(array: Any, offsets: Any, values: Any, nullable: bool, made: Any) ->
 
 
 def _above(misfit: MisfitError, offsets: Any) -> MisfitError:
-    """The misfit of a value as one of the row that the value belongs to."""
+    """The misfit of a value, reported for the row with the value."""
     if misfit.row is None:
         return misfit
     ends = offsets.slice(1)
@@ -313,7 +316,7 @@ def _fit_values(array: Any, column_type: ColumnType, nullable: bool, made: Any) 
 
 
 def _check_years(array: Any, wanted: ColumnType) -> None:
-    """Refuse other years, which Python and pandas do not have: a reader would fail at the row."""
+    """Refuse years that Python and pandas do not have: a reader would fail at the row."""
     integers, first, last, unit = _YEARS_1_TO_9999[wanted]
     numbers = array.view(integers)
     found: Any = pc.min_max(numbers)
@@ -335,7 +338,7 @@ _YEARS_1_TO_9999: Final[dict[ColumnType, tuple[Any, int, int, str]]] = {
 
 
 def _check_kind(array: Any, wanted: ColumnType) -> None:
-    """Raise MisfitError unless values of this type may be values of the column."""
+    """Raise MisfitError unless the column may accept values of this type."""
     found = array.type
     match wanted:
         case Decimal():
@@ -426,5 +429,5 @@ def _other_type(array: Any, wanted: str) -> MisfitError:
 
 
 def schema_fields(columns: Sequence[Column]) -> pa.Schema:
-    """The fields of these columns as a batch stores them."""
+    """The fields of these columns in a stored batch."""
     return pa.schema([arrow_field(column) for column in columns])

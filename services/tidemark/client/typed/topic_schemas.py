@@ -19,16 +19,16 @@ _CALL_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 5.0
 """Shortest time between two looks for a version that metadata has not announced."""
 _LOOK_S: Final = 1.0
-"""Time of such a look: a version that was just made may not have reached the brokers yet."""
+"""Duration of this look-up: a new version may not have reached the brokers yet."""
 
 Versions = Mapping[int, TopicSchema]
 
 
 class KnownSchemas(NamedTuple):
-    """The versions of one topic; replaced, never changed.
+    """The versions of one topic. An instance never changes, and is replaced by a new one.
 
     Attributes:
-        topic_id: a recreated topic has another one, and none of these versions.
+        topic_id: a recreated topic has another id, and does not have these versions.
         versions: schemas by version, from 1 without a gap; at least one.
         newest: the newest of them.
     """
@@ -46,7 +46,7 @@ class SchemaPendingError(TidemarkError):
 
 
 class TopicPendingError(SchemaPendingError):
-    """Metadata do not have the topic, perhaps only for a moment: it may have no schema."""
+    """Metadata do not have the topic, perhaps only for a short time: the topic may have no schema."""
 
 
 def versions_of(response: pb.GetTopicSchemasResponse) -> dict[int, TopicSchema]:
@@ -76,8 +76,8 @@ class TopicSchemas:
     def now(self, topic: str) -> KnownSchemas | None:
         """The known versions; None for a topic without a schema.
 
-        Metadata may lose the topic for a moment, when a broker answers that does not know the topic yet: then the
-        versions stay.
+        Metadata may lose the topic for a short time, if a broker answers that does not know the topic yet. Then the
+        versions are kept.
 
         Raises:
             SchemaPendingError: `load` first.
@@ -101,8 +101,8 @@ class TopicSchemas:
             The versions; None for a topic without a schema.
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC; UNKNOWN_SCHEMA_VERSION and others after `timeout_s`; INVALID_SCHEMA: a later
-                Tidemark's.
+            TidemarkError: UNKNOWN_TOPIC; UNKNOWN_SCHEMA_VERSION and other errors after `timeout_s`; INVALID_SCHEMA: the
+                schema is of a later version of Tidemark.
         """
         view = await self._cluster.topic(topic, timeout_s=timeout_s)
         if not view.schema_version:
@@ -124,7 +124,9 @@ class TopicSchemas:
             view = self._cluster.topic_now(topic) or view
 
     async def look_for_newer(self, topic: str) -> bool:
-        """Request the version after the newest known one, at most every few seconds; returns whether it exists."""
+        """Request the version after the newest known one, at most every few seconds; returns whether that version
+        exists.
+        """
         known = self.known.get(topic)
         now_s = time.monotonic()
         if known is None or now_s < self._looked_s.get(topic, -_LOOK_AGAIN_S) + _LOOK_AGAIN_S:

@@ -50,7 +50,7 @@ def _dataclass_maker(kind: type, made: dict[type, MakeValue]) -> MakeValue:
                 given[name] = convert(given[name])
         return kind(**given)
 
-    made[kind] = make  # before its fields: a class may have fields of its own kind
+    made[kind] = make  # set before the fields are: a class may have fields of the same class
     try:
         hints = typing.get_type_hints(kind)
     except NameError:  # a class of a function, whose annotations are texts: nested values stay dicts
@@ -60,7 +60,7 @@ def _dataclass_maker(kind: type, made: dict[type, MakeValue]) -> MakeValue:
 
 
 def _converter(hint: Any, made: dict[type, MakeValue]) -> Callable[[Any], Any] | None:
-    """A function that makes the dataclasses in a value that is not null; None: there are none."""
+    """A function that makes the dataclasses in a value that is not null; None: the type has no dataclasses."""
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return made.get(hint) or _dataclass_maker(hint, made)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

@@ -15,7 +15,7 @@ from tidemark.core.security.audit_lines import ServiceAudit
 
 SEARCH_CHARACTERS_MAX: Final = 249
 AUDIT_LINES_MAX: Final = 500
-"""Lines of each service; a search finds older ones."""
+"""Number of lines of each service; a search finds older lines."""
 OUTCOMES: Final = ("all", "ok", "denied", "failed")
 
 

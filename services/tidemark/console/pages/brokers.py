@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The brokers: live or away, leaders and replicas, disks, restart."""
+"""The brokers: live or not, leaders and replicas, disks, restart."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def load(asked: Asked) -> View:
 
 
 def any_partition(topics: Mapping[str, TopicView]) -> tuple[TopicPartition, ...]:
-    """One partition, so that a question about disks does not list every replica; none if there is no topic."""
+    """One partition, so that a question about disks does not list every replica; empty if there is no topic."""
     return tuple(TopicPartition(name, next(iter(view.partitions))) for name, view in topics.items() if view.partitions)[
         :1
     ]

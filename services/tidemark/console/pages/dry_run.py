@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way from a dry run to its change: the button carries the id of the plan that its page showed."""
+"""The step from a dry run to its change: the button carries the id of the plan on its page."""
 
 from __future__ import annotations
 

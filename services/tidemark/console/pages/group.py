@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One consumer group: members, progress in each partition, and the way to the dry run of a reset."""
+"""One consumer group: members, progress in each partition, and the link to the dry run of a reset."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def _place(topic: str, partition: int) -> dict[str, object]:
 
 
 def _known(number: int) -> int | None:
-    """The number; None for -1, which stands for an unknown one."""
+    """The number; None for -1, which means an unknown number."""
     return None if number < 0 else number

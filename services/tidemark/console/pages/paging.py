@@ -24,7 +24,7 @@ class Part(Generic[T]):
         number: number of the page, from 1.
         pages: number of pages, at least 1.
         total: number of rows on all pages.
-        previous: query part of the address of the page before; "": there is none.
+        previous: query part of the address of the page before; "": no such page.
         next: query part of the address of the page after; "": there is none.
     """
 
@@ -42,7 +42,7 @@ class Part(Generic[T]):
 
 
 def part_of(rows: Sequence[T], query: Mapping[str, str], *, size: int = ROWS) -> Part[T]:
-    """The page that `query` names; beyond the end, the last one. Raises `Refused` for a page that is no number."""
+    """The page that `query` names; beyond the end, the last page. Raises `Refused` for a page that is no number."""
     pages = max(1, -(-len(rows) // size))
     number = min(whole(query.get("page") or "1", "page", smallest=1), pages)
     first = (number - 1) * size

@@ -53,7 +53,7 @@ def _facts(one: ReassignmentProgress) -> dict[str, object]:
 
 
 def _sums(moves: Sequence[ReassignmentProgress]) -> dict[str, object]:
-    """Numbers of all reassignments; bytes of those that are known."""
+    """Counts of all reassignments, and the sum of the known bytes."""
     return {
         "count": len(moves),
         "waiting": sum(bool(one.waiting_for) for one in moves),

@@ -24,7 +24,7 @@ def record_rows(batches: Sequence[pa.RecordBatch], form: str) -> tuple[list[dict
 
     Args:
         batches: rows of one topic, with or without a schema.
-        form: form of keys and values, one of record_text.FORMS.
+        form: form of keys and values, from record_text.FORMS.
     """
     rows: list[dict[str, object]] = []
     columns: list[str] = []
@@ -71,7 +71,7 @@ def _header(name: str, content: bytes | None, form: str) -> dict[str, object]:
 
 
 def _cell(value: Any) -> dict[str, object]:
-    """A value of a column: a text as it is, others as JSON."""
+    """A value of a column: a text unchanged, other values as JSON."""
     text = value if isinstance(value, str) else encode_json(value)
     cut = len(text) > CELL_CHARACTERS_MAX
     return {"text": visible(text[:CELL_CHARACTERS_MAX]), "cut": cut, "null": value is None}

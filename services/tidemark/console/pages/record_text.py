@@ -11,18 +11,18 @@ FORMS: Final = ("auto", "text", "json", "hex")
 _HEX_BYTES_MAX: Final = 512
 _HEX_LINE: Final = 16
 _UTF8_BYTES_MAX: Final = 4
-"""Largest size of a character in UTF-8: a cut leaves up to three bytes of one."""
+"""Largest size of a character in UTF-8: a cut leaves up to three bytes of a character."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _JSON_PARTS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 
 
 def shown(content: bytes | None, form: str, bytes_max: int) -> dict[str, object] | None:
-    """A key or a value as data; None for a null one.
+    """A key or a value as data; None for null.
 
     Args:
-        content: the whole of it.
-        form: one of FORMS; "auto": JSON if it is an object or a list, else text if it is UTF-8 without control
-            characters, else hex.
+        content: all its bytes.
+        form: one of FORMS; "auto": JSON if the content is an object or a list, else text if the content is UTF-8
+            without control characters, else hex.
         bytes_max: largest number of bytes of the part that is shown.
     """
     if content is None:
@@ -39,7 +39,9 @@ def shown(content: bytes | None, form: str, bytes_max: int) -> dict[str, object]
 
 
 def visible(text: str) -> str:
-    """The text with escapes in place of control characters, and of others that are not seen or turn the text around."""
+    """The text with escapes in place of control characters, invisible characters, and characters that change the
+    direction of text.
+    """
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in "\n\t" else _escape(one) for one in text)
@@ -55,7 +57,7 @@ def _escape(one: str) -> str:
 
 
 def _text(content: bytes, *, cut: bool) -> str | None:
-    """The content as UTF-8, up to the last whole character of a cut one; None for other bytes."""
+    """The content as UTF-8; cut content up to its last whole character; None for other bytes."""
     for left_out in range(_UTF8_BYTES_MAX if cut else 1):
         try:
             return content[: len(content) - left_out].decode()
@@ -75,7 +77,7 @@ def _hex(content: bytes) -> str:
 
 
 def _indented(text: str) -> str | None:
-    """A JSON object or list over several lines, its texts and numbers as they are; None for other text."""
+    """A JSON object or list over several lines, with texts and numbers unchanged; None for other text."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:

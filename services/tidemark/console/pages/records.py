@@ -126,7 +126,7 @@ async def value(asked: Asked) -> Download:
 
 
 def position_of(text: str) -> Position:
-    """Where an address begins to read; raises `Refused`."""
+    """The position at which an address begins to read; raises `Refused`."""
     if text == "end":
         return Position("end")
     kind, _, number = text.partition(":")

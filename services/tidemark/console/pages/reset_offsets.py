@@ -52,7 +52,7 @@ async def load(asked: Asked) -> View | Done:
 async def _reset(asked: Asked, given: Mapping[str, str]) -> _Reset:
     group, (topic, partition) = asked.path["group"], named_partition(given)
     to = given.get("to") or KINDS[0]
-    if to in ("offset", "timestamp"):  # the form has the value in a field of its own
+    if to in ("offset", "timestamp"):  # the form has a separate field for this value
         to = f"{to}:{given.get('value', '')}"
     try:
         start = start_of(parse_start(to))

@@ -54,7 +54,7 @@ async def load(asked: Asked) -> View:
 
 
 async def topic_of(asked: Asked) -> TopicView:
-    """The topic that the address names; raises `Refused` if there is none."""
+    """The topic that the address names; raises `Refused` if the topic does not exist."""
     name = asked.path["topic"]
     try:
         check_topic_name(name)
@@ -68,7 +68,7 @@ async def topic_of(asked: Asked) -> TopicView:
 
 
 def partition_facts(one: PartitionView) -> dict[str, object]:
-    """A partition as data; the leader is -1 without one."""
+    """A partition as data; the leader is -1 if there is none."""
     return {
         "partition": one.partition,
         "leader": one.leader,

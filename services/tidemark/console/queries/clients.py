@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of the cluster with the identity of a user. The console has no identity of its own."""
+"""Clients of the cluster with the identity of a user. The console itself has no identity."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from tidemark.client.aio.groups import GroupDescription
 from tidemark.model import ErrorCode, TidemarkError
 
 AT_ONCE: Final = 4
-"""Descriptions in flight. One of a group with 1,000 partitions keeps the event loop for 10 ms, and other pages wait."""
+"""Descriptions in flight. A description of a group with 1,000 partitions keeps the event loop for 10 ms, and other
+pages wait.
+"""
 
 
 async def describe_each(groups: Groups, names: Sequence[str]) -> dict[str, GroupDescription]:

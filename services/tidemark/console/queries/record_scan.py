@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a bounded part of a partition: forward from an offset, or backward from an end; all records, or matching ones.
 
-Nothing is committed. A scan ends at its number of records, or at one of its bounds; its result says which.
+Nothing is committed. A scan ends at its number of records, or at one of its bounds; its result states which.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Scan:
         scanned_bytes: their size.
         begin: first offset of the scanned range, inclusive.
         end: end of the scanned range, exclusive.
-        typed: makes the rows of a topic with a schema; None: it has none.
+        typed: makes the rows of a topic with a schema; None: the topic has no schema.
         stopped: bound at which the scan ended before its number of records: "records", "bytes", "time"; "": none.
     """
 

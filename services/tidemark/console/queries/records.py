@@ -35,7 +35,7 @@ SCAN_RECORDS_MAX: Final = 20_000
 SCAN_BYTES_MAX: Final = 32 << 20
 SCAN_S: Final = 4.0
 DOWNLOAD_BYTES_MAX: Final = 2 * SCAN_BYTES_MAX
-"""More than a page reads, so that the range of a page fits."""
+"""Larger than the read of a page, so that the range of a page fits."""
 DOWNLOAD_SCANNED_MAX: Final = 100_000
 DOWNLOAD_RECORDS_MAX: Final = 10_000
 DOWNLOAD_S: Final = 20.0
@@ -44,7 +44,7 @@ EVERY_RECORD: Final = Search()
 
 
 class Position(NamedTuple):
-    """Where a read begins: "earliest", "offset" or "timestamp" (microseconds since 1970) read forward; "before" reads
+    """The start of a read: "earliest", "offset" or "timestamp" (microseconds since 1970) read forward; "before" reads
     backward from an offset, "end" from the high watermark."""
 
     kind: str
@@ -111,7 +111,7 @@ class RecordReads(Lifecycle):
         self._reader = RangeReader(bootstrap, deadline_s=timeout_s, tls=credentials, client_id=CLIENT_ID)
 
     async def start(self) -> None:
-        """Do nothing: the reader connects at its first call."""
+        """Has no effect: the reader connects at its first call."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -126,7 +126,7 @@ class RecordReads(Lifecycle):
         return await _in_thread(lambda: download(self._reader, asking, shape))
 
     async def record(self, where: Where, offset: int, *, has_schema: bool) -> pa.RecordBatch | None:
-        """The record with this offset; None if the log has none."""
+        """The record with this offset; None if the log has no such record."""
         return await _in_thread(lambda: record(self._reader, where, offset, has_schema=has_schema))
 
 

@@ -13,7 +13,7 @@ RESULTS_MAX: Final = 200
 
 
 class Results(Generic[T]):
-    """The newest `RESULTS_MAX` results of this process; each user sees the own ones."""
+    """The newest `RESULTS_MAX` results of this process; a user gets only their own results."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], T] = OrderedDict()

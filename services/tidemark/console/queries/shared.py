@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers of the cluster that many pages share: one call at a time for each question, and a short life.
 
-The last good answer outlives failed calls. A page then shows it with the error, and since when the calls fail. A denied
-call ends it at once: its user has lost the right to see it.
+The last successful answer is kept after failed calls. A page then shows it with the error, and since when the calls
+fail. After a denied call the answer is dropped: the user has lost the right to read it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ SHARE_MAX: Final = 10
 """Multiple of the duration of a call after which the call is repeated at the earliest."""
 ENTRIES_MAX: Final = 2_000
 YOUNG_MS: Final = 10_000
-"""Age up to which an answer is good enough for a page that would wait longer than `YOUNG_S` for a newer one."""
+"""Age up to which a page shows an answer if a newer answer would take longer than `YOUNG_S`."""
 YOUNG_S: Final = 0.1
 OLD_S: Final = 1.0
-"""Time that a page waits for a newer answer than one that is not young."""
+"""Time that a page waits for a newer answer if its answer is not young."""
 
 _DENIALS: Final = (
     ErrorCode.AUTHENTICATION_FAILED,
@@ -43,11 +43,11 @@ class Answer(Generic[T]):
     """The newest knowledge about a question.
 
     Attributes:
-        value: value of the last call that succeeded; None: none has.
-        read_at_ms: begin of that call, since 1970; 0: none has succeeded.
-        error: error of the last call; None: it succeeded, or none has ended.
+        value: value of the last successful call; None: no call has succeeded.
+        read_at_ms: begin of that call, since 1970; 0: no call has succeeded.
+        error: error of the last call; None: that call succeeded, or no call has ended.
         failing_since_ms: begin of the first of the calls that have failed since; 0: the last one succeeded.
-        waiting_since_ms: of a value that is not young: begin of the call that has not ended; 0: there is none.
+        waiting_since_ms: if the value is not young: begin of the call in flight; 0: no call is in flight.
     """
 
     value: T | None = None
@@ -62,7 +62,7 @@ class SharedQuery(Generic[T]):
 
     Args:
         call: asks the cluster; it bounds its own time. A page that is left does not cancel the call.
-        life_ms: age up to which an answer is given again.
+        life_ms: age up to which an answer is reused.
         retry_ms: the same for an error.
         now_ms: the time since 1970.
         measured: receives the outcome of each call.
@@ -90,7 +90,7 @@ class SharedQuery(Generic[T]):
         """The newest answer: waits for a call if the known answer is too old.
 
         Args:
-            patience_s: time to wait without a good answer. One that is young is given sooner, an older one later.
+            patience_s: time to wait without a usable answer. A young answer is returned sooner, an older answer later.
         """
         if self._task is None and self._now_ms() >= self._due_ms:
             self._began_ms = self._now_ms()
@@ -140,7 +140,7 @@ class SharedQuery(Generic[T]):
 
 
 def is_denial(error: TidemarkError) -> bool:
-    """Whether the cluster answered that the user may not ask."""
+    """Whether the cluster denied the request of this user."""
     return error.code in _DENIALS
 
 
@@ -175,7 +175,7 @@ class SharedQueries:
         return cast("Answer[T]", await query.answer(patience_s))
 
     async def once(self, kind: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call whose answer is not kept; it is counted as the others."""
+        """Make a call whose answer is not kept; the call is counted as all others."""
         succeeded = False
         try:
             answer = await call()

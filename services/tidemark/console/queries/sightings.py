@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Since when the console has seen a state: when a broker went away, when the controller changed."""
+"""The times since which the console has seen a state: a missing broker, the present controller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Sighting(NamedTuple):
 
     Attributes:
         since_ms: first sight of the state, in milliseconds since 1970.
-        before: the state before; None: this is the first one that the console saw, so the state may be older.
+        before: the state before; None: this is the first state that the console saw, so the state may be older.
     """
 
     state: Hashable

@@ -56,8 +56,9 @@ class BrokerRegistry:
         brokers: Mapping[BrokerId, BrokerRegistration],
         epochs: Mapping[BrokerId, BrokerEpochRecord],
     ) -> None:
-        """The registrations as they are now. Broker epochs are compared, so that a restart counts as a failure and a
-        registration (rule C2)."""
+        """The present registrations. Broker epochs are compared, so that a restart counts as a failure and a
+        registration (rule C2).
+        """
         gone = [broker for broker in self._ctx.brokers if broker not in brokers]
         new = [
             broker

@@ -93,7 +93,8 @@ class CommandBuilder:
         ) and pending.leader_and_isr.is_free(now_ms):
             effects += self._leader_and_isr(broker, pending, now_ms)
         if pending.stopping and pending.stop_replica.is_free(now_ms) and pending.leader_and_isr.request_id is None:
-            # Never both in flight: a LeaderAndIsr that arrives after the StopReplica would create the replica again.
+            # LeaderAndIsr and StopReplica are never both in flight: a LeaderAndIsr that arrives after the StopReplica
+            # would create the replica again.
             effects.append(self._stop_replica(broker, pending, now_ms))
         if (
             pending.needs_full_metadata
@@ -121,7 +122,7 @@ class CommandBuilder:
         ):
             return []  # sent once these writes are answered
         held = [one for one in partition_states if self._ctx.may_hold(broker, one.partition.topic)]
-        # A complete command deletes the logs that it does not name; an upgraded broker goes on with its own.
+        # A complete command deletes the logs that it does not name; an upgraded broker keeps its logs.
         complete = (
             pending.needs_full_leader_and_isr and self._ctx.knows_everything() and len(held) == len(partition_states)
         )
@@ -180,7 +181,7 @@ class CommandBuilder:
             if known.topic_id != topic.topic_id:
                 known = _UNKNOWN_SCHEMA
             for version, schema in sorted(topic.schemas.items()):
-                if version > known.newest or (version in known.damaged and schema.text):  # its node was put back
+                if version > known.newest or (version in known.damaged and schema.text):  # its node was restored
                     yield name, topic.topic_id, version, schema.text
 
     def _command(self, partition_state: PartitionState, broker: BrokerId) -> PartitionCommand:
@@ -247,7 +248,9 @@ class CommandBuilder:
         return SendUpdateMetadata(broker, request_id, pending.broker_epoch, view)
 
     def _begin_snapshot(self) -> MetadataSnapshot:
-        """Begin a snapshot, or share the one that began since the last change of metadata; later changes follow it."""
+        """Begin a snapshot, or share a snapshot that began since the last change of metadata; later changes follow
+        it.
+        """
         version = self._ctx.metadata_version
         if self._snapshot is None or self._snapshot.version != version:
             self._snapshot = MetadataSnapshot(tuple(self._ctx.partitions), version)

@@ -89,7 +89,7 @@ class ControllerContext:
     def next_to_decide(self) -> list[TopicPartition]:
         """The next partitions of the round, up to `DECIDED_AT_ONCE`.
 
-        A round has the partitions that were dirty when it began; those marked since are decided in the next round.
+        A round has the partitions that were dirty when it began; partitions marked later are decided in the next round.
         Partitions with the same brokers follow one another: a broker's ISR changes then conflict with few multis.
         """
         if not self.undecided:
@@ -108,7 +108,7 @@ class ControllerContext:
     def learn_unreadable(self, unreadable: frozenset[str], readable: Iterable[str]) -> None:
         """Topics whose node does not parse.
 
-        One that never parsed and is deleted is sent to brokers as deleted: the controller before may have sent it.
+        A deleted topic that never parsed is sent to brokers as deleted: an earlier controller may have sent the topic.
         """
         if unreadable == self.unreadable_topics:
             return
@@ -159,8 +159,8 @@ class ControllerContext:
     def may_be_older(self, partition_state: PartitionState) -> bool:
         """Whether a replica may still report that the node was set back by hand before its first read (rule Z4).
 
-        Asked only where the leader has refused its leader epoch: the next one may have had another leader. A broker
-        that answers no LeaderAndIsr is not waited for once it is suspected or its call has failed.
+        Asked only where the leader has refused its leader epoch: the next one may have had another leader. The
+        controller does not wait for a broker that is suspected or whose call has failed.
         """
         silent = self.unconfirmed - self.avoided
         return self.is_refused(partition_state.partition) and not silent.isdisjoint(partition_state.assigned)
@@ -190,7 +190,7 @@ class ControllerContext:
         return known is not None and bool(known.schemas)
 
     def facts_for(self, partition_state: PartitionState, brokers: BrokerFacts) -> BrokerFacts:
-        """The brokers as elections of this partition see them: one that may not hold the replica is not live."""
+        """The brokers in elections of this partition: a broker that may not hold the replica is not live."""
         older = self.older.intersection(partition_state.assigned)
         topic = partition_state.partition.topic
         if not older or not self._is_typed(topic):
@@ -231,7 +231,7 @@ class ControllerContext:
             self.on_broker[broker].add(partition_state.partition)
 
     def stop_replicas(self, partition_state: PartitionState, brokers: Iterable[BrokerId]) -> set[BrokerId]:
-        """StopReplica with delete; gives the live brokers among these."""
+        """Send StopReplica with delete; returns the live brokers among these."""
         epoch = NO_EPOCH if partition_state.state is None else partition_state.state.leader_epoch
         live = set()
         for broker in brokers:

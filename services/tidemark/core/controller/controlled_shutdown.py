@@ -19,7 +19,7 @@ class ControlledShutdowns:
 
     Attributes:
         _shutting_down: with the broker epoch that asked; until that registration ends or is replaced.
-        _released: those to which `ReleaseBroker` was sent. Invariant: a subset of `_shutting_down`.
+        _released: brokers to which `ReleaseBroker` was sent. Invariant: a subset of `_shutting_down`.
     """
 
     def __init__(self, ctx: ControllerContext) -> None:
@@ -44,7 +44,7 @@ class ControlledShutdowns:
         self._shutting_down[broker] = broker_epoch
 
     def forget(self, broker: BrokerId) -> None:
-        """Forget a broker whose registration ended, or was replaced by another one."""
+        """Forget a broker whose registration ended, or was replaced by a newer registration."""
         self._shutting_down.pop(broker, None)
         self._released.discard(broker)
 

@@ -53,7 +53,7 @@ _COUNTS_STAY: Final = (ev.Tick, ev.BrokerTrusted, ev.MoreToDo)
 
 
 class ControllerCore:
-    """The active controller: `handle` takes an event and gives effects.
+    """The active controller: `handle` takes an event and returns effects.
 
     Each part has its own state; state that several parts need is in `ControllerContext`. The order of the parts in
     `handle` and `_decide` is part of the protocol.
@@ -113,7 +113,7 @@ class ControllerCore:
         }
 
     def handle(self, event: ev.ControllerEvent, now_ms: int) -> list[ControllerEffect]:
-        """Handle one event; gives the effects to carry out, in order."""
+        """Process one event; returns the effects to carry out, in order."""
         ctx = self._ctx
         ctx.effects = []
         if not isinstance(event, _COUNTS_STAY):
@@ -133,12 +133,12 @@ class ControllerCore:
 
     @property
     def suspected(self) -> frozenset[BrokerId]:
-        """Brokers that the controller acts against because they do not answer heartbeats."""
+        """Brokers that the controller treats as failed because they do not answer heartbeats."""
         return self._ctx.avoided - self._controlled_shutdowns.shutting_down
 
     @property
     def has_more(self) -> bool:
-        """Whether more can be decided or sent at once, with a `MoreToDo`."""
+        """Whether a `MoreToDo` can decide or send more now."""
         return bool(self._ctx.undecided) or self._commands.has_more
 
     def topics(self) -> list[TopicDescription]:
@@ -258,7 +258,9 @@ class ControllerCore:
         return decision
 
     def _decide_once(self, facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-        """`decide`, which is pure, once for all partitions of a round that are alike: of thousands there are a few."""
+        """`decide`, which is pure, once for all equal partitions of a round: thousands of partitions have few
+        different facts.
+        """
         key = (facts, id(brokers))
         known = self._decided.get(key)
         if known is None:
@@ -392,7 +394,7 @@ class ControllerCore:
             self._ctx.dirty.add(event.partition)
 
     def _read_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read leaderAndISR; after the write or read in flight, if any, since that may be older than the hint."""
+        """Read leaderAndISR; after the write or read in flight, if any, since its result may be older than the hint."""
         again = []
         for partition in partitions:
             partition_state = self._ctx.partitions.get(partition)
@@ -410,7 +412,7 @@ class ControllerCore:
             self._ctx.dirty |= self._comparisons.answered(event, now_ms)
 
     def _on_tick(self, event: ev.Tick, now_ms: int) -> None:
-        """End holds, pauses and back-offs whose time is over. A partition that waits for none costs nothing."""
+        """End holds, pauses and back-offs whose time is over. A partition that waits for none of these has no cost."""
         self._ctx.dirty |= self._comparisons.due(now_ms) | self._elections.due(now_ms)
         self._partition_count.due(now_ms)
         self._preferred_rebalance.due(now_ms)

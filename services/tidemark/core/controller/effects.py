@@ -84,7 +84,7 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class FinishElections:
-    """Every partition of this request is elected or refused: delete its node, unless it was changed."""
+    """Every partition of this request is elected or refused: delete the request's node, unless the node was changed."""
 
     request: ElectionRequest
 
@@ -98,8 +98,9 @@ class WriteTopic:
 
 @dataclass(frozen=True, slots=True)
 class FinishReassignments:
-    """Remove these entries from /admin/reassign_partitions, unless they were changed, and malformed ones; keep the
-    refusals. Answered by `ReassignmentsFinished`; retried until it succeeds."""
+    """Remove these entries from /admin/reassign_partitions, unless they were changed, and malformed entries; keep
+    the refusals. Answered by `ReassignmentsFinished`; retried until it succeeds.
+    """
 
     finished: tuple[PartitionReassignment, ...]
     refused: tuple[Refusal, ...] = ()
@@ -115,8 +116,9 @@ class DeletePartitions:
 
 @dataclass(frozen=True, slots=True)
 class FinishPartitionRequests:
-    """Delete the nodes of these requests, those refused included; keep the refusals. Answered by
-    `PartitionRequestsFinished`; retried until it succeeds."""
+    """Delete the nodes of these requests, including refused requests; keep the refusals. Answered by
+    `PartitionRequestsFinished`; retried until it succeeds.
+    """
 
     added: tuple[TopicPartition, ...] = ()
     removed: tuple[TopicPartition, ...] = ()
@@ -144,11 +146,11 @@ class Observed:
 
     Attributes:
         kind: a stable name: "leader_elected", "unclean_election", "partition_offline", "broker_failed",
-            "broker_suspected", "write_conflict", "directories_failed", "election_refused",
-            "election_request_invalid", "move_begun", "move_ended", "request_refused", "partitions_added",
-            "partitions_removed" and more. Each election is one of the first two, and is reported once it is written.
+            "broker_suspected", "write_conflict", "directories_failed", "election_refused", "election_request_invalid",
+            "move_begun", "move_ended", "request_refused", "partitions_added", "partitions_removed" and more. Each
+            election has one of the first two kinds, and is reported after its write.
         fields: of an election, `write_ms` is the time from the decision to the answer of its write. An
-            "unclean_election" carries `leader` and `lineage`. Where replicas were asked, it also carries the elected
+            "unclean_election" carries `leader` and `lineage`. If replicas were asked, the report also has the elected
             log (`last_epoch`, `log_end_offset`). The observation then has the highest high watermark that a replica
             knows (`high_watermark`), and the offsets between (`records_maybe_lost`).
     """

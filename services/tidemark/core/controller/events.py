@@ -27,7 +27,7 @@ from tidemark.model import (
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """This controller holds /controller; ZooKeeper as read after that (rule C3).
+    """This controller holds /controller; the state of ZooKeeper was read after that (rule C3).
 
     Attributes:
         unreadable_topics: topics whose nodes exist and do not parse.
@@ -48,7 +48,7 @@ class Elected:
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """/brokers/ids and /brokers/epochs as they are now (rule C2)."""
+    """The present content of /brokers/ids and /brokers/epochs (rule C2)."""
 
     brokers: Mapping[BrokerId, BrokerRegistration]
     broker_epochs: Mapping[BrokerId, BrokerEpochRecord]
@@ -56,7 +56,7 @@ class BrokersChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """/brokers/topics as it is now; `unreadable`: topics whose nodes do not parse."""
+    """The present content of /brokers/topics; `unreadable`: topics whose nodes do not parse."""
 
     topics: Mapping[str, TopicDescription]
     unreadable: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class DeletionsRequested:
     """Children of /admin/delete_topics, read after the topics of the last `TopicsChanged`.
 
     One multi removes a request with its topic. So a request that is read belongs to the topic that was read before, or
-    to a newer one. No request is applied to a later topic of the same name.
+    to a newer topic. No request is applied to a later topic of the same name.
     """
 
     topics: frozenset[str]
@@ -75,7 +75,7 @@ class DeletionsRequested:
 
 @dataclass(frozen=True, slots=True)
 class ElectionsRequested:
-    """The node that requests elections of this kind, as it is now; None: there is no such node."""
+    """The present node that requests elections of this kind; None: the node does not exist."""
 
     kind: ElectionKind
     request: ElectionRequest | None
@@ -83,15 +83,16 @@ class ElectionsRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsRequested:
-    """The entries of /admin/reassign_partitions as they are now."""
+    """The present entries of /admin/reassign_partitions."""
 
     requests: ReassignmentRequests
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsRequested:
-    """The nodes below /admin/partitions_add and /admin/partitions_remove as they are now; `resumed`: the first read of
-    this term, so that requests may be half done."""
+    """The present nodes below /admin/partitions_add and /admin/partitions_remove; `resumed`: the first read of this
+    term, so requests may be partly done.
+    """
 
     requests: PartitionRequests
     resumed: bool = False
@@ -107,7 +108,9 @@ class TopicWritten:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsFinished:
-    """Answer to `FinishReassignments`: these entries have left the node; if one is read again, it is a new request."""
+    """Answer to `FinishReassignments`: these entries have left the node; an entry that is read again is a new
+    request.
+    """
 
     finished: tuple[PartitionReassignment, ...]
 
@@ -141,7 +144,7 @@ class StatesWritten:
 class StatesRead:
     """Answer to `ReadStates`: the nodes that exist, of the partitions in `asked`.
 
-    `unreadable`: those whose node does not parse, or was deleted by hand, and could not be written again.
+    `unreadable`: partitions whose node does not parse, or was deleted by hand, and could not be written again.
     """
 
     asked: tuple[TopicPartition, ...]
@@ -170,7 +173,7 @@ class LeadershipResigned:
 class ReplicaFailed:
     """A broker's log of this partition has failed while the broker lives.
 
-    `damaged`: it lost records before that (rule T5); `cut`: a torn tail, and nothing else (rule T7).
+    `damaged`: the log lost records before (rule T5); `cut`: it lost only a torn tail (rule T7).
     """
 
     broker: BrokerId

@@ -21,7 +21,8 @@ class _Suspicion:
         broker_epoch: a registration in another epoch begins without suspicion.
         suspected: the controller acts against the broker.
         times: when suspicions of the last `_FLAP_WINDOW_MS` began; never empty once suspected.
-        trusted_again_ms: the suspicion ends then, if heartbeats are still answered; None: they are not answered.
+        trusted_again_ms: end of the suspicion, if heartbeats are answered until then; None: heartbeats are not
+            answered.
     """
 
     broker_epoch: BrokerEpoch
@@ -36,7 +37,7 @@ class FailureDetector:
     Attributes:
         _elected_ms: time when this controller was elected.
         _suspicions: of brokers that were suspected in their present broker epoch.
-        _ignoring_until_ms: until then no suspicion counts, since too many brokers were suspected at once.
+        _ignoring_until_ms: until this time no suspicion counts, since too many brokers were suspected at once.
     """
 
     def __init__(self, *, session_timeout_ms: int, elected_ms: int) -> None:
@@ -46,13 +47,13 @@ class FailureDetector:
         self._ignoring_until_ms = -1
 
     def suspected(self, now_ms: int) -> frozenset[BrokerId]:
-        """Brokers to act against now; none while suspicions are ignored."""
+        """Brokers that count as failed now; none while suspicions are ignored."""
         if now_ms < self._ignoring_until_ms:
             return frozenset()
         return frozenset(broker for broker, suspicion in self._suspicions.items() if suspicion.suspected)
 
     def suspect(self, broker: BrokerId, broker_epoch: BrokerEpoch, now_ms: int) -> bool:
-        """A refused reconnect or a missed deadline; gives whether the broker was not suspected before."""
+        """A refused reconnect or a missed deadline; returns whether the suspicion is new."""
         suspicion = self._suspicions.get(broker)
         if suspicion is None or suspicion.broker_epoch != broker_epoch:
             suspicion = self._suspicions[broker] = _Suspicion(broker_epoch)

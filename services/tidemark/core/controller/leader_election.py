@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leader election and ISR changes after the set of brokers changed (rules C2, C6, E5, T2-T4, R4): pure functions.
 
-`decide` is level-triggered: it compares a leaderAndISR node with the present brokers and gives the node as it should
-be. Applied to its own result it changes nothing.
+`decide` is level-triggered: it compares a leaderAndISR node with the present brokers and returns the wanted node.
+Applied to its own result, it makes no change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BrokerFacts:
         crashed_at: broker epoch of the last registration of each broker after a stop that was not clean (rule T7).
         suspected: registered, and not answering heartbeats (rule C6).
         unheard: registered before this controller was elected, and without an answer to it; not elected (rule C9).
-        awaited: of `unheard`, those whose first heartbeat is not answered and has not failed yet.
+        awaited: the brokers of `unheard` whose first heartbeat is not answered and has not failed yet.
     """
 
     live: Mapping[BrokerId, BrokerEpoch]
@@ -57,7 +57,7 @@ class BrokerFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One partition as elections see it.
+    """The facts of a partition that elections use.
 
     Attributes:
         min_isr: m of rule R4, from the topic's settings and the replication factor.
@@ -113,7 +113,7 @@ def losses_of(last_epoch: int, log_end_offset: int, high_watermark: int) -> Mapp
 
 
 def decide(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-    """The next leaderAndISR of a partition; None: the present one is as it should be."""
+    """The next leaderAndISR of a partition; None: the present one is right."""
     if partition.state is None:
         return initial(partition, brokers)
     min_isr = partition.min_isr
@@ -145,7 +145,7 @@ def awaits_answer(partition: PartitionFacts, brokers: BrokerFacts) -> bool:
 
 
 def candidates(partition: PartitionFacts, elr: tuple[IsrEntry, ...]) -> tuple[IsrEntry, ...]:
-    """The entries of this ELR that may be elected cleanly, live or not."""
+    """The entries of this ELR that may be elected cleanly, of live and other brokers."""
     return tuple(
         entry
         for entry in elr
@@ -163,11 +163,12 @@ def elect_eligible(partition: PartitionFacts, brokers: BrokerFacts, successor: B
 def settle(
     partition: PartitionFacts, brokers: BrokerFacts, target: tuple[BrokerId, ...], min_isr: int, *, fences: bool
 ) -> Decision | None:
-    """Steps 5 to 7 of a reassignment (rule M1): the ISR shrinks to its members within the target; one of them leads.
+    """Steps 5 to 7 of a reassignment (rule M1): the ISR shrinks to its members within the target; an in-sync member of
+    the target leads.
 
     Args:
         partition: a partition with a state.
-        brokers: the present ones.
+        brokers: the present brokers.
         target: RAR.
         min_isr: the target's.
         fences: begin a new leader epoch even where the leader stays. In the old epoch, an ISR write in flight or a
@@ -190,7 +191,9 @@ def settle(
 
 
 def initial(partition: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-    """A new partition: live assigned replicas are in sync, within rules C6, C9; the first one leads. None: none is."""
+    """A new partition: live assigned replicas are in sync, within rules C6, C9; the first one leads. None: no such
+    replica.
+    """
     alive = [broker for broker in partition.assigned if brokers.is_live(broker) and broker not in brokers.unheard]
     if not alive:
         return None
@@ -224,7 +227,7 @@ def _elr_after(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEn
     """The ELR after a change of the ISR (rule T3).
 
     With fewer than m replicas in the ISR, replicas that left stay eligible; with m or more the ELR is empty. A replica
-    with a cut tail stays only if no other one is in sync or eligible (rule T7).
+    with a cut tail stays only if no other replica is in sync or eligible (rule T7).
     """
     assert partition.state is not None
     old = partition.state
@@ -246,12 +249,12 @@ def _elr_beside(elr: tuple[IsrEntry, ...], isr: tuple[IsrEntry, ...], min_isr: i
 
 
 def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple[IsrEntry, ...]) -> BrokerId | None:
-    """The leader from this ISR; None without a member that may lead.
+    """The leader from this ISR; None if no member may lead.
 
     The old leader stays while it is in the ISR, and neither resigned nor suspected. Without a live, unsuspected
-    successor in the ISR a resigned leader is given, too, and so is a leader whose whole ISR is suspected. Otherwise the
-    first live member in assignment order leads, unsuspected members first. A broker that this controller has not heard
-    is not elected (C9).
+    successor in the ISR the old leader also stays if it resigned, or if its whole ISR is suspected. Otherwise the first
+    live member in assignment order leads, unsuspected members first. A broker that this controller has not heard is not
+    elected (C9).
     """
     assert partition.state is not None
     old_leader = partition.state.leader
@@ -268,10 +271,10 @@ def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple
 
 
 def _leader_from_elr(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> BrokerId | None:
-    """The live candidate that certainly has the end of its log, or the only one; unsuspected.
+    """The unsuspected live candidate that certainly has the end of its log, or the only candidate.
 
-    None: none is live, or several may come back and each live one has crashed: `LogComparisons` compares their
-    logs first (rule T7).
+    None: no candidate is live, or several may come back and each live candidate has crashed: `LogComparisons` compares
+    their logs first (rule T7).
     """
     eligible = candidates(partition, elr)
     if len(eligible) > 1:
@@ -293,7 +296,7 @@ def _eligible_successor(
     """ISR, ELR and leader for a leader that resigned without a successor in the ISR (rule T6).
 
     An unsuspected eligible replica that has not crashed leads alone: it has every committed record (rules T3, T7).
-    Without one nothing changes.
+    Without such a replica the partition does not change.
     """
     assert partition.state is not None
     sure = {entry.broker_id for entry in candidates(partition, elr) if not brokers.has_crashed(entry)}

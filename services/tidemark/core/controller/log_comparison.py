@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elections that compare the logs of replicas first, in a leader epoch without a leader (rules T4, T7).
 
-Either several candidates have crashed: the one with the furthest log is elected cleanly, one with a cut tail never. Or
-no trusted replica is left, and the topic or an operator allows an unclean election, or every candidate has a cut tail.
+Either several candidates have crashed: the candidate with the furthest log is elected cleanly, but never one with a cut
+tail. Or an unclean election is held: no trusted replica is left and the topic or an operator allows the election, or
+every candidate has a cut tail.
 
 Level-triggered: `decide` is called whenever a partition may have changed. The call comes after the write that left the
 partition without a leader, so in that leader epoch no log grows. The longest log has the highest (leader epoch of the
@@ -43,7 +44,7 @@ from tidemark.model import (
 )
 
 WAIT_MS: Final = 2_000
-"""Time that the first answer waits for the other live replicas where none is trusted."""
+"""Time that the first answer waits for the other live replicas if no replica is trusted."""
 ASK_AGAIN_MS: Final = 100
 """The first pause; each further pause is twice as long, up to `ASK_AGAIN_MAX_MS`."""
 ASK_AGAIN_MAX_MS: Final = 1_000
@@ -57,8 +58,8 @@ class _Asked:
 
     Attributes:
         broker_epoch: an answer of another broker epoch does not count.
-        ask_at_ms: time when it is asked; None: a question is in flight, or it is settled.
-        request_id: id of the question in flight; None: there is none.
+        ask_at_ms: time when the replica is asked; None: a question is in flight, or the replica is settled.
+        request_id: id of the question in flight; None: no question.
         answer: the replica's report on its log; None: not reported.
         failed: it cannot answer; asked again once every replica of the survey has failed, or the survey awaits it.
         pause_ms: before the next question.
@@ -88,14 +89,14 @@ class _Survey:
     """The replicas of one partition, asked in one leader epoch that has no leader.
 
     Attributes:
-        identity: topic id and incarnation; of another one, a new survey begins.
+        identity: topic id and incarnation; another identity begins a new survey.
         leader_epoch: leader epoch of the write that left no leader. Invariant: answers are of this epoch, so no log
             grows.
         begun_ms: time when the survey began.
         awaited: brokers whose answers end the wait early, live or not.
         wait_ms: time that the first answer waits for other answers, if one is awaited; else from the beginning.
-        answered_ms: time when the first answer came; None: there is none.
-        replicas: by broker; those that are live and can open their log.
+        answered_ms: time of the first answer; None: no answer.
+        replicas: by broker, the live replicas that can open their log.
         high_watermark: the highest one reported, exclusive; answers of brokers that have since stopped count too.
     """
 
@@ -159,7 +160,9 @@ class LogComparisons:
         brokers: BrokerFacts,
         now_ms: int,
     ) -> Decision | None:
-        """The election of a partition that `leader_election.decide` leaves without a leader; None: none, or not yet."""
+        """The election of a partition that `leader_election.decide` leaves without a leader; None: no election, or
+        not yet.
+        """
         state = facts.state
         if state is None or state.leader != NO_LEADER or len(facts.assigned) == 1:
             self.forget(partition)
@@ -250,7 +253,7 @@ class LogComparisons:
 def _awaited(
     survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts, trusted: tuple[IsrEntry, ...], *, all_cut: bool
 ) -> frozenset[BrokerId]:
-    """The brokers to wait for. Where an unclean election is allowed, none unless a crash of several replicas shows."""
+    """The brokers to wait for. If an unclean election is allowed, none unless several replicas have crashed."""
     if all_cut:
         return frozenset(facts.assigned)
     crash_shows = any(brokers.is_live(entry.broker_id) for entry in trusted) or survey.has_cut_tail
@@ -258,7 +261,7 @@ def _awaited(
 
 
 def _follow(survey: _Survey, wanted: Iterable[BrokerId], brokers: BrokerFacts, now_ms: int) -> None:
-    """Add the live ones of these replicas to the survey; a new broker epoch makes the answer of a replica void."""
+    """Add the live replicas among these to the survey; a new broker epoch makes the answer of a replica void."""
     here = {broker: brokers.live[broker] for broker in wanted if brokers.is_live(broker)}
     for broker in [broker for broker in survey.replicas if broker not in here]:
         del survey.replicas[broker]
@@ -291,7 +294,8 @@ def live_replicas(facts: PartitionFacts, brokers: BrokerFacts) -> list[BrokerId]
 def elect_furthest(
     facts: PartitionFacts, brokers: BrokerFacts, answers: Mapping[BrokerId, ReplicaDescription], high_watermark: int
 ) -> Decision:
-    """The longest log leads; among equals an undamaged one, the last leader, an unsuspected one, the first assigned.
+    """The longest log leads; among equal logs, an undamaged replica, the last leader, an unsuspected replica, the first
+    assigned.
 
     Args:
         facts: facts of a partition with a state.

@@ -24,7 +24,9 @@ SHUTDOWN: Final = "shutdown"
 SUSPECTED: Final = "suspected"
 
 PARTITIONS_A_CALL: Final = 2_000
-"""Partitions of a count that takes a millisecond. After a count of more, as many calls count nothing."""
+"""Partitions of a count that takes a millisecond. After a count of more partitions, the same number of calls do not
+count.
+"""
 
 OF_LEAVING: Final = (BROKER_FAILED, SUSPECTED, SHUTDOWN, REPLICA_FAILED, REASSIGNED)
 
@@ -35,7 +37,7 @@ class PartitionCounts:
     Attributes:
         _scanned: the counts by partition; None before the first call.
         _is_outdated: an event may have changed `_scanned`.
-        _calls_left: calls of `now` that count nothing, since the last count.
+        _calls_left: number of calls of `now` that do not count, since the last count.
         _left: replicas that left ISRs since `take_left`, by reason.
     """
 
@@ -86,7 +88,7 @@ class PartitionCounts:
         }
 
     def _is_stuck(self, partition_state: PartitionState, leader: BrokerId) -> bool:
-        """Whether the leader is gone, and none can be elected while the node is unreadable."""
+        """Whether the leader has failed, and no leader can be elected while the node is unreadable."""
         return leader not in self._ctx.brokers and partition_state.partition in self._ctx.unreadable_states
 
     def isr_written(self, partition_state: PartitionState, leaving: Collection[BrokerId]) -> IsrReasons:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One partition, and its topic's settings, as the controller has them."""
+"""The controller's state of one partition and of its topic's settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidemark.model import (
 
 NO_LIMIT: Final = 1 << 30
 _CONFLICTS_AT_ONCE: Final = 10
-"""Conflicts in a row without a back-off: more than it takes to halve the largest group to single writes."""
+"""Number of successive conflicts without a back-off: enough to halve the largest group down to single writes."""
 _RETRY_FIRST_MS: Final = 100
 _RETRY_MAX_MS: Final = 2_000
 
@@ -51,29 +51,32 @@ class Announcement:
 
 @dataclass(slots=True)
 class PartitionState:
-    """One partition as the controller has it.
+    """The controller's state of one partition.
 
     Attributes:
-        assigned: the assigned replicas that count: after step 7 of a reassignment its target alone.
+        assigned: the assigned replicas that count: after step 7 of a reassignment only its target.
         policy: the topic's settings.
         state: leaderAndISR as last read or written; None: the node does not exist yet.
         version: version of that node; -1: the node does not exist yet.
-        writing: the leaderAndISR whose write is in flight; None: there is none. Invariant: no second write begins
-            before the first is answered.
+        writing: the leaderAndISR whose write is in flight; None: no write is in flight. Invariant: no second write
+            begins before the first is answered.
         reading: a read is in flight. Invariant: not while `writing`.
         outcome_unknown: a write failed or was not answered: replicas may lack the state that is read next.
         hinted: the leader reported an ISR change during a write or read that may not show that change.
         limit: how many writes one multi may hold, halved by each conflict (rule Z2).
         group: the size of the last multi that wrote this partition, to be halved.
-        conflicts: writes in a row that failed; above `_CONFLICTS_AT_ONCE` the next one waits for a back-off.
+        conflicts: number of successive failed writes; above `_CONFLICTS_AT_ONCE` the next write waits for a back-off.
         not_before_ms: the end of that back-off.
-        epoch_floor: replicas know of this leader epoch; a new one is higher.
+        epoch_floor: replicas know of this leader epoch; a new leader epoch is higher.
         older_epoch: a node of up to this leader epoch is older than the state that replicas know (rule Z4).
-        refused_epoch: the leader refused to lead in this leader epoch (rule E5); None: not the present one.
-        resigned_epoch: the leader of this leader epoch resigned (rule R7); None: it did not, or none can replace it.
+        refused_epoch: the leader refused to lead in this leader epoch (rule E5); None: it did not refuse the present
+            leader epoch.
+        resigned_epoch: the leader of this leader epoch resigned (rule R7); None: it did not resign, or no replica can
+            replace it.
         resigned_ms: time when a leader last resigned; leadership does not circulate among slow disks.
         offline: brokers that could not open their log, with the broker epoch in which they reported that.
-        replication_factor: the number of original replicas during a reassignment, else of the assigned ones (rule R4).
+        replication_factor: the number of original replicas during a reassignment, else of the assigned replicas (rule
+            R4).
         throttle_bytes_per_s: bytes per second of its reassignment (rule M2); 0: no limit.
         log_dirs: log directory by broker, as its reassignment names them (rule M3).
         damaged: see `PartitionFacts`, until a decision made with it is written.
@@ -167,7 +170,7 @@ class PartitionState:
         self.not_before_ms = 0 if excess <= 0 else now_ms + min(_RETRY_FIRST_MS << min(excess, 10), _RETRY_MAX_MS)
 
     def epoch_refused(self, error: TidemarkError) -> bool:
-        """Note that the leader needs a higher leader epoch; False if it refused an older epoch than the present one."""
+        """Note that the leader needs a higher leader epoch; False if it refused an epoch older than the present one."""
         assert self.state is not None
         highest = error.metadata.get("leader_epoch", "")
         if highest.isdecimal() and int(highest) < self.state.leader_epoch:
@@ -204,7 +207,9 @@ class PartitionState:
         return found.leader_epoch < known or found.leader_epoch <= self.older_epoch
 
     def damage_refused(self, broker: BrokerId, error: TidemarkError) -> None:
-        """The leader refuses to lead with its damaged log. For a single replica, the refusal says what may be lost."""
+        """The leader refuses to lead with its damaged log. For a single replica, the refusal states the possible
+        loss.
+        """
         assert self.state is not None
         found = {entry for entry in (*self.state.isr, *self.state.elr) if entry.broker_id == broker}
         if error.metadata.get("cut") == "true":

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that brokers have yet to receive (rules C1, C3): one of each kind is in flight, later ones accumulate."""
+"""Commands that brokers have yet to receive (rules C1, C3): one command of each kind is in flight, later commands
+accumulate.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ Topics = Mapping[str, TopicView]
 
 
 class KnownSchema(NamedTuple):
-    """The versions of a topic's schema that a broker knows: up to the newest one, and which of them were damaged."""
+    """The versions of a topic's schema that a broker knows: the newest version, and the damaged versions."""
 
     topic_id: str
     newest: int
@@ -66,7 +68,7 @@ class MetadataSnapshot:
         partitions: all of them, in the order in which the parts have them.
         version: `ControllerContext.metadata_version` when it was taken. Invariant: a broker begins with a snapshot
             only while that version is the present one.
-        parts: those built so far, by the index of their first partition; shared by the brokers that get them.
+        parts: the parts built so far, by the index of their first partition; shared by the brokers that get them.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -76,10 +78,10 @@ class MetadataSnapshot:
 
 @dataclass(slots=True)
 class PendingCommands:
-    """Commands that one broker epoch has yet to acknowledge. A new broker epoch begins with everything.
+    """Commands that one broker epoch has yet to acknowledge. A new broker epoch begins with complete commands.
 
     Attributes:
-        broker_epoch: of the registration; a command of another epoch is refused by the broker.
+        broker_epoch: broker epoch of the registration; the broker refuses a command with another epoch.
         leader_and_isr, stop_replica, update_metadata: the command of that kind in flight.
         needs_full_leader_and_isr: the next LeaderAndIsr names every replica of this broker.
         needs_full_metadata: a metadata snapshot has yet to begin.
@@ -90,13 +92,13 @@ class PendingCommands:
         gone_topics: deleted topics that metadata has yet to name.
         stopping: replicas to delete, until StopReplica is acknowledged.
         schemas: of each topic, the versions of its schema that this broker epoch has acknowledged (rule S3).
-        sent_schemas: those in the LeaderAndIsr in flight.
-        sent_partitions: named by the LeaderAndIsr in flight, or by the last one.
+        sent_schemas: the schemas in the LeaderAndIsr in flight.
+        sent_partitions: partitions named by the LeaderAndIsr in flight, or by the last one.
         sent_full_leader_and_isr: whether that command named every replica.
         snapshot: the snapshot that is being sent; None: there is none, or its last part is in flight.
         snapshot_next: index of the first partition of the next part.
         sent_metadata: partitions named by the UpdateMetadata in flight, or by the last one.
-        sent_gone: deleted topics named by it.
+        sent_gone: deleted topics named by that UpdateMetadata.
         sent_full_metadata: whether it is a part of a snapshot; if it fails, the snapshot begins again.
         sent_stops: replicas named by the StopReplica in flight, or by the last one.
     """

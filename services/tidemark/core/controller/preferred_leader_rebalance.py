@@ -11,7 +11,7 @@ from tidemark.model import NO_LEADER, BrokerId, TopicPartition
 
 
 class PreferredLeaderRebalance:
-    """Checks at an interval, unless the last check found every leader preferred and none was elected since.
+    """Checks at an interval, unless the last check found only preferred leaders and no election followed.
 
     Attributes:
         _next_ms: time of the next check; None before the first tick.
@@ -30,7 +30,7 @@ class PreferredLeaderRebalance:
         self._changed = True
 
     def due(self, now_ms: int) -> None:
-        """Check, if it is time, and have the partitions found decided."""
+        """If the interval has passed, check, and mark the found partitions for a decision."""
         interval_ms = self._ctx.config.leader_rebalance_interval_ms
         if not interval_ms:
             return

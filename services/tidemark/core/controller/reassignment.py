@@ -31,7 +31,7 @@ class Phase(StrEnum):
     COMMITTED = auto()  # step 7 is written; the leader has yet to acknowledge it
     STOPPING = auto()  # live brokers have yet to delete the removed replicas
     COMPLETING = auto()  # step 10 is being written
-    ENDED = auto()  # neither an entry nor the topic's node names it: forgotten
+    ENDED = auto()  # neither an entry nor the topic's node names the partition: it is forgotten
 
 
 BEFORE_STEP_1: Final = (Phase.REQUESTED, Phase.INFORMING, Phase.QUEUED, Phase.ADMITTED)
@@ -44,26 +44,26 @@ class Input(StrEnum):
     """Inputs that change the phase of a reassignment."""
 
     # its entry in /admin/reassign_partitions
-    REQUEST = auto()  # is new, or another than before
-    CANCEL = auto()  # is, or has become, one that cancels
-    WITHDRAW = auto()  # is gone, finished or refused
-    # the entry beside the assigned replicas
+    REQUEST = auto()  # is new, or has changed
+    CANCEL = auto()  # cancels, or was changed to a cancel
+    WITHDRAW = auto()  # was removed, finished or refused
+    # the entry compared with the assigned replicas
     OFF_TARGET = auto()  # they differ
-    AT_TARGET = auto()  # they agree, or the entry cancels what never began
-    INFORMED = auto()  # they agree, and every broker has acknowledged the log directory named for it
-    SLOT = auto()  # every broker that is to copy has a free slot
+    AT_TARGET = auto()  # entry and assigned replicas are equal, or the entry cancels a reassignment that did not begin
+    INFORMED = auto()  # entry and assigned replicas are equal, and every broker has acknowledged its log directory
+    SLOT = auto()  # every broker that gets a copy has a free slot
     # the topic's node
     COMPOSE = auto()  # is being composed
-    UNWRITTEN = auto()  # does not show yet what this phase waits for
+    UNWRITTEN = auto()  # does not show yet the change that this phase waits for
     NODE_ADDS = auto()  # names RAR as the target
     NODE_REVERTS = auto()  # names OAR as the target
     NODE_ENDS = auto()  # names no reassignment of the partition
     TOPIC_GONE = auto()  # was deleted
     # leaderAndISR
     IN_SYNC = auto()  # step 4 is over
-    COMMIT = auto()  # holds what step 7 writes
+    COMMIT = auto()  # holds the result of step 7
     OUTSIDER = auto()  # holds a removed replica again: edited by hand
-    # what brokers answer
+    # answers of brokers
     LEADER_INFORMED = auto()  # the leader has acknowledged the present leaderAndISR
     STOPPED = auto()  # no live broker has yet to delete a removed replica
 
@@ -71,7 +71,7 @@ class Input(StrEnum):
 class Effect(StrEnum):
     """Requests of a transition to the controller, in order."""
 
-    ENQUEUE = auto()  # wait for a slot, behind those that wait already
+    ENQUEUE = auto()  # wait for a slot, behind reassignments that already wait
     REWRITE_TOPIC = auto()  # have the topic's node composed and written
     DRAFT_ADDING = auto()  # in the node that is being composed: AR = RAR + OAR
     DRAFT_REVERT = auto()  # in the node that is being composed: the target is OAR
@@ -120,7 +120,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Input], Transition]] = {
         for phase in (Phase.REQUESTED, Phase.QUEUED, Phase.ADMITTED)
     },
     (Phase.INFORMING, Input.INFORMED): (Phase.ENDED, (Effect.FINISH_ENTRY,)),
-    # A cancelled reassignment takes the same steps from 1 with OAR as its target; after step 7 a cancel is too late.
+    # A cancelled reassignment runs the same steps from 1 with OAR as its target. After step 7 a cancel is too late.
     (Phase.COPYING, Input.CANCEL): (Phase.CANCEL_PENDING, ()),
     (Phase.CANCEL_PENDING, Input.REQUEST): (Phase.COPYING, ()),
     (Phase.CANCEL_PENDING, Input.WITHDRAW): (Phase.COPYING, ()),
@@ -133,14 +133,14 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Input], Transition]] = {
         (phase, Input.NODE_REVERTS): (Phase.CANCELLING, (Effect.REPORT_BEGIN, Effect.NAME_LOG_DIRS))
         for phase in (*BEFORE_STEP_1, Phase.ADDING)
     },
-    # Before step 1 is composed the entry alone decides.
+    # Before step 1 is composed, only the entry counts.
     **{(phase, Input.REQUEST): (Phase.REQUESTED, ()) for phase in BEFORE_STEP_1},
     **{(phase, Input.CANCEL): (Phase.REQUESTED, ()) for phase in BEFORE_STEP_1},
     **{(phase, Input.WITHDRAW): (Phase.ENDED, ()) for phase in BEFORE_STEP_1},
-    # A deleted topic takes its reassignments along; an entry is then compared with the next topic of that name.
+    # The deletion of a topic ends its reassignments. An entry is then compared with the next topic of that name.
     **{(phase, Input.TOPIC_GONE): (Phase.REQUESTED, ()) for phase in (Phase.INFORMING, Phase.ADDING, *NAMED_IN_NODE)},
 }
-"""An input that has no row here changes nothing in that phase."""
+"""An input without a row has no effect in that phase."""
 
 
 class Fence(NamedTuple):
@@ -152,16 +152,18 @@ class Fence(NamedTuple):
 
 @dataclass(slots=True)
 class Reassignment:
-    """One partition that an entry, the topic's node or both name.
+    """One partition that is named by an entry, the topic's node, or both.
 
     Attributes:
-        entry: the entry of /admin/reassign_partitions. None after it was withdrawn; never None in `BEFORE_STEP_1`.
+        entry: the entry of /admin/reassign_partitions. None after the entry was withdrawn; never None in
+            `BEFORE_STEP_1`.
         target: RAR. Before step 1 the entry's; in ADDING as composed; then the node's; fixed from COMMITTED on.
         original: OAR, in its order; empty before the topic's node names it.
         adding: RAR - OAR as the node has it.
         removing: AR - RAR as the node has it; fixed from COMMITTED on.
-        fence: the last write of step 7 that may have succeeded; None: there is none.
-        log_dirs_known_by: brokers that have acknowledged the log directory named for them; None: none is named now.
+        fence: the last write of step 7 that may have succeeded; None: no such write.
+        log_dirs_known_by: brokers that have acknowledged the log directory named for them; None: no log directory is
+            named now.
         log_dirs_refused_by: brokers whose refusal of a named log directory has been reported.
     """
 
@@ -183,7 +185,7 @@ class Reassignment:
 
     @property
     def committed(self) -> bool:
-        """Whether step 7 is written, so that RAR alone counts as assigned."""
+        """Whether step 7 is written, so that only RAR counts as assigned."""
         return self.phase in AFTER_COMMIT
 
     def take(self, happened: Input) -> tuple[Effect, ...]:
@@ -247,7 +249,7 @@ class Reassignment:
         return inside and self.is_in_sync(state) and self.is_fenced(state.leader_epoch)
 
     def is_fenced(self, leader_epoch: LeaderEpoch) -> bool:
-        """Whether no leader of this epoch or a later one was ever sent a replica outside the target."""
+        """Whether no leader of this or a later epoch was sent a replica outside the target."""
         if not self.removing:
             return True
         return self.fence is not None and self.fence.target == self.target and leader_epoch >= self.fence.leader_epoch

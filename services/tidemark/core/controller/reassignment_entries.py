@@ -24,13 +24,13 @@ REASSIGN: Final = "reassign"
 
 
 class ReassignmentEntries:
-    """Checks entries that are new; gathers what has to leave the node until `effects` takes it.
+    """Checks new entries, and collects entries to remove from the node until `effects` returns them.
 
     Attributes:
         _under_way: every reassignment; read only here.
         _unreadable: entries of topics that have been unreadable since this term began: they may be half done.
-        _finishing: entries that are to leave the node, until that is confirmed. Seen again after that, they are new.
-        _finished, _refused: the part of them that the next `FinishReassignments` names.
+        _finishing: entries to remove from the node, until the removal is confirmed. An entry that is seen again after
+            that is new. _finished, _refused: the part of `_finishing` that the next `FinishReassignments` names.
     """
 
     def __init__(self, ctx: ControllerContext, under_way: Mapping[TopicPartition, Reassignment]) -> None:
@@ -42,11 +42,11 @@ class ReassignmentEntries:
         self._refused: list[Refusal] = []
 
     def accept(self, requests: ReassignmentRequests, *, resumed: bool) -> dict[TopicPartition, PartitionReassignment]:
-        """The entries that count, of the node as it is now.
+        """The valid entries of the present node.
 
         Args:
             requests: the node.
-            resumed: the first read of this term: an entry may be half done by the controller before.
+            resumed: the first read of this term: an earlier controller may have begun an entry.
         """
         unreadable = {entry for entry in requests.moves if self._ctx.is_unread(entry.partition.topic)}
         accepted = {
@@ -70,7 +70,7 @@ class ReassignmentEntries:
     def _checked(
         self, entries: Iterable[PartitionReassignment], resumed: Container[PartitionReassignment]
     ) -> list[tuple[PartitionReassignment, TidemarkError]]:
-        """The refused entries. One that the controller before has accepted is not checked as a new one."""
+        """The refused entries. An entry that an earlier controller has accepted is not checked as a new entry."""
         new = []
         refused = []
         for entry in entries:
@@ -127,6 +127,6 @@ class ReassignmentEntries:
 def _in_progress(one: Reassignment) -> TidemarkError:
     return TidemarkError(
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
-        f"{one.partition} is being reassigned from {list(one.original)} to {list(one.target)} already; wait for that, "
-        "or cancel it",
+        f"{one.partition} is being reassigned from {list(one.original)} to {list(one.target)} already; wait for that "
+        "reassignment, or cancel it",
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every reassignment in the cluster (rules M1, M2): which inputs reach the table of `reassignment`, and its effects.
 
-A reassignment is looked at when its entry, its topic's node, its leaderAndISR, a broker or a slot changes, never on
-a tick.
+A reassignment is checked when its entry, its topic's node, its leaderAndISR, a broker or a slot changes, never on a
+tick.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Reassignments:
 
     Attributes:
         _by_partition: every partition that an entry or the topic's node names.
-        _by_topic: the same, so that a topic's change costs nothing for the reassignments of other topics.
-        _queue: those in phase QUEUED, in the order in which they get slots.
+        _by_topic: the same by topic, so that a topic's change needs no check of other topics' reassignments.
+        _queue: reassignments in phase QUEUED, in the order in which they get slots.
         _slots_changed: a queued reassignment may find slots that it did not find when slots were given out last.
     """
 
@@ -72,7 +72,7 @@ class Reassignments:
     # -- entries of /admin/reassign_partitions -----------------------------------------------------------------
 
     def requested(self, requests: ReassignmentRequests, *, resumed: bool = False) -> None:
-        """The node as it is now; `resumed`: this controller reads the node for the first time."""
+        """Process the present node; `resumed`: this controller reads the node for the first time."""
         entries = self._entries.accept(requests, resumed=resumed)
         known = [one.partition for one in self._by_partition.values() if one.entry is not None]
         for partition in {**dict.fromkeys(known), **entries}:
@@ -122,7 +122,7 @@ class Reassignments:
     # -- topics' nodes -----------------------------------------------------------------------------------------
 
     def topic_learned(self, topic: TopicDescription) -> None:
-        """The node as it is now: reassignments that have begun, reverted or ended by it."""
+        """Process the present node, by which reassignments begin, revert or end."""
         for index in topic.original:
             partition, found = TopicPartition(topic.topic, index), status(topic, index, None)
             assert found is not None
@@ -153,7 +153,7 @@ class Reassignments:
             self._set_entry(one, None)
 
     def assigned(self, topic: TopicDescription, index: int) -> tuple[BrokerId, ...]:
-        """The assigned replicas that count: after step 7 RAR alone, also if the node still names others."""
+        """The assigned replicas that count: after step 7 only RAR, even if the node still names other replicas."""
         one = self._by_partition.get(TopicPartition(topic.topic, index))
         return one.target if one is not None and one.committed else topic.partitions[index]
 
@@ -176,7 +176,7 @@ class Reassignments:
     # -- deciding ----------------------------------------------------------------------------------------------
 
     def look(self, partition_state: PartitionState) -> None:
-        """Before a partition is decided, even while it is written or read: see whether step 7 is written."""
+        """Before a partition is decided, even during a write or read, check whether step 7 is written."""
         one = self._by_partition.get(partition_state.partition)
         if one is None or partition_state.state is None or not one.named_in_node or one.committed:
             return
@@ -190,7 +190,7 @@ class Reassignments:
             self._perform(one, one.take(Input.COMMIT))
 
     def next(self, partition_state: PartitionState, facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-        """Take the reassignment of this partition as far as it goes now; gives a leaderAndISR to write, if any."""
+        """Advance the reassignment of this partition as far as possible; returns a leaderAndISR to write, if any."""
         one = self._by_partition.get(partition_state.partition)
         before = None
         while one is not None and one.phase is not before:
@@ -231,7 +231,7 @@ class Reassignments:
     def _commit_target(
         self, one: Reassignment, partition_state: PartitionState, facts: PartitionFacts, brokers: BrokerFacts
     ) -> Decision | None:
-        """Take steps 5, 6 and 7: the node without replicas outside the target; None if none of the target can lead."""
+        """Steps 5, 6 and 7: the node without replicas outside the target; None if no replica of the target can lead."""
         assert partition_state.state is not None
         fences = not one.is_fenced(partition_state.state.leader_epoch)
         decision = settle(facts, brokers, one.target, partition_state.min_isr_of(one.target), fences=fences)
@@ -249,7 +249,7 @@ class Reassignments:
                 self._ctx.dirty.add(partition)
 
     def brokers_changed(self) -> None:
-        """Look at the reassignments that wait for a broker: it may be gone, or back."""
+        """Check the reassignments that wait for a broker: the broker may have failed or returned."""
         self._ctx.dirty.update(
             one.partition for one in self._by_partition.values() if one.committed or one.log_dirs_known_by is not None
         )
@@ -283,7 +283,7 @@ class Reassignments:
                 return
 
     def _copying_brokers(self, one: Reassignment) -> set[BrokerId]:
-        """The brokers that need a slot: those that add a replica, and the leader that sends to them."""
+        """The brokers that need a slot: brokers that add a replica, and the leader that sends to them."""
         partition_state = self._ctx.partitions.get(one.partition)
         if partition_state is None or one.committed:
             return set()
@@ -365,11 +365,12 @@ class Reassignments:
 def name_log_dirs(
     ctx: ControllerContext, one: Reassignment, partition_state: PartitionState, entry: PartitionReassignment | None
 ) -> None:
-    """Commands name the log directories of this entry from now on; None: they name none, and none need be sent.
+    """Commands name the log directories of this entry from now on; None: commands name none, and none are sent for
+    this.
 
     Every LeaderAndIsr to a broker names the log directory of its replica. The broker creates a new replica there, and
-    moves an existing one there (rules M1, M3). The entry leaves its node once each of these brokers has acknowledged. A
-    copy from one log directory to another continues on its broker without the controller.
+    moves an existing one there (rules M1, M3). The entry leaves its node once each of these brokers has acknowledged
+    them. A copy from one log directory to another continues on its broker without the controller.
     """
     named = {} if entry is None or entry.cancel else named_log_dirs(entry)
     if named == partition_state.log_dirs:

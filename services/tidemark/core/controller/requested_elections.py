@@ -2,9 +2,9 @@
 """Requested elections, of three kinds: of the preferred replica, or of the last known log of an offline partition (rule
 T4). The third is of the furthest live log of a partition whose node is unreadable (rule Z4).
 
-Level-triggered: each partition of a request is elected or refused when it is next decided; with the last one, the
-request's node is deleted. A partition in one of the last two counts as one whose topic allows unclean election, until
-it has a leader.
+Level-triggered: each partition of a request is elected or refused when it is next decided; after the last partition,
+the request's node is deleted. A partition in a request of the last two kinds may be elected uncleanly until it has a
+leader.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemark.model import (
 )
 
 EXPIRES_MS: Final = 60_000
-"""A request is refused after this time, so that no election comes long after it was requested."""
+"""A request is refused after this time, so that no election is held long after its request."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Open:
         request: the request as it was read.
         until_ms: partitions that still wait then are refused.
         waiting: partitions neither elected nor refused.
-        begun: partitions that counted as allowing an unclean election. Invariant: none in a preferred election.
+        begun: partitions that counted as allowing an unclean election. Invariant: empty in a preferred election.
         finished: the deletion of the node was requested. Invariant: only once `waiting` is empty.
     """
 
@@ -56,7 +56,7 @@ class RequestedElections:
         self._effects: list[ControllerEffect] = []
 
     def requested(self, event: ElectionsRequested, now_ms: int) -> set[TopicPartition]:
-        """The node of a kind as it is now; gives the partitions to decide."""
+        """Process the present node of a kind; returns the partitions to decide."""
         request, known = event.request, self._open.get(event.kind)
         if request is None:
             self._open.pop(event.kind, None)
@@ -144,7 +144,7 @@ class RequestedElections:
         return effects
 
     def report(self, partition: TopicPartition, topic_id: str, decision: Decision) -> UncleanElection | None:
-        """The loss report of a decision; None where it is clean."""
+        """The loss report of a decision; None for a clean election."""
         if not decision.unclean:
             return None
         one = self._waiting_for(ElectionKind.LAST_KNOWN, partition)

@@ -15,8 +15,9 @@ from tidemark.core.messages import HeldState
 from tidemark.model import NO_EPOCH, NO_LEADER, BrokerId, IsrEntry, LeaderAndIsr, LeaderEpoch, VersionedState
 
 EPOCHS_ABOVE: Final = 100
-"""Distance of a rebuilt state's leader epoch from the newest known one. A silent replica may know of later ones,
-without committed records, and no leader epoch may have two leaders."""
+"""Distance of a rebuilt state's leader epoch from the newest known one. A silent replica may know of later leader
+epochs without committed records, and no leader epoch may have two leaders.
+"""
 
 Known = tuple[VersionedState, LeaderEpoch]
 """The state that this controller read or wrote last, and the highest leader epoch that it decided on."""
@@ -56,8 +57,8 @@ def rebuilt(
         min_isr: `min.insync.replicas` of the topic's settings.
         known: the state that this controller knows; None: it never read the node.
         held: the states that live assigned replicas know.
-        proven: a replica has refused a command, since it knows of this leader epoch. One that knows an earlier epoch
-            only may have restarted, and may know it from the node that was set back.
+        proven: a replica has refused a command, since it knows of this leader epoch. A replica that knows only an
+            earlier epoch may have restarted, and may know this epoch from the node that was set back.
     """
     held = {broker: one for broker, one in held.items() if one.command.state.leader_epoch >= proven}
     newest = max((one.command.state.leader_epoch for one in held.values()), default=NO_EPOCH)
@@ -121,7 +122,7 @@ def _why_not_newest(
     held: Mapping[BrokerId, HeldState],
     state: LeaderAndIsr,
 ) -> str | None:
-    """Why a later leader epoch may have committed records; None: it has not.
+    """Why a later leader epoch may have committed records; None: it cannot have any.
 
     In its term, only this controller begins leader epochs. This controller does not know leader epochs of an earlier
     term: then the silent replicas must be a minority, and too few to commit anything by themselves (rule R4).

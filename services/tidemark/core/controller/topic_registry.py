@@ -45,7 +45,7 @@ class TopicRegistry:
             self.forget(name)
 
     def learn(self, topic: TopicDescription) -> None:
-        """The topic's node as it is now, or as an older read has it."""
+        """The topic's present node, or an older read of the node."""
         ctx, name = self._ctx, topic.topic
         known = ctx.topics.get(name)
         if self._deletions.was_deleted(topic):
@@ -61,7 +61,7 @@ class TopicRegistry:
         ctx.topics[name] = topic
         policy = self._policy_of(topic.configs)
         if topic.configs_zxid != topic.created_zxid:
-            # It may be group-commit now, and not have been so from the first (rule T1).
+            # The present flush.policy may be group-commit even if the first was not (rule T1).
             policy = replace(policy, group_commit=False)
         for index in () if known is None else set(known.partitions) - set(topic.partitions):
             self._forget_partition(TopicPartition(name, index))

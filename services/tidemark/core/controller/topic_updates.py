@@ -19,7 +19,7 @@ class TopicUpdates:
     """Composes the nodes of the topics in `ControllerContext.rewritten`.
 
     Attributes:
-        _rewrites: each takes the node as the one before left it, and gives the node as it should be.
+        _rewrites: each takes the node that the previous rewrite returned, and returns the wanted node.
         _in_flight: topics whose write was not answered yet.
         _not_before_ms: time when the next write of a topic may begin, after a failed one.
     """

@@ -71,7 +71,7 @@ class Loads:
         self._owned: set[GroupPartition] = set()
 
     def hardest_first(self) -> list[str]:
-        """The topics, those with the fewest subscribers first."""
+        """The topics, by number of subscribers, the fewest first."""
         return sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic))
 
     def has_owner(self, partition: GroupPartition) -> bool:

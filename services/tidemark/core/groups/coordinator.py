@@ -135,7 +135,7 @@ class GroupCoordinator:
         return group
 
     def find(self, group_id: str) -> Group | None:
-        """One group, read-only; None if there is none."""
+        """One group, read-only; None if the group does not exist."""
         return self._groups.get(group_id)
 
     def heartbeat(self, beat: Heartbeat, now: Situation) -> Outcome[HeartbeatAnswer]:
@@ -185,7 +185,9 @@ class GroupCoordinator:
         self._pending.undo(commit.producer, commit.undo)
 
     def end_transaction(self, producer_id: int, marker_epoch: int, *, commit: bool) -> tuple[Change, ...]:
-        """A marker of a producer is in the log: its offsets come into force, or never do; returns the first ones."""
+        """A marker of a producer is in the log: its offsets take effect (commit) or are dropped (abort); returns the
+        offsets that take effect.
+        """
         applied = tuple(starmap(Change, self._pending.end(producer_id, marker_epoch, commit=commit)))
         for key, value in applied:
             self._apply(key.group_id, lambda changes, key=key, value=value: changes.put(key, value))  # type: ignore[misc]
@@ -197,7 +199,9 @@ class GroupCoordinator:
         return {TopicPartition(key.topic, key.partition): self._pending.values(key) for key in keys}
 
     def check_stable(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> None:
-        """Raise CONCURRENT_TRANSACTIONS if the end of a transaction may change an offset (KIP-447); None: any one."""
+        """Raise CONCURRENT_TRANSACTIONS if the end of a transaction may change an offset (KIP-447); None: any
+        offset.
+        """
         keys = self._pending.keys
         if partitions is None:
             unstable = next((key for key in keys if key.group_id == group_id), None)

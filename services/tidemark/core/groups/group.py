@@ -91,11 +91,11 @@ class Group:
         return GroupState.STABLE
 
     def owner(self, partition: GroupPartition) -> str | None:
-        """The member that holds a partition, None without one."""
+        """The member that holds a partition; None if no member does."""
         return self._owners.get(partition)
 
     def member_of_instance(self, instance_id: str) -> str | None:
-        """The static member with this instance id, None without one."""
+        """The static member with this instance id; None if there is none."""
         return self._instances.get(instance_id)
 
     def target(self, member_id: str) -> Partitions:

@@ -47,7 +47,7 @@ class Heartbeat:
         owned: partitions that the member reads; None: not reported.
         protocol: "" means CONSUMER.
         sequence: rises with each heartbeat and commit of a member; 0 if the member does not number them.
-        waited: the heartbeat was applied before, had no news to answer, and is now checked again.
+        waited: the heartbeat was applied before, had no change to report, and is now checked again.
     """
 
     group_id: str
@@ -70,7 +70,8 @@ class HeartbeatAnswer(NamedTuple):
 
     Attributes:
         assignment: partitions that the member may read; None after the member has reported exactly these.
-        is_news: the member may not know this assignment yet; else it is sent again, as the last answer may be lost.
+        is_news: the member may not know this assignment yet; otherwise the assignment is sent again, as the last answer
+            may be lost.
     """
 
     member_epoch: int
@@ -294,7 +295,7 @@ def _returned(current: CurrentAssignment) -> CurrentAssignment:
 
 
 def _leave(changes: PendingChanges, beat: Heartbeat, now: Situation) -> HeartbeatAnswer:
-    """Leave for good, or for a while: the partitions of a static member stay assigned until its session times out."""
+    """Leave permanently or temporarily: the partitions of a static member stay assigned until its session times out."""
     group = changes.group
     current = check_member(group, beat.member_id, beat.instance_id)
     if beat.member_epoch == LEAVING:

@@ -80,7 +80,7 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
 
 
 def commit(changes: PendingChanges, asked: Commit, now: Situation) -> Refusals:
-    """Commit offsets; returns the refused ones: too much metadata, or a partition that the member does not hold.
+    """Commit offsets; returns the refused offsets: too much metadata, or a partition that the member does not hold.
 
     An offset that this commit, or a later one of the same client, has set already stays. A client that does not number
     its commits, such as an offset reset, keeps the number of the offset.
@@ -131,7 +131,7 @@ def delete_group(changes: PendingChanges, pending: Collection[TopicPartition]) -
 
 
 def delete_offsets(changes: PendingChanges, partitions: Collection[TopicPartition]) -> Refusals:
-    """Delete offsets of topics that no member subscribes to; returns the refused ones."""
+    """Delete offsets of topics that no member subscribes to; returns the refused partitions."""
     group = changes.group
     refused: Refusals = {}
     for partition in partitions:

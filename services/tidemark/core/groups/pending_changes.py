@@ -20,7 +20,7 @@ class PendingChanges:
     """The changes of one request. A request that is refused changes nothing.
 
     A coordinator may find only the first of the records after a failure, and then continues from that record. So an
-    epoch comes before the values that depend on it, and a revocation before the assignment. Of a member its current
+    epoch is written before values that depend on it, and a revocation before the assignment. A member's current
     assignment is deleted first.
 
     Attributes:

@@ -27,8 +27,9 @@ def next_assignment(
         current: the current assignment before.
         target: the target assignment of the member.
         target_epoch: group epoch of the target assignment.
-        owned: partitions that the member reported; None: it reported none.
-        joins: the member joins and no answer is on its way, so it need not revoke partitions that it does not own.
+        owned: partitions that the member reported; None: no report.
+        joins: the member joins and no answer is on its way, so the member does not have to revoke partitions that it
+            does not own.
         is_free: whether no other member holds a partition.
     """
     if current.state is MemberState.UNREVOKED:

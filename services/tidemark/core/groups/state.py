@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 JOINING: Final = 0
 """Member epoch of a member that joins."""
 LEAVING: Final = -1
-"""Member epoch of a member that leaves for good."""
+"""Member epoch of a member that leaves permanently."""
 AWAY: Final = -2
 """Member epoch of a static member that leaves for a while."""
 NO_MEMBER_EPOCH: Final = -1
@@ -66,7 +66,7 @@ class GroupMetadata:
     Attributes:
         epoch: raised by every change of members, subscriptions or partitions.
         topics: existing topics that the members subscribe to, as of that epoch.
-        empty_since_ms: milliseconds since 1970, UTC; -1 while it has members, and when it never had any.
+        empty_since_ms: milliseconds since 1970, UTC; -1 while the group has members, or if it never had members.
     """
 
     protocol: str = CONSUMER

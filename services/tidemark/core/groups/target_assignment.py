@@ -54,7 +54,7 @@ def raise_epoch(changes: PendingChanges, topics: Topics | None, settings: GroupS
 
 
 def preferred_assignor(group: Group, settings: GroupSettings) -> str:
-    """The assignor that most members name; the order of the settings decides a tie, and if no member names one."""
+    """The assignor that most members name. For a tie, or if no member names one, the order of the settings decides."""
     votes = Counter(member.assignor for member in group.members.values() if member.assignor in settings.assignors)
     return max(settings.assignors, key=lambda name: votes[name])
 

@@ -80,7 +80,7 @@ def _bridge(
     count: Mapping[BrokerId, int],
     opens: Callable[[BrokerId, BrokerId], bool],
 ) -> list[BrokerId] | None:
-    """The shortest chain from a full broker to one with at least 2 less."""
+    """The shortest chain from a full broker to a broker with at least 2 replicas less."""
     order = list(emptiest)
     for source in fullest:
         if count[source] - count[order[0]] < 2:

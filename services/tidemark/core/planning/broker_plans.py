@@ -35,10 +35,10 @@ class Plan:
     """Reassignments, and their cost.
 
     Attributes:
-        moves: of partitions whose replicas change, if only in their order; by topic and partition.
-        current: the present replicas of the same partitions: the rollback of the plan.
-        moved_replicas: replicas to copy to a broker that has none.
-        moved_bytes: their bytes, of known sizes.
+        moves: reassignments of partitions whose replicas or replica order change; by topic and partition.
+        current: the present replicas of the same partitions, for a rollback of the plan.
+        moved_replicas: number of replicas to copy to a broker that has none.
+        moved_bytes: sum of the known sizes of these replicas, in bytes.
         before, after: load of every broker that is live or has a replica, by id.
     """
 
@@ -80,7 +80,7 @@ def add_brokers(
         layout.look_through()
         even_counts(layout, again=True)
         while even_bytes(layout) and even_counts(layout, again=True):
-            continue  # each may make room within a rack for the other
+            continue  # each may make room within a rack for the other replica
         even_leaders(layout)
         even_successors(layout)
     return _plan(layout, racks)
@@ -95,7 +95,7 @@ def remove_brokers(
     """Replace these brokers in every partition by live brokers without a replica of it; no other replica moves.
 
     The replacement takes the position in the list. Replacements are chosen to balance replicas and preferred leaders.
-    No more replicas of a partition share a rack than before, if a broker for that is left.
+    No more replicas of a partition share a rack than before, if another broker is left.
 
     Args:
         assignments: assignments of every partition.

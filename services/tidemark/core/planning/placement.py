@@ -77,9 +77,9 @@ def check_counts(live_brokers: int, *, partitions: int, replication_factor: int)
 def _follower_order(ring: Sequence[BrokerId], leader: int, led_before: int) -> list[BrokerId]:
     """Every broker but the leader, in the order of following; rotated by one for each partition led before.
 
-    `led_before` counts partitions with followers only, since others take no turn. The rotation is over the n - 1
-    others, so that no follower is the leader ((i + j + k) mod n would meet it). The first followers of a leader's
-    partitions are then spread over the other brokers with a difference of one at most.
+    `led_before` counts only partitions with followers, since other partitions take no turn. The rotation is over the n
+    - 1 other brokers, so that no follower is the leader ((i + j + k) mod n would meet it). The first followers of a
+    leader's partitions are then spread over the other brokers with a difference of one at most.
     """
     others = len(ring) - 1
     return [ring[(leader + 1 + (index + led_before) % others) % len(ring)] for index in range(others)]
@@ -113,7 +113,7 @@ def _keep_racks_apart(
 ) -> list[BrokerId]:
     """The first follower and more, each from the least used rack, then the first in the order.
 
-    A broker whose rack is unknown counts as a rack of its own.
+    A broker whose rack is unknown counts as a separate rack.
     """
     used = Counter([_rack(brokers, leader), _rack(brokers, successor)])
     chosen = [successor]

@@ -41,7 +41,7 @@ class ReplicaLayout:
         brokers: live brokers that stay, sorted.
         count, load_bytes: replicas on each of them, and their bytes. Invariant: follow `replicas`.
         _held: replicas that `find` tries, by broker, sorted.
-        _between: those of `_held` that may still move from one broker to another.
+        _between: the replicas of `_held` that may still move from one broker to another.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ReplicaLayout:
             self._held[broker] = sorted(held)
 
     def find(self, source: BrokerId, target: BrokerId, size_bytes: float) -> Held | None:
-        """The replica on `source` of the nearest size that may move to `target`; None: there is none.
+        """The replica on `source` of the nearest size that may move to `target`; None: no such replica.
 
         A replica that may not move there is not tried again until `look_again`, which keeps repeated calls cheap.
         """
@@ -134,7 +134,7 @@ class ReplicaLayout:
         return here == there or racks.count(there) < racks.count(here)
 
     def in_rack_of(self, broker: BrokerId, replicas: Iterable[BrokerId]) -> int:
-        """The number of these replicas in this broker's rack; a broker whose rack is unknown is a rack of its own."""
+        """The number of these replicas in this broker's rack; a broker whose rack is unknown is a separate rack."""
         rack = self._rack[broker]
         return sum(self._rack[other] == rack for other in replicas)
 

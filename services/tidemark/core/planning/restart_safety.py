@@ -60,7 +60,7 @@ def obstacles_to_restart(
         live: the registered brokers.
         topics: all of them.
         states: states of all their partitions.
-        wanted: partitions with a requested reassignment, begun or not.
+        wanted: partitions with a requested reassignment, running or not.
         restarting: the broker that has claimed a restart.
     """
     found: dict[Obstacle, list[TopicPartition]] = {kind: [] for kind in Obstacle if kind is not Obstacle.OTHER}

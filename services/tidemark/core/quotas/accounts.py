@@ -2,8 +2,8 @@
 """The use of quotas: one account for each quota and for each group of callers that shares it.
 
 Bounded: callers choose their client ids, so there may be any number of them. Callers beyond the limit share one account
-for each kind of quota. Those whose quota is of a user share one account for each user. A user cannot choose another
-name, and must not pay for the client ids of others.
+for each kind of quota. Callers whose quota is of a user share one account for each user. A user cannot choose another
+name, and must not be charged for the client ids of others.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Accounts:
         return shared_by if known else OTHERS
 
     def _close_idle(self, now_s: float) -> None:
-        """Remove the accounts without a debt: a new account would be the same, apart from the sums."""
+        """Remove the accounts without a debt: a new account would be equal, apart from the sums."""
         idle = [key for key, one in self._accounts.items() if one.bucket.wait_s(one.rate, now_s) == 0]
         for key in idle:
             del self._accounts[key]

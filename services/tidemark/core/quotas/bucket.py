@@ -7,7 +7,7 @@ import math
 
 
 class Bucket:
-    """One bucket. The caller gives the time and the rate, which may change between any two calls.
+    """A token bucket. The caller gives the time and the rate, which may change between any two calls.
 
     Invariant: a user that waits as long as stated uses at most (t + burst) * rate over any t seconds, plus the last
         amount.

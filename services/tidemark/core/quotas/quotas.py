@@ -43,7 +43,7 @@ _KINDS: Final = ", ".join(QuotaKind)
 
 
 class QuotaEntity(NamedTuple):
-    """The owner of a quota. A member is a name, DEFAULT, or None: the quota does not depend on it.
+    """The owner of a quota. A field is a name, DEFAULT, or None: the quota does not depend on this field.
 
     Attributes:
         user: name of a principal, such as "User:token:alice".
@@ -77,10 +77,10 @@ class Decision(NamedTuple):
 
 
 class Quotas:
-    """All quotas of one generation. Never changes.
+    """All quotas of one generation. An instance never changes.
 
     Attributes:
-        limits: limits of each entity; none is empty.
+        limits: limits of each entity; an entity has at least one limit.
         generation: version of the node that holds them; -1: the node does not exist.
     """
 
@@ -93,12 +93,12 @@ class Quotas:
                 self._by_kind.setdefault(kind, {})[entity] = limit
 
     def decide(self, kind: QuotaKind, user: str, client_id: str) -> Decision | None:
-        """The quota of this kind that applies to a caller; None without one.
+        """The quota of this kind that applies to a caller; None if there is none.
 
         Args:
             kind: kind of the quota.
             user: name of the caller's principal.
-            client_id: "": the caller gave none; then only default client ids count.
+            client_id: "": the caller gave no client id; then only quotas of the default client id apply.
         """
         limits = self._by_kind.get(kind)
         if limits is None:
@@ -131,7 +131,7 @@ def check_entity(entity: QuotaEntity) -> QuotaEntity:
     """Return the entity after a check.
 
     Raises:
-        TidemarkError: INVALID_REQUEST: it names nothing, or a user or client id that no caller can have.
+        TidemarkError: INVALID_REQUEST: the entity is empty, or has an impossible user or client id.
     """
     if entity == QuotaEntity():
         raise _wrong(f"a quota is for a user, a client id, or both; {DEFAULT} stands for all others", "entity")
@@ -158,7 +158,7 @@ def kind_of(word: str) -> QuotaKind:
 
 
 def check_limit(kind: QuotaKind, limit: float) -> float:
-    """The limit; raises INVALID_REQUEST for a number that is too small, too large, or none."""
+    """The limit; raises INVALID_REQUEST for a number out of range, or an invalid number."""
     smallest = _LIMIT_MIN[kind]
     if not (math.isfinite(limit) and smallest <= limit <= _LIMIT_MAX):
         raise _wrong(f"{kind} is {limit:g}: give {smallest:g} to {_LIMIT_MAX:g}; remove it to have no limit", "limit")

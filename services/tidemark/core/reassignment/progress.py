@@ -82,7 +82,9 @@ class ReassignmentProgress:
 
 @dataclass(frozen=True, slots=True)
 class EndedReassignment:
-    """A reassignment that has ended: the replicas now (empty: no partition any more); `error`: why it was refused."""
+    """A reassignment that has ended: the replicas now (empty: the partition was deleted); `error`: why it was
+    refused.
+    """
 
     partition: TopicPartition
     replicas: tuple[BrokerId, ...]
@@ -166,7 +168,7 @@ def with_rate(
 
     Args:
         moved: the second sample.
-        rate_bytes_per_s: between two samples; None: there is one sample only.
+        rate_bytes_per_s: between two samples; None: there is only one sample.
         silent_s: time without a byte copied.
         throttle_used: the part of the throttle that the reassignments under this throttle use; 0: no throttle.
     """
@@ -246,7 +248,7 @@ def _bytes(
 
 
 def _obstacle(moved: ReassignmentProgress, state: LeaderAndIsr | None, cluster: ClusterFacts) -> str:
-    """The obstacle, as far as one sample shows it; "": none."""
+    """The obstacle, if one sample shows it; "": no obstacle."""
     if not cluster.controller_active:
         return "no controller is active: start one"
     away = [broker for broker in moved.target if broker not in cluster.live]

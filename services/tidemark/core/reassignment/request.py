@@ -33,12 +33,11 @@ _SHOWN_CHARACTERS_MAX: Final = 60
 
 
 def parse_reassignments(text: str | bytes) -> tuple[tuple[PartitionReassignment, ...], tuple[TidemarkError, ...]]:
-    """Parse a JSON document; gives its reassignments in its order, and one error for each malformed entry.
+    """Parse a JSON document; returns its reassignments in order, and one error for each malformed entry.
 
     The first of several entries for one partition counts. `check_reassignments` checks the target of a well-formed
     entry. An error's metadata has "entry" (the first is 0), and "topic" and "partition" if they parse. A document that
-    does not parse as a whole gives no reassignment and one error without "entry": INVALID_REQUEST or
-    UNSUPPORTED_VERSION.
+    does not parse yields no reassignment and one error without "entry": INVALID_REQUEST or UNSUPPORTED_VERSION.
     """
     try:
         entries = _entries(text)
@@ -66,7 +65,7 @@ def format_reassignments(moves: Iterable[PartitionReassignment]) -> str:
 
 
 def fields_of(move: PartitionReassignment) -> dict[str, object]:
-    """The fields of an entry in the document and in ZooKeeper; those that are not set are left out."""
+    """The fields of an entry in the document and in ZooKeeper; fields that are not set are omitted."""
     fields: dict[str, object] = {
         "topic": move.partition.topic,
         "partition": move.partition.partition,
@@ -94,10 +93,10 @@ def check_reassignments(
 
     Args:
         moves: the requests.
-        topics: those that exist.
+        topics: the existing topics.
         live: the live brokers.
         in_progress: partitions with a reassignment in progress.
-        older: live brokers of versions without typed topics; they get no new replica of one.
+        older: live brokers of versions without typed topics; they get no new replica of a typed topic.
 
     The target of a cancellation is not checked: a cancellation needs its partition and a reassignment in progress.
     """
@@ -120,7 +119,7 @@ def check_reassignments(
 
 
 def named_log_dirs(move: PartitionReassignment) -> dict[BrokerId, str]:
-    """The named log directory, by path or uuid, of replicas of the target; those with "any" are left out."""
+    """The named log directory, by path or uuid, of replicas of the target; replicas with "any" are omitted."""
     return {
         broker: directory
         for broker, directory in zip(move.replicas, move.log_dirs, strict=False)

@@ -20,7 +20,7 @@ class ReplicaState(StrEnum):
 
     NEW = "new"  # added, and not in sync yet
     ONLINE = "online"
-    OFFLINE = "offline"  # out of sync; of a removed replica: for good, until its log is deleted
+    OFFLINE = "offline"  # out of sync; a removed replica stays so until its log is deleted
     NON_EXISTENT = "non-existent"  # not assigned
 
 
@@ -51,7 +51,7 @@ class ReassignmentStatus:
 
 
 def status(topic: TopicDescription, partition: int, state: LeaderAndIsr | None) -> ReassignmentStatus | None:
-    """The reassignment of this partition; None: the topic's node names none."""
+    """The reassignment of this partition; None: the topic's node has none."""
     original = topic.original.get(partition)
     if original is None:
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes of a topic's node by the reassignments of its partitions (rule M1, steps 1 and 10, and cancelling). Pure.
 
-During a reassignment a partition's AR is its target and then what is being removed. `original`, `adding` and
-`removing` of the node name OAR, RAR - OAR and AR - RAR.
+During a reassignment, a partition's AR is its target followed by the replicas that are being removed. `original`,
+`adding` and `removing` of the node name OAR, RAR - OAR and AR - RAR.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidemark.model import BrokerId, TopicDescription
 
 
 class TopicDraft:
-    """A topic's node that is being composed; `result` equals the node where nothing was changed."""
+    """A topic's node that is being composed; without a change, `result` equals the node."""
 
     def __init__(self, topic: TopicDescription) -> None:
         self._topic = topic
@@ -43,7 +43,7 @@ class TopicDraft:
         self._partitions[index] = (*target, *self._removing[index])
 
     def result(self) -> TopicDescription:
-        """The node as it is to be written."""
+        """The node to write."""
         return replace(
             self._topic,
             partitions=self._partitions,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replication core of one broker: routes each event to the part or replica that handles the event.
 
-`BrokerCore.handle` is the only method that changes state. The core has no clock, no randomness and no I/O: everything
-that the driver is to do comes out as effects, in order. `BrokerCore.queries` reads the state.
+`BrokerCore.handle` is the only method that changes state. The core has no clock, no randomness and no I/O: the work of
+the driver is returned as effects, in order. `BrokerCore.queries` reads the state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BrokerCore:
     """All replicas of one broker.
 
     Attributes:
-        queries: reads the state, between events; changes nothing.
+        queries: reads the state between events, without changes.
     """
 
     def __init__(self, broker_id: BrokerId, config: ReplicationConfig) -> None:

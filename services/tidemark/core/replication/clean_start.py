@@ -14,7 +14,7 @@ class DirectoryEvidence:
     """The marks that the last process has left in one log directory.
 
     Attributes:
-        shutdown_epoch: broker epoch in clean-shutdown.json, None where there is none.
+        shutdown_epoch: broker epoch in clean-shutdown.json, None if there is no such file.
         boot_id: boot id in incarnation.json, "" where there is none.
         incarnation_epoch: broker epoch in incarnation.json, None where there is none.
         synced: a syncfs just before the registration reported no error.
@@ -56,7 +56,7 @@ def judge_registration(
     Args:
         previous: /brokers/epochs/<id> before this registration; None: the broker never registered.
         directories: evidence of the open log directories; new ones need no marks.
-        boot_id: of the running kernel; "" where the system has none, which proves nothing.
+        boot_id: of the running kernel; "" if the system has none; an empty id proves nothing.
         trust_boot_id: `log.dirs.trust.boot.id`: the page cache lasts as long as this kernel.
     """
     if previous is None:

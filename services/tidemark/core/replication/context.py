@@ -22,7 +22,7 @@ class ChecksLag(Protocol):
     """A leadership whose followers are checked for lag.
 
     Attributes:
-        check_at_ms: no check can change anything before that time, unless an event ends the pause.
+        check_at_ms: no check can have an effect before that time, unless an event ends the pause.
     """
 
     check_at_ms: int
@@ -75,7 +75,8 @@ class BrokerContext:
             time per partition, even across leaderships, so that no answer is taken for another request's (rule R9).
         watched: leaderships to check for lag: some follower is not provably in sync, or records were appended since.
             Invariant: every leadership with a member that may lag, or with an attached follower that may join, is here.
-            One that only awaits an answer about its ISR is not; the others cost nothing (rule R6). Changes in `watch`.
+            A leadership that only waits for an answer about its ISR is not. Leaderships that are not watched have no
+            cost (rule R6). Changes in `watch`.
         paused: followers that retry after a pause.
         throttles: the limits named by reassignments of partitions led here (rule M2).
         leader_contacts: by leader, its contact on the present stream.
@@ -153,7 +154,7 @@ class BrokerContext:
             leader.check_at_ms = 0
 
     def learn(self, registrations: Iterable[BrokerRegistration]) -> Mapping[BrokerId, BrokerRegistration]:
-        """Keep the newest registration of each broker; returns those that changed."""
+        """Keep the newest registration of each broker; returns the changed registrations."""
         changed: dict[BrokerId, BrokerRegistration] = {}
         for registration in registrations:
             known = self.registrations.get(registration.broker_id)

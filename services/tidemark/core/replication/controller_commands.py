@@ -33,9 +33,10 @@ class ControllerCommands:
     """The commands of the controller to one broker.
 
     Attributes:
-        _controller_epoch: the highest of a command so far; never falls. Commands with a lower one are refused.
+        _controller_epoch: highest controller epoch of a command so far; never falls. Commands with a lower one are
+            refused.
         _last_command: (controller epoch, sequence) of the last numbered command; never falls. A numbered command below
-            it arrived late and is refused.
+            this is late and is refused.
     """
 
     def __init__(self, ctx: BrokerContext, manager: ReplicaManager) -> None:
@@ -102,8 +103,7 @@ class ControllerCommands:
     def _overtaken(self, command: LeaderAndIsrCommand | StopReplicaCommand) -> TidemarkError | None:
         """Refuse a command that a later command has overtaken (rule F4).
 
-        A late command would restore old suspicions and replicas that were stopped since, and stop or set aside
-        replicas that were made since.
+        A late command would restore old suspicions and stopped replicas, and would stop or set aside new replicas.
         """
         number = (command.controller_epoch, command.sequence)
         if command.sequence and number < self._last_command:
@@ -142,7 +142,7 @@ class ControllerCommands:
         manager.maybe_begin_role(replica, now_ms)
 
     def _repeats(self, replica: Replica, command: PartitionCommand) -> bool:
-        """Apply a command in the present leader epoch; True when nothing more is to be done (rule F4)."""
+        """Apply a command in the present leader epoch; True when no further step is needed (rule F4)."""
         role, known = replica.role, replica.command
         if role is None and replica.waiting is None:
             return False

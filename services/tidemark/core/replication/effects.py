@@ -50,7 +50,7 @@ class AppendToLog:
     """Append; answered by `LogAppended` or `LogFailed`.
 
     With `stamp` (a leader's append) the first batch gets `base_offset`, the next ones follow, all get `leader_epoch`.
-    Without it (a follower's) the batches carry their offsets and epochs already.
+    Without a stamp (of a follower) the batches already have their offsets and epochs.
     """
 
     partition: TopicPartition
@@ -131,7 +131,7 @@ class ProduceResult:
 
 @dataclass(frozen=True, slots=True)
 class ReplyToProduce:
-    """Answer a `ProduceArrived`; each one is answered exactly once."""
+    """Answer a `ProduceArrived`; each request is answered exactly once."""
 
     request_id: int
     partition: TopicPartition
@@ -142,7 +142,7 @@ class ReplyToProduce:
 class NoteAppend:
     """The records of a `ProduceArrived` are in the leader's log; as long as this broker leads, they stay there.
 
-    Not for a request that was answered before.
+    This effect does not follow for a request that was answered before.
     """
 
     request_id: int
@@ -192,7 +192,7 @@ class SendToFollower:
 
 @dataclass(frozen=True, slots=True)
 class DisconnectFollower:
-    """End the stream from a follower (wrong broker epoch, or this broker leads nothing any more)."""
+    """End the stream from a follower (wrong broker epoch, or this broker is no longer a leader)."""
 
     follower: BrokerId
     error: TidemarkError
@@ -229,7 +229,7 @@ class WriteIsr:
 class ReadIsr:
     """Sync, then read the node (rule R9); answered by `IsrRead`.
 
-    `leader_epoch`: of the leader. A node of an earlier one was set back by hand, and is as good as unreadable (Z4).
+    `leader_epoch`: of the leader. A node of an earlier epoch was set back by hand, and counts as unreadable (Z4).
     """
 
     partition: TopicPartition
@@ -257,7 +257,7 @@ class ResignLeadership:
 
 @dataclass(frozen=True, slots=True)
 class ReportLogFailed:
-    """Report to the controller that the log of this replica has failed, so that the replica is not in sync any more.
+    """Report to the controller that the log of this replica has failed, so that the replica leaves the ISR.
 
     `damaged`: the log was found damaged when it was opened (rule T5), and stays in use. `cut`: only its torn tail was
     cut off (rule T7).
@@ -286,7 +286,7 @@ class LowWatermarkMoved:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipChanged:
-    """This replica has become leader, or leads no more; waiting requests check again."""
+    """This replica has become leader, or is no longer leader; waiting requests check again."""
 
     partition: TopicPartition
     leading: bool

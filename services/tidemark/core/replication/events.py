@@ -34,7 +34,7 @@ class BrokerRegistered:
 
     Attributes:
         known_leader_epochs: leader epochs of the replicas on disk, from their leaderAndISR nodes at start-up. This
-            process never leads in them. Replicas on disk that a complete command omits are stray.
+            process never leads in these leader epochs. Replicas on disk that a complete command omits are stray.
     """
 
     broker_epoch: BrokerEpoch
@@ -69,8 +69,8 @@ class RecoveredLog:
     Attributes:
         high_watermark: high watermark of the checkpoint, 0 without a checkpoint; above `log_end_offset` only if
             `damaged`.
-        damaged: reason why records may be missing, None if none are.
-        cut: `damaged` is a torn tail that was cut off, and nothing else (rule T7).
+        damaged: reason why records may be missing; None if no records are missing.
+        cut: the only damage is a torn tail that was cut off (rule T7).
         fresh: the log did not exist and was created now.
         directory: index of the log directory that holds it.
     """
@@ -98,7 +98,7 @@ class LogOpened:
 
 @dataclass(frozen=True, slots=True)
 class LogAppended:
-    """Answer to `AppendToLog`, in order: everything below is in the page cache (rule R1)."""
+    """Answer to `AppendToLog`, in order: all records below this offset are in the page cache (rule R1)."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -107,7 +107,7 @@ class LogAppended:
 
 @dataclass(frozen=True, slots=True)
 class LogFlushed:
-    """An fdatasync succeeded: everything below is on disk."""
+    """An fdatasync succeeded: all records below this offset are on disk."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -173,7 +173,7 @@ class LogMoved:
 class LogStartRequested:
     """Retention, or a DeleteRecords request, asks to raise the log start to `start_offset` (rule L1).
 
-    For the leader in that epoch only. The log start never passes the high watermark, and never falls.
+    Valid only for the leader in that epoch. The log start never passes the high watermark, and never falls.
     """
 
     partition: TopicPartition
@@ -187,14 +187,15 @@ class ProduceArrived:
     """Batches for one partition, already checked byte by byte (record.validation).
 
     Attributes:
-        transactional_id: transactional id of the producer, needed for pending batches (rule X1); empty for none.
+        transactional_id: transactional id of the producer, needed for pending batches (rule X1); empty if there is
+            none.
         notes_append: with acks=all: `NoteAppend` precedes the answer.
     """
 
     request_id: int
     partition: TopicPartition
-    topic_id: str  # empty: the client knows none
-    current_leader_epoch: LeaderEpoch  # -1: the client knows none
+    topic_id: str  # empty: the client has no topic id
+    current_leader_epoch: LeaderEpoch  # -1: the client has no leader epoch
     acks: int  # 0, 1 or -1
     batches: tuple[Batch, ...]
     transactional_id: str = ""

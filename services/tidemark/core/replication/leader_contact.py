@@ -17,10 +17,10 @@ class LeaderContact:
     """Contact with one leader on one stream.
 
     Attributes:
-        sent_ms: send time of the latest message by this broker's clock, too late by at most the delay of the fastest
-            message. None before the first message.
+        sent_ms: upper bound of the send time of the latest message, by this broker's clock; above it by at most the
+            delay of the fastest message. None before the first message.
         _clock_difference_ms: this broker's clock less the leader's, too large by at most the delay of the fastest
-            message. Invariant: falls with a faster message, else grows by `_DRIFT` only.
+            message. Invariant: falls with a faster message, and otherwise grows only by `_DRIFT`.
         _heard_ms: arrival time of the latest message.
     """
 

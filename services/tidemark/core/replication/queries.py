@@ -62,7 +62,7 @@ class BrokerQueries:
         self._streams = streams
 
     def leader(self, partition: TopicPartition, topic_id: str, current_leader_epoch: LeaderEpoch) -> PartitionLeader:
-        """The leadership of a partition, if it is the one that the caller means; see `Replica.led_in`."""
+        """The leadership of a partition, if it matches the caller's request; see `Replica.led_in`."""
         return self._replica(partition).led_in(topic_id, "", current_leader_epoch)
 
     def readable(
@@ -290,17 +290,17 @@ class BrokerQueries:
         return tuple(self._replicas)
 
     def replica(self, partition: TopicPartition) -> ReplicaView | None:
-        """One replica, None if this broker has none of the partition."""
+        """One replica; None if this broker has no replica of the partition."""
         replica = self._replicas.get(partition)
         return replica.view(self._ctx) if replica is not None else None
 
     def role(self, partition: TopicPartition) -> ReplicaRole | None:
-        """Role of one replica, None if this broker has none of the partition."""
+        """Role of one replica; None if this broker has no replica of the partition."""
         replica = self._replicas.get(partition)
         return replica.stated_role(self._ctx) if replica is not None else None
 
     def figures(self, partition: TopicPartition, now_ms: int) -> ReplicaFigures | None:
-        """The figures of one replica, None if this broker has none of the partition."""
+        """The figures of one replica; None if this broker has no replica of the partition."""
         replica = self._replicas.get(partition)
         return figures_of(replica, self._ctx.broker_id, now_ms) if replica is not None else None
 

@@ -36,9 +36,10 @@ class ReadableRange(NamedTuple):
     """The range of offsets that a fetch may read; ends are exclusive.
 
     Attributes:
-        end_offset: of a read_committed fetch the last stable offset, else the high watermark; or the fetch offset.
-        high_watermark: -1 while rule E6 forbids stating it. At a follower it is the one that the leader sent last.
-        last_stable_offset: of this replica; None where unknown (rule X3).
+        end_offset: for a read_committed fetch the last stable offset, else the high watermark; at least the fetch
+            offset.
+        high_watermark: -1 while rule E6 forbids stating it. At a follower, the value that the leader sent last.
+        last_stable_offset: of this replica; None if unknown (rule X3).
     """
 
     end_offset: Offset
@@ -76,7 +77,7 @@ class OpenTransaction(NamedTuple):
 class OpenTransactions(NamedTuple):
     """The open transactions of a partition, by their first offsets.
 
-    `last_stable_offset` is None while the leader may not state one (rules E6, X3).
+    `last_stable_offset` is None while the leader may not state it (rules E6, X3).
     """
 
     last_stable_offset: Offset | None
@@ -91,7 +92,7 @@ class ReplicaView(NamedTuple):
         role: "leader", "follower", "opening", "offline" or "none".
         offset_lag: of a follower, records below the leader's high watermark that it lacks.
         bytes_in_per_s: of a leader, bytes per second that producers append.
-        adding: a reassignment adds this replica, which need not be in sync yet.
+        adding: a reassignment adds this replica, which may not be in sync yet.
     """
 
     partition: TopicPartition
@@ -124,7 +125,7 @@ class CommandReply:
     Attributes:
         refused: refused partitions so far, with their errors.
         open_partitions: partitions to lead whose roles have not begun.
-        closed: every partition of the command has been handled, so no further one is added.
+        closed: every partition of the command has been handled, so no further partition is added.
     """
 
     __slots__ = ("closed", "open_partitions", "refused", "request_id")
@@ -183,7 +184,7 @@ class Replica:
         led: leaderAndISR as the last leadership here knew it at its end; None: this process has ended no leadership.
         waiting: the last command, while the log is not ready for its role.
         fenced_epoch: this replica leads in no leader epoch up to this one (rules E5, R9, F3). Never falls.
-        reconciled_lineage: lineage in which the log was last in line with its leader; -1 for none in this process.
+        reconciled_lineage: lineage in which the log was last reconciled with its leader; -1: never in this process.
         refused_lineage: lineage in which this damaged log was reported; the log leads only in a later one (rule T5).
     """
 
@@ -421,7 +422,7 @@ def fenced_leader_epoch(replica: Replica, leader_epoch: LeaderEpoch) -> Tidemark
 
 
 def later_leadership_known(replica: Replica, leader_epoch: LeaderEpoch) -> TidemarkError:
-    """The error for a command with an older leader epoch than an earlier command, or with another leader of that epoch.
+    """The error for a command whose leader epoch is older than that of an earlier command, or has another leader.
 
     Such a command shows that the controller read an older node (rule Z4).
     """
@@ -434,6 +435,6 @@ def not_leader(partition: TopicPartition, leader: BrokerId, leader_epoch: Leader
     """The error for a request to a broker that does not lead, with the leader that this broker knows."""
     return TidemarkError(
         ErrorCode.NOT_LEADER,
-        f"{partition} is not led by this broker; the leader it knows is {leader} in epoch {leader_epoch}",
+        f"{partition} is not led by this broker; the known leader is {leader} in epoch {leader_epoch}",
         {"leader": str(leader), "leader_epoch": str(leader_epoch)},
     )

@@ -46,17 +46,16 @@ class ReplicaLog:
         recovered_high_watermark: high watermark of the checkpoint. Invariant: above the log end only if committed
             records of this lineage were lost (rule T5).
         epochs, producers: leader epochs and producer states as of `next_offset`.
-        damaged: reason why records may be missing below the log end, None if none are.
+        damaged: reason why records may be missing below the log end, None if no records are missing.
         cut: of a damaged log: only its torn tail was cut off (rule T7).
         truncating: a truncation or reset is in flight. Invariant: then no append is.
         group_commit: the topic has flush.policy=group-commit: only flushed records count for the high watermark (R3).
         flushed_offset: everything below is on disk; up to date only with `group_commit`. May be ahead of the log end
             for a moment, since the answer to a flush may overtake the answer to its append.
         flushes_count_since_ms: time at which `group_commit` last became True.
-        flush_due_since_ms: time since which records have waited for a flush without any flush being reported; None
-            without such records, and without `group_commit`.
-        full_until_ms: end of the pause after an append that found no disk space; None while there is space as far as
-            is known.
+        flush_due_since_ms: time since which records have waited for a flush without any flush being reported; None if
+            there are no such records, or without `group_commit`.
+        full_until_ms: end of the pause after an append that found no disk space; None if no lack of space is known.
         _uncommitted_ends: transactions that ended at or above the high watermark, as of `next_offset`.
         uncommitted_since_ms: the later of the high watermark's last move and of the time when the log end passed it.
             The time is meaningful only while the log end is ahead.
@@ -144,12 +143,14 @@ class ReplicaLog:
 
     @property
     def epoch_below_start(self) -> LeaderEpoch:
-        """Leader epoch of the last record below the log start; -1 if there was none, or if its epoch is unknown."""
+        """Leader epoch of the last record below the log start; -1 if there was no record, or if its epoch is
+        unknown.
+        """
         return self.epochs.let_go if self.log_start_offset else NO_EPOCH
 
     @property
     def furthest_epoch(self) -> LeaderEpoch:
-        """Leader epoch of the last record that this log has held, even if it was deleted; -1 if there was none."""
+        """Leader epoch of the last record that this log has held, even if it was deleted; -1: no record so far."""
         return self.last_record_epoch if self.log_end_offset > self.log_start_offset else self.epoch_below_start
 
     @property
@@ -161,14 +162,14 @@ class ReplicaLog:
     def last_stable_offset(self) -> Offset | None:
         """End (exclusive) of the committed records whose transactions have committed ends (rule X3).
 
-        At most the high watermark, and at least the log start. None while an end above the high watermark may be
-        unknown: the log was opened with it.
+        At most the high watermark, and at least the log start. None while a transaction's end above the high watermark
+        may be unknown, because the log was opened with it.
         """
         stable = self._uncommitted_ends.stable_offset(self.high_watermark, self.producers)
         return None if stable is None else max(stable, self.log_start_offset)
 
     def forget_recovered(self) -> None:
-        """Begin a lineage with this log: the records that were lost belong to another lineage."""
+        """Begin a lineage with this log: lost records belong to another lineage."""
         self.recovered_high_watermark = self.high_watermark
 
     def end_damage(self, in_sync_offset: Offset) -> None:
@@ -297,7 +298,7 @@ class ReplicaLog:
         self.truncating = False
         self.log_start_offset = event.log_start_offset
         self.log_end_offset = self.next_offset = event.log_end_offset
-        flushed = max(self.flushed_offset, event.log_start_offset)  # nothing below the log start is left to flush
+        flushed = max(self.flushed_offset, event.log_start_offset)  # all records above the log start are flushed
         self.flushed_offset = Offset(min(flushed, event.log_end_offset))
         self._note_flush_due()
         self.high_watermark = max(event.log_start_offset, min(self.high_watermark, event.log_end_offset))

@@ -44,7 +44,7 @@ class ReplicaManager:
         streams: the streams to leaders and from followers; a stream may fence a leadership of this manager.
         strays: replicas on disk that no command has named yet.
         _fences: by partition and identity, the highest leader epoch in which this process may not lead, for replicas
-            that are on disk only, or closed. Invariant: an entry never falls; a stray or deleted replica has none.
+            that are on disk only, or closed. Invariant: an entry never falls; a stray or deleted replica has no entry.
     """
 
     def __init__(self, ctx: BrokerContext) -> None:
@@ -93,7 +93,7 @@ class ReplicaManager:
     # -- logs --------------------------------------------------------------------------------------------------
 
     def open(self, partition: TopicPartition, identity: ReplicaIdentity, failed: Replica | None) -> Replica:
-        """Open the log of a replica; `failed` is the same replica with the log that failed, if there is one."""
+        """Open the log of a replica; `failed`: the same replica with the failed log, if any."""
         replica = Replica(partition, identity, self._fences.get((partition, identity), NO_EPOCH))
         if failed is not None:
             replica.fenced_epoch = max(replica.fenced_epoch, failed.fenced_epoch)
@@ -154,7 +154,7 @@ class ReplicaManager:
         if log.damaged is not None and (replica.refused_lineage < 0 or state.lineage <= replica.refused_lineage):
             return TidemarkError(
                 ErrorCode.REPLICA_DAMAGED,
-                f"{replica.partition}: the log is damaged ({log.damaged}) and good to offset {log.log_end_offset}",
+                f"{replica.partition}: the log is damaged ({log.damaged}) and valid up to offset {log.log_end_offset}",
                 {
                     "lineage": str(state.lineage),
                     "last_epoch": str(log.last_record_epoch),
@@ -223,7 +223,7 @@ class ReplicaManager:
     # -- answers to commands -----------------------------------------------------------------------------------
 
     def refuse_waiting(self, replica: Replica, code: ErrorCode, sentence: str) -> None:
-        """Refuse the command that waits for the log of a replica, if there is one."""
+        """Refuse the command that waits for the log of a replica, if any."""
         waiting, replica.waiting = replica.waiting, None
         if waiting is not None:
             self._settle(waiting, TidemarkError(code, f"{replica.partition}: {sentence}"))

@@ -16,9 +16,10 @@ class FollowerFigures(NamedTuple):
     """One follower in the view of its leader.
 
     Attributes:
-        lag_records: records that the follower lacks; at least, if it has not fetched in this leader epoch.
+        lag_records: number of records that the follower lacks; a lower bound if the follower has not fetched in this
+            leader epoch.
         from_offset: first offset that it lacks.
-        lag_ms: time since it was caught up, by heartbeats too; if it never was, since the leadership began.
+        lag_ms: time since the follower was caught up (heartbeats count); if it never was, since the leadership began.
         adding: a reassignment adds it, and it is not in sync yet.
     """
 
@@ -33,7 +34,7 @@ class LeaderFigures(NamedTuple):
     """Figures of a leader and its followers.
 
     Attributes:
-        uncommitted_ms: time for which the high watermark has not moved while the log end was ahead; 0 while it is not.
+        uncommitted_ms: time for which the high watermark has not moved while the log end was ahead; 0 if it is not.
         unstable_records: records between last stable offset and high watermark; 0 while the offset is unknown.
     """
 

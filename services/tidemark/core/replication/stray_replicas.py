@@ -14,7 +14,7 @@ from tidemark.model import ReplicaIdentity, TopicPartition
 class StrayReplicas:
     """The replicas on disk that are not open, and the partitions that a complete command has named so far.
 
-    A complete command comes in parts and slices, in order; only a whole one without a gap makes replicas stray.
+    A complete command comes in parts and slices, in order. Replicas become stray only if all of these arrived.
 
     Attributes:
         _on_disk: by partition, the replicas that were found on disk and that no command has named since.

@@ -37,7 +37,7 @@ class BrokerStreams:
         _fence: ends a leadership of this broker for a reason.
         _links: by leader, the link that carries all partitions followed there.
         _followers: by leader, the partitions that its link carries. Invariant: has the keys of `_links`, and only a
-            link in `_unused` carries none.
+            link in `_unused` carries no partition.
         _unused: links that carry no partition any more; dropped at the end of the event.
         _unplaced: followers of a leader whose registration is unknown; a command with the registration places them.
         _sessions: by follower, the session in its present broker epoch.
@@ -74,7 +74,7 @@ class BrokerStreams:
     # -- the follower's end ------------------------------------------------------------------------------------
 
     def follow(self, follower: PartitionFollower) -> None:
-        """Fetch a partition over the link to its leader; make the link if there is none."""
+        """Fetch a partition over the link to its leader; make the link if it does not exist."""
         link = self._links.get(follower.leader)
         if link is None:
             registration = self._ctx.registrations.get(follower.leader)
@@ -122,7 +122,7 @@ class BrokerStreams:
             self.follow(follower)
 
     def reconnect(self) -> None:
-        """Reconnect to every leader, since the hello of this broker has another broker epoch now."""
+        """Reconnect to every leader, since this broker's hello has a new broker epoch."""
         for link in self._links.values():
             self._reconnect(link)
 
@@ -178,7 +178,7 @@ class BrokerStreams:
     # -- the leader's end --------------------------------------------------------------------------------------
 
     def disconnect_followers(self) -> None:
-        """End all streams from followers, since this broker leads nothing any more."""
+        """End all streams from followers, since this broker is no longer a leader."""
         for follower in tuple(self._sessions):
             self._drop_session(follower)
             self._refuse_stream(follower, ErrorCode.NOT_LEADER, "this broker has lost its session and leads nothing")
@@ -360,7 +360,7 @@ class BrokerStreams:
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         before, self._ticked_ms = self._ticked_ms, now_ms
         if before is None or now_ms - before > lag_max_ms // 4:
-            # this process was stopped: it must read what its followers sent meanwhile before it judges them
+            # this process was stopped: it must read the messages of its followers before it evicts followers
             self._lag_checked_ms = now_ms
         if now_ms - self._lag_checked_ms < lag_max_ms // LAG_CHECKS_PER_LAG_TIME:
             return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits the replication traffic to replicas that a reassignment adds (rule M2): one token bucket for each limit.
 
-Only reads for such replicas take tokens, and wait while the bucket is empty. Nothing sleeps: waiting reads continue
+Only reads for such replicas take tokens, and wait while the bucket is empty. No task sleeps: waiting reads continue
 with each tick, and whenever a read returns tokens that it did not use.
 """
 
@@ -94,7 +94,7 @@ class Throttles:
         return min(self._by_limit, default=0)
 
     def join(self, bytes_per_s: int, now_ms: int) -> Throttle | None:
-        """The throttle of this limit, used by one more leadership; None for no limit (0 or below).
+        """Return the throttle of this limit to a new user, a leadership; None for no limit (0 or below).
 
         Each throttle is returned with `leave`.
         """
@@ -107,7 +107,7 @@ class Throttles:
         return throttle
 
     def leave(self, throttle: Throttle | None) -> None:
-        """One leadership less uses the throttle."""
+        """Note that a leadership no longer uses the throttle."""
         if throttle is not None:
             throttle.leader_count -= 1
             if throttle.leader_count == 0:

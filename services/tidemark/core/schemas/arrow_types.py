@@ -67,11 +67,11 @@ def node_ids(schema: TopicSchema) -> tuple[int, ...]:
 
 
 def pruned(schema: TopicSchema, ids: Collection[int]) -> pa.Schema:
-    """The part of `arrow_schema` that has the columns `ids`, those above and below them, and maps whole.
+    """The part of `arrow_schema` that has the columns `ids`, the columns above and below them, and complete maps.
 
     Args:
         schema: version of the batch.
-        ids: ids of columns, nested ones too; those that the version lacks count for nothing.
+        ids: ids of columns, nested ones too; ids that the version lacks are ignored.
     """
     return pa.schema([arrow_field(column) for column in kept_columns(schema.columns, ids)])
 
@@ -81,7 +81,7 @@ def arrow_field(column: Column, dictionaries: bool = False) -> pa.Field[Any]:
 
     Args:
         column: the column with all nested columns.
-        dictionaries: dictionary-encoded, as readers get them; else plain, as a batch stores them.
+        dictionaries: dictionary-encoded columns, as for readers; otherwise plain columns, as in a stored batch.
     """
     return pa.field(column.name, arrow_type(column.type, dictionaries), column.nullable)
 

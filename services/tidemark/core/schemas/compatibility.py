@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which versions of a schema readers of another version can read, and the policies that promise it.
 
-Readers match columns by id, so a rename, another order and another doc never matter. The rules compare two neighbours
-only, and yet hold for all earlier versions: each of them follows from itself along a chain of versions. A log keeps
-batches of every version, so the policies are the transitive ones of Confluent's registry.
+Readers match columns by id, so a rename, another order and another doc never matter. The rules compare only adjacent
+versions, but hold for all earlier versions, because each rule is transitive. A log keeps batches of every version, so
+the policies are the transitive ones of Confluent's registry.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ def continues(old: ColumnType, new: ColumnType) -> bool:
 
 
 def problems(source: TopicSchema, target: TopicSchema, columns: Sequence[Column] | None = None) -> Iterator[Problem]:
-    """Reasons why a reader of version `target` cannot read batches of version `source`; none: it can.
+    """Reasons why a reader of version `target` cannot read batches of version `source`; empty: it can.
 
     Args:
         source: version of the batches.
         target: version of the reader.
-        columns: those that it reads; None: all of `target`.
+        columns: columns that the reader reads; None: all columns of `target`.
     """
     wanted = target.columns if columns is None else columns
     return _siblings(source.columns, wanted, (), (source.version, target.version))

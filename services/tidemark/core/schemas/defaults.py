@@ -42,7 +42,7 @@ def fitted(column_type: ColumnType, value: object) -> DefaultValue:
         case ListOf() | MapOf():
             if isinstance(value, list | tuple | Mapping) and not value:
                 return ()
-            raise ValueError("the default of a list or map can only be an empty one")
+            raise ValueError("the default of a list or map can only be empty")
         case StructOf():
             raise ValueError("a struct has no default; give defaults to its columns, or make the struct nullable")
         case Decimal():
@@ -54,7 +54,7 @@ def fitted(column_type: ColumnType, value: object) -> DefaultValue:
 
 
 def as_json(column_type: ColumnType, value: DefaultValue) -> Json:
-    """A fitted default in the form that `fitted` takes back from JSON."""
+    """A fitted default as JSON, in the form that `fitted` accepts."""
     match value:
         case ():
             return {} if isinstance(column_type, MapOf) else []
@@ -110,7 +110,7 @@ def _fit_int(primitive: Primitive, value: object) -> int:
 
 def _fit_float(primitive: Primitive, value: object) -> float:
     if isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool):
-        number = float(value) + 0.0  # -0.0 and 0.0 are equal, and have one text
+        number = float(value) + 0.0  # -0.0 and 0.0 are equal, and have the same text
         if math.isfinite(number) and (primitive is Primitive.FLOAT64 or abs(number) <= _FLOAT32_MAX):
             return number
         raise ValueError(f"the default is no finite number of {primitive}")

@@ -34,7 +34,8 @@ class Difference(NamedTuple):
 
     Attributes:
         kind: see DifferenceKind.
-        path: path of the column in the newer version; of a dropped one in the older. Empty: the whole schema.
+        path: path of the column in the newer version; for a dropped column, in the older version. Empty: the whole
+            schema.
         sentence: sentence for the user that names the column.
     """
 
@@ -56,7 +57,9 @@ def differences(old: TopicSchema, new: TopicSchema) -> tuple[Difference, ...]:
 
 
 def history(versions: Iterable[TopicSchema]) -> Iterator[tuple[Difference, ...]]:
-    """The differences of each version to the one before, in the order of `versions`; none of the first one."""
+    """The differences of each version to the previous version, in the order of `versions`; empty for the first
+    version.
+    """
     before = None
     for version in versions:
         yield () if before is None else differences(before, version)

@@ -2,7 +2,7 @@
 """The versions of a schema: the first one, the next one, and the differences between two.
 
 A column keeps its id from version to version, by its name or by `renamed_from`. A new column gets an id that no column
-of the topic ever had, also where it has the name of one that was dropped.
+of the topic ever had, even if it has the name of a dropped column.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Siblings:
 
 
 def first_version(draft: SchemaDraft) -> TopicSchema:
-    """Version 1 of a topic's schema; `renamed_from` counts for nothing. Raises INVALID_SCHEMA."""
+    """Version 1 of a topic's schema; `renamed_from` is ignored. Raises INVALID_SCHEMA."""
     check_draft(draft)
     ids = _Ids(0)
     columns = tuple(_with_new_ids(column, ids) for column in draft.columns)
@@ -70,15 +70,15 @@ def first_version(draft: SchemaDraft) -> TopicSchema:
 
 
 def next_version(current: TopicSchema, draft: SchemaDraft, compatibility: Compatibility) -> TopicSchema:
-    """The version after `current` that has the draft's columns; `current` itself when nothing differs.
+    """The version after `current` that has the draft's columns; `current` if there is no difference.
 
-    A draft that states no key and no event time keeps those of `current`: they never change. With policy `none` a
-    column whose type changes otherwise than wider becomes another column of the same name.
+    A draft that states no key and no event time keeps those of `current`: they never change. With policy `none`, a
+    column whose type changes to a type that is not wider becomes a new column of the same name.
 
     Args:
         current: the newest version.
-        draft: all columns of the next one. `renamed_from` names a column of `current`; where that rename was done
-            before, it counts for nothing.
+        draft: all columns of the next version. `renamed_from` names a column of `current`; a rename that was done
+            before is ignored.
         compatibility: compatibility rule of the topic.
 
     Raises:
@@ -184,7 +184,7 @@ class _Step:
         return same  # the rename was done before; another column may have got its old name since
 
     def _column(self, old: Column, new: Column, path: Path) -> Column:
-        """The draft's column with the id of `old`, or with a new one where policy `none` replaces the column."""
+        """The draft's column with the id of `old`, or with a new id if policy `none` replaces the column."""
         if self._replaces and not continues(old.type, new.type):
             return _with_new_ids(new, self.ids)
         match old.type, new.type:

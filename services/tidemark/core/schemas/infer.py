@@ -58,7 +58,7 @@ class Inference(NamedTuple):
     Attributes:
         draft: the proposed draft, without key and event time.
         notes: doubts, one sentence for each column concerned.
-        row_count: rows that were looked at.
+        row_count: number of rows that were read.
     """
 
     draft: SchemaDraft

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns that a batch lacks: their default or null. Nothing here uses pa.array or pa.scalar, which import pandas.
+"""Columns that a batch lacks: their default or null. This module does not use pa.array or pa.scalar, which import
+pandas.
 
-Where a struct is null, its columns that are never null have a value all the same: Parquet takes no null there.
+If a struct is null, its columns that are never null still have a value: Parquet accepts no null there.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def filler(column: Column, dictionaries: bool) -> Fill:
 
 
 def _one(column_type: ColumnType, value: DefaultValue) -> Array:
-    """An array with one value, without pa.array, which imports pandas where it is installed: half a second."""
+    """An array with one value, without pa.array, which imports an installed pandas: half a second."""
     plain = plain_type(column_type)
     made = arrow_type(plain)
     content = _bytes(plain, value)

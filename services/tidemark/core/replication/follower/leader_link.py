@@ -29,9 +29,10 @@ class LeaderLink:
         registration: of the leader, the newest known; host and port to connect to.
         connected: True while the stream is up.
         last_sent_ms: time of the last message to the leader.
-        echo_ms: clock of the leader in its last message, sent back in the next message (rule F2); 0 before the first.
+        echo_ms: clock of the leader in its last message, sent back in the next message (rule F2); 0 before the first
+            message.
         _fetched: by partition, the identity and the log directory of its first fetch on this stream.
-        _granted: log directories that have got their initial credit on this stream.
+        _granted: log directories that have had their initial credit on this stream.
         _queries, _positions, _reports, _stops, _credits: content of the next message; `flush` empties them.
             Invariant: all are empty at the start of a stream, and `_reports` holds at most one report of a partition.
     """
@@ -62,7 +63,7 @@ class LeaderLink:
         self._ctx.emit(DisconnectFromLeader(self.leader))
 
     def on_connected(self, now_ms: int) -> None:
-        """Begin a new stream, on which nothing was sent yet."""
+        """Begin a new stream, without messages so far."""
         self._clear()
         self._ctx.leader_contacts[self.leader] = LeaderContact()
         self.connected = True

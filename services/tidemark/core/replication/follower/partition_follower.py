@@ -53,8 +53,8 @@ class PartitionFollower:
         phase: see `Phase`. Invariant: FETCHING only after reconciliation in this epoch.
         link: the link to the leader, None before the first connection.
         assigned: assigned replicas as of the last command.
-        spares_high_watermark: the log was in line with this lineage before, so that a truncation below the high
-            watermark would be a mistake (rule E3). Invariant: never becomes False again.
+        spares_high_watermark: the log was reconciled in this lineage before, so a truncation below the high watermark
+            would be a mistake (rule E3). Invariant: never becomes False again.
         may_hold_holes: compaction may have left holes in the log (rule L1).
         ask_again: the truncation in progress is followed by another epoch query.
         _adding: a reassignment adds this replica.
@@ -128,7 +128,7 @@ class PartitionFollower:
 
     @property
     def reconciled(self) -> bool:
-        """Whether the log was brought in line with the leader's in this epoch."""
+        """Whether the log was reconciled with the leader's log in this epoch."""
         return self._reconciled
 
     @property
@@ -145,8 +145,8 @@ class PartitionFollower:
     def committed_offset(self) -> Offset:
         """End of the records that consumers may read here (rule K1), exclusive.
 
-        The records below are in this log, and committed by the leader of this epoch. The own high watermark alone is
-        not enough, since it may be of an earlier lineage.
+        The records below are in this log, and committed by the leader of this epoch. The follower's own high watermark
+        is not enough, since it may be of an earlier lineage.
         """
         return min(self.log.high_watermark, self._leader_high_watermark)
 
@@ -205,7 +205,7 @@ class PartitionFollower:
         return self.link is not None and self.link.connected
 
     def _begin(self) -> None:
-        """Reconcile unless that was done in this epoch, then fetch."""
+        """Reconcile, unless the log was reconciled in this epoch; then fetch."""
         if not self._connected:
             self.phase = Phase.IDLE
         elif not self.log.quiet:
@@ -369,7 +369,7 @@ class PartitionFollower:
             self._advance_high_watermark()
 
     def _misfit(self, chunk: Chunk) -> str | None:
-        """The reason why a chunk does not continue this log, None when the chunk does or is an old one."""
+        """The reason why a chunk does not continue this log, None if the chunk continues the log or is an old chunk."""
         log = self.log
         if chunk.continues_from > log.next_offset:
             return "gap"

@@ -20,7 +20,8 @@ class AppendBacklog:
 
     Attributes:
         _rate: rate of the appended bytes.
-        _in_flight: (bytes, log end after the append) of the appends that are not in the log yet; empty without a limit.
+        _in_flight: (bytes, log end after the append) of the appends that are not in the log yet; empty if there is no
+            limit.
         _ends: (bytes appended so far, log end) of the appends within the last `_limit_bytes`. Invariant: a follower
             below the first of these log ends is further behind than the limit; empty without a limit.
         _limit_bytes: the limit that `_ends`, `_in_flight` and `_total_bytes` follow.

@@ -15,7 +15,7 @@ _SHORTEST_MS: Final = 1_000
 
 
 class ByteRate:
-    """One average.
+    """An exponentially weighted average.
 
     While the counter is younger than `AVERAGED_MS`, this is the average over its life, of at least one second.
 

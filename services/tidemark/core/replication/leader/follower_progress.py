@@ -23,8 +23,8 @@ class FollowerProgress:
         end_then, end_then_ms: the leader's log end at the time of the follower's previous report, and that time.
         far_since_ms: time since which the follower has been more than `replica.lag.max.bytes` behind, None while it
             is not. Kept by `AppendBacklog`.
-        flush_due_since_ms: time since which the follower has had unflushed records and reported no flush, None
-            without such records.
+        flush_due_since_ms: time since which the follower has had unflushed records and reported no flush, None if there
+            are no unflushed records.
         sender: the sender of this partition on the follower's stream, None while the stream does not carry it.
     """
 
@@ -59,7 +59,9 @@ class FollowerProgress:
         return self.sender is not None and self.sender.reading_since_ms is not None
 
     def last_caught_up_ms(self, leader_end: Offset) -> int:
-        """The last time the follower was caught up (rule R7); an idle one is caught up at each message (rule R6)."""
+        """The last time the follower was caught up (rule R7); an idle follower is caught up at each message (rule
+        R6).
+        """
         if self.sender is not None and self.log_end_offset >= leader_end:
             return max(self.caught_up_ms, self.sender.session.last_message_ms)
         return self.caught_up_ms

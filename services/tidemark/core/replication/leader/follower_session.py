@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The leader's end of the replication stream from one follower (rules R5, R6).
 
-A session holds one `PartitionSender` for each partition that the follower fetches, and the follower's credit.
-The cost follows the news: a session never looks at a partition that has nothing to send.
+A session holds one `PartitionSender` for each partition that the follower fetches, and the follower's credit. A session
+never checks a partition that has nothing to send, so idle partitions have no cost.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PartitionSender:
         directory: the follower's log directory whose credit the chunks use.
         sent_high_watermark, sent_log_start: the leader's, as sent last; -1 before the first chunk.
         follower_log_start: log start of the follower as reported last.
-        reading_since_ms: start time of the read in flight, None while there is none. At most one read is in flight.
+        reading_since_ms: start time of the read in flight, None if no read is in flight. At most one read is in flight.
         adding: True while a reassignment adds this follower's replica.
         prompt_until_ms: until then consumers read from this follower, so each high watermark is sent at once (rule K1).
         throttle: the throttle that limits the sender, None without a limit (rule M2).
@@ -205,7 +205,8 @@ class FollowerSession:
         )
 
     def note_high_watermark(self, sender: PartitionSender) -> None:
-        """The high watermark or the log start has moved: the next chunk carries both, else the next tick sends them.
+        """The high watermark or the log start has moved: the next chunk carries both; without a chunk, the next tick
+        sends them.
 
         The session sends them at once if consumers read from this follower and no read is in flight.
         """

@@ -61,7 +61,7 @@ def newest(isr: IsrState, newer: VersionedState | None) -> VersionedState:
     """The node as it is after the change in flight, without members that may lack a committed record.
 
     Args:
-        newer: a later content of the node, from the controller; None: there is none.
+        newer: a later content of the node, from the controller; None: no later content.
     """
     state, version = isr.confirmed
     if isinstance(isr, PendingShrink):
@@ -89,8 +89,8 @@ def expected_to_leave(state: LeaderAndIsr, suspected: frozenset[BrokerId]) -> fr
 def patience_ms(lag_max_ms: int, *, expected_to_leave: bool) -> int:
     """Time that a leader waits for a member without progress.
 
-    The controller removes a suspected broker itself, and each of both writes makes the other write fail. On a slow
-    machine the controller takes seconds for thousands of partitions.
+    The controller removes a suspected broker itself, and of the two writes only one succeeds. On a slow machine the
+    controller takes seconds for thousands of partitions.
     """
     return lag_max_ms + max(lag_max_ms, CONTROLLER_MS) if expected_to_leave else lag_max_ms
 

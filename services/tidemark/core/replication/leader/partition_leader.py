@@ -66,17 +66,17 @@ class PartitionLeader:
     group-commit: flushed) the records below. Members are in the ISR or in an ISR change in flight.
 
     Attributes:
-        epoch_start_offset: first offset of this leader epoch. Invariant: every record at or above it, and none below,
-            has this leader epoch.
+        epoch_start_offset: first offset of this leader epoch. Invariant: exactly the records at or above this offset
+            have this leader epoch.
         assigned: assigned replicas as of the last command, preferred leader first.
         began_ms: start time of the leadership.
         followers: by broker, progress of every follower that has fetched in this epoch or is in the ISR.
             Invariant: contains all of `_holding`; a broker that is neither assigned nor in `_holding` is dropped.
         _isr: the ISR as confirmed, with at most one change in flight. Invariant: this broker is always a member.
-        _reasons: reasons of the change in flight, for logs; "" without one.
+        _reasons: reasons of the change in flight, for logs; "" if none is in flight.
         _stated: version and reasons of the controller's last change, as in `PartitionCommand.isr_reasons`.
-        _newer: state of a command that arrived while a change was in flight, None without one; `_settle` adopts it.
-        _attached: followers whose streams carry this partition. Invariant: exactly those with a `sender`.
+        _newer: state of a command that arrived while a change was in flight, else None; `_settle` adopts it.
+        _attached: followers whose streams carry this partition. Invariant: exactly the followers with a `sender`.
         _holding: members other than this broker whose offsets bound the high watermark: the confirmed ISR, the
             proposed one, and that of `_newer` (rule R3). Changes only in `_isr_moved`.
         _outside: assigned replicas that are not in the confirmed ISR. Changes only in `_isr_moved`.
@@ -161,7 +161,7 @@ class PartitionLeader:
 
     @property
     def in_sync_offset(self) -> Offset:
-        """Every offset that was ever committed is below this one (rule R8).
+        """All committed offsets are below this offset (rule R8).
 
         The high watermark of a new leader may still be lower than its predecessor's.
         """
@@ -229,7 +229,7 @@ class PartitionLeader:
             self._appending.append(event.request_id)
 
     def on_marker(self, event: MarkerArrived) -> None:
-        """Append a marker, and answer when the high watermark passes it; the answer to a repeated one is alike (X2)."""
+        """Append a marker, and answer when the high watermark passes it; a repeated marker is answered alike (X2)."""
         in_sync = len(isr_rules.minimal_isr(self._isr))
         full = self.log.is_full(self._ctx.now_ms)
         try:
@@ -316,7 +316,7 @@ class PartitionLeader:
         """A stored batch is damaged here: resign, since another replica may have it (rule T6).
 
         Below `min_isr` an eligible replica can lead, too, if the batch cannot be repaired here. Otherwise a damaged
-        batch that no follower can fetch past would keep every follower out of the ISR.
+        batch, which no follower can pass, would keep every follower out of the ISR.
         """
         if self._holding or (self.state.elr and not repairable):
             self._resign(now_ms, "leader_log_damaged")
@@ -398,7 +398,7 @@ class PartitionLeader:
             self._answer_committed()
 
     def _answer_committed(self) -> None:
-        """Answer acks=all up to the high watermark; fewer than `min_isr` in sync by now is an error (rule R4)."""
+        """Answer acks=all up to the high watermark; with fewer than `min_isr` in sync, by an error (rule R4)."""
         heap, high_watermark = self._by_end, self.log.high_watermark
         if not heap or heap[0][0] > high_watermark:
             return
@@ -421,8 +421,8 @@ class PartitionLeader:
     def check_lag(self, now_ms: int) -> bool:
         """Shrink the ISR by lagging members, or expand it; False when no further check is needed (rules R7, R8).
 
-        A leader alone, an absent follower and an ISR change in flight need none: `attach` and `_settle` watch again.
-        Checks of thousands of them would take all of the event loop's time.
+        No watch is needed for a leader without followers, an absent follower, or an ISR change in flight: `attach` and
+        `_settle` watch again. Checks of thousands of partitions would use all of the event loop's time.
         """
         is_idle = self.log.is_idle and not any(progress.is_read_for for progress in self._attached)
         if is_idle and (self.awaits_isr_answer or not (self._holding or self._attached)):
@@ -457,7 +457,7 @@ class PartitionLeader:
         return self._backlog is not None and self._backlog.is_too_far_behind(progress)
 
     def _flush_hangs(self, progress: FollowerProgress, now_ms: int) -> bool:
-        """Whether a member has had data to flush for too long; it would hold the high watermark forever (R3, R7)."""
+        """Whether a member has had data to flush for too long, which would hold the high watermark forever (R3, R7)."""
         since_ms = progress.flush_due_since_ms if self.log.group_commit else None
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         return since_ms is not None and now_ms - max(since_ms, self.log.flushes_count_since_ms) > lag_max_ms
@@ -470,7 +470,7 @@ class PartitionLeader:
         return longest_ms * 2 >= self._ctx.config.replica_lag_time_max_ms
 
     def _resign(self, now_ms: int, why: str = "leader_disk_lags") -> None:
-        """Ask for another leader instead of evicting followers that lag because of this broker's disk."""
+        """Resign instead of evicting followers that lag because of this broker's disk."""
         if now_ms - self._resigned_ms < self._ctx.config.replica_lag_time_max_ms:
             return
         self._resigned_ms = now_ms
@@ -515,7 +515,7 @@ class PartitionLeader:
             self._write(change, change.proposed, joining)
 
     def _may_join(self, progress: FollowerProgress, sender: PartitionSender) -> bool:
-        """Whether a follower may join; a silent one may not, as the next lag check would evict it (rules R7, R8)."""
+        """Whether a follower may join; a silent follower may not, as the next lag check would evict it (R7, R8)."""
         known = self._ctx.registrations.get(progress.broker_id)
         silent_ms = self._ctx.now_ms - progress.last_caught_up_ms(self.log.log_end_offset)
         return (
@@ -529,7 +529,7 @@ class PartitionLeader:
         )
 
     def _is_flushed(self, progress: FollowerProgress) -> bool:
-        """Whether a follower has flushed all that was ever committed, where flushes count (rule R3)."""
+        """Whether a follower has flushed all committed records, if flushes count (rule R3)."""
         if not self.log.group_commit:
             return True
         return progress.flushed_offset >= self.in_sync_offset and not self._flush_hangs(progress, self._ctx.now_ms)

@@ -103,7 +103,8 @@ def _check_transactional(event: ProduceArrived, refuse: Refuse) -> None:
 def check_sequences(
     log: ReplicaLog, epoch_start_offset: Offset, batches: tuple[Batch, ...], now_ms: int, refuse: Refuse
 ) -> tuple[tuple[Batch, ...], DuplicateRange | None]:
-    """The batches to append, and the range of the duplicates, None without any. One bad batch refuses the request.
+    """The batches to append, and the range of the duplicates, None without any. One invalid batch makes the leader
+    refuse the request.
 
     Raises:
         TidemarkError: the errors of `ProducerStates.check`; INVALID_REQUEST for a sixth batch in flight.
@@ -132,7 +133,7 @@ def check_sequences(
                 producers.observe(envelope._replace(base_offset=next_offset), now_ms)
             next_offset += envelope.last_offset_delta + 1
     finally:
-        # the append records the batches; here each was recorded only to check the next one
+        # the append records the batches; here each batch was recorded only to check the next batch
         for producer_id, known in undo.items():
             producers.restore(producer_id, known)
     return tuple(fresh), None if first is None else DuplicateRange(first, Offset(end))
