@@ -138,7 +138,7 @@ def test_defaults_of_avro_have_values_of_python(avro: object, default: object, e
             one(logical("long", "timestamp-millis"), default=10**18),
             "the default 1000000000000000000 is no value of timestamp",
         ),
-        (one({"type": "array", "items": "int"}, default=[1]), "only be an empty one"),
+        (one({"type": "array", "items": "int"}, default=[1]), "can only be empty"),
         (one("int", aliases="b"), "aliases a list"),
         (one({"type": "record", "name": "R2", "fields": [{"name": "r", "type": ["null", "R2"]}]}), "nest at most 16"),
         (one(["null", "R"]), "nest at most 16 deep"),

@@ -178,7 +178,7 @@ def test_a_draft_that_no_topic_can_have_is_refused(draft: SchemaDraft, words: st
         (Decimal(4, 2), decimal.Decimal("NaN"), "no value of decimal(4,2)"),
         (Decimal(4, 2), decimal.Decimal("1e999999"), "no value of decimal(4,2)"),
         (Dictionary(STRING), 5, "no value of string"),
-        (LEGS, (1,), "only be an empty one"),
+        (LEGS, (1,), "can only be empty"),
         (StructOf((Column(0, "b", INT32),)), (), "a struct has no default"),
     ],
 )
