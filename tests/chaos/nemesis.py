@@ -23,6 +23,7 @@ from tests.chaos.arena.rotation import Rotation
 SHORT_S = (0.2, 1.5)
 LONG_S = (1.0, 5.0)
 _SERVING_S = 5.0
+_TAIL_LINES = 30
 
 
 class Nemesis:
@@ -35,6 +36,8 @@ class Nemesis:
         self.told: list[str] = []
         self.killed: list[tuple[float, str]] = []
         """When, by time.monotonic, and which broker."""
+        self.ended: list[str] = []
+        """Each process that ended by itself, a defect: after which misfortune, its status, the end of its log."""
         self._faults: tuple[Callable[[], Iterator[str]], ...] = (
             self._kill_a_broker,
             self._kill_a_broker,
@@ -73,24 +76,31 @@ class Nemesis:
             self._strike([contextmanager(kind)() for kind in dict.fromkeys(kinds)])
             time.sleep(self._chance.uniform(0.3, 2.0))
         self._arena.network.heal()
-        self._start_what_is_down()
+        self._start_what_ended()
 
     def _strike(self, faults: list[AbstractContextManager[str]]) -> None:
         with ExitStack() as struck:
             for fault in faults:
                 self.told.append(struck.enter_context(fault))
+        self._start_what_ended()
 
     def _wait(self, bounds_s: tuple[float, float]) -> None:
         time.sleep(self._chance.uniform(*bounds_s))
 
-    def _start_what_is_down(self) -> None:
-        """A process may end by itself (a defect); the round tells it, and goes on without waiting for ever."""
+    def _start_what_ended(self) -> None:
+        """Start a process again that ended by itself, as Kubernetes does."""
         cluster = self._arena.cluster
         for name in cluster.names:
-            if not cluster.process(name).running:
-                self.told.append(f"{name} had ended by itself")
-                self.killed.append((time.monotonic(), name))
-                cluster.restart(name, timeout_s=START_S * self._arena.slowness)
+            process = cluster.process(name)
+            if process.running:
+                continue
+            self.ended.append(
+                f"{name} had ended by itself, with status {process.exit_status}, "
+                f"after: {'; '.join(self.told[-2:])}; its log ends with:\n{process.tail(_TAIL_LINES)}"
+            )
+            self.told.append(f"{name} had ended by itself")
+            self.killed.append((time.monotonic(), name))
+            cluster.restart(name, timeout_s=START_S * self._arena.slowness)
 
     # -- processes
 

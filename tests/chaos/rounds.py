@@ -178,7 +178,7 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
                 if group.unfinished:
                     arena.note_state(arena.directory / "when-the-group-failed")
                 not_in_sync = mover.bring_home(time.monotonic() + peace_s) or _wait_until_in_sync(admin, peace_s)
-            findings = list(not_in_sync)
+            findings = [*nemesis.ended, *not_in_sync]
             for topic, history in histories.items():
                 history.killed = nemesis.killed
                 findings += [f"{topic}: {finding}" for finding in (*check(history), *_idle(history))]
