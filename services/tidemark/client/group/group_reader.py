@@ -25,7 +25,10 @@ RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
 
 _FETCH_TIMEOUT_S = 10.0
 _ASSIGNED_CALL_S = 3.0
-"""Time for a running `on_assigned` when the consumer leaves, before `on_revoked` is called."""
+"""Time for a running `on_assigned` when the consumer leaves, before `on_revoked` is called.
+
+A running `on_revoked` has the rebalance timeout: after that, other members have its partitions.
+"""
 _callers: ContextVar[frozenset[asyncio.Future[None]]] = ContextVar("callers", default=frozenset())
 """Callbacks and leaves that wait for the running code, which must not wait for them; a callback's thread has a copy."""
 
@@ -63,6 +66,8 @@ class GroupReader:
         """Running `on_lost`, and a leave; `on_assigned` of other partitions waits for their end."""
         self._assigned_call: asyncio.Future[None] | None = None
         """The task of the running `on_assigned`."""
+        self._revoked_call: asyncio.Future[None] | None = None
+        """The task of the running `on_revoked` of a rebalance."""
         self._leavers: set[asyncio.Future[None]] = set()
         """Running callbacks that leave the group: the end of the membership does not cancel them."""
         self._announced: set[TopicPartition] = set()
@@ -124,10 +129,11 @@ class GroupReader:
         self._ending.add(leaving)
         callers = _callers.get()
         self._leavers |= callers
+        rebalance_s = self._settings.rebalance_timeout_ms / 1000
         try:
-            assigned_call = self._assigned_call
-            if assigned_call is not None and not assigned_call.done() and assigned_call not in callers:
-                await asyncio.wait([assigned_call], timeout=_ASSIGNED_CALL_S)
+            for call, timeout_s in ((self._assigned_call, _ASSIGNED_CALL_S), (self._revoked_call, rebalance_s)):
+                if call is not None and call not in callers:
+                    await asyncio.wait([call], timeout=timeout_s)
             with _waiting(leaving):
                 while self._membership is not None and self.error is None and self._announced:
                     going, self._announced = self._announced, set()
@@ -258,7 +264,8 @@ class GroupReader:
             await self._processing_ended.wait()
         going = partitions & self._announced
         self._announced -= going
-        await self._call(self._callbacks[1], going)
+        self._revoked_call = asyncio.ensure_future(self._call(self._callbacks[1], going))
+        await self._revoked_call
 
     def processed(self) -> dict[TopicPartition, GroupPosition]:
         """Return the positions up to which the application has processed records."""

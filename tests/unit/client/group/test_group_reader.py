@@ -196,6 +196,42 @@ async def test_on_revoked_of_a_consumer_that_closes_may_close_it_too(
     assert stopped.is_set()
 
 
+@pytest.mark.parametrize("where", ["event loop", "thread"])
+async def test_on_revoked_of_a_rebalance_may_close_its_consumer(reader: GroupReader, closes: Any, where: str) -> None:
+    revoked, stopped = closes(where)
+    reader._callbacks = (None, revoked, None)
+    async with asyncio.timeout(10):
+        await reader.release(frozenset({ONE, OTHER}))
+    assert stopped.is_set()
+
+
+async def test_a_consumer_leaves_after_the_end_of_a_running_on_revoked(
+    reader: GroupReader, membership: SimpleNamespace, callbacks: Callbacks
+) -> None:
+    """It may commit, which needs the membership and the connections of the consumer."""
+    commits = asyncio.Event()
+
+    async def revoked(partitions: list[TopicPartition]) -> None:
+        callbacks.all.append(("begun", partitions))
+        await commits.wait()
+        await callbacks.revoked(partitions)
+
+    async def stop(*, commit: bool) -> None:
+        callbacks.all.append(("left", []))
+        releasing.cancel()
+
+    reader._callbacks = (callbacks.assigned, revoked, callbacks.lost)
+    membership.stop = stop
+    releasing = asyncio.create_task(reader.release(frozenset({ONE})))
+    await turns()
+    stopping = asyncio.create_task(reader.stop())
+    await turns()
+    commits.set()
+    await stopping
+    of_one, of_other = ([(what, [where]) for what in ("begun", "revoked")] for where in (ONE, OTHER))
+    assert callbacks.all == [*of_one, *of_other, ("left", [])]
+
+
 @pytest.fixture
 def assignable(reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> GroupReader:
     """A reader that finds no committed offsets."""
