@@ -44,7 +44,7 @@ from tidemark.rpc.security.listeners import ListenerPort, identity_in
 from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.configuration import BrokerSettings
-from tidemark.runtime.coordination import start_when_reachable
+from tidemark.runtime.coordination import cluster_id_when_reachable
 from tidemark.runtime.host_port import HostPort, Listeners
 from tidemark.runtime.metrics import METRICS, tell_what_runs
 from tidemark.runtime.scheduler import AsyncioScheduler
@@ -167,8 +167,8 @@ class BrokerProcess:
             await asyncio.wait((checking, preparing))
 
     async def _prepare(self, opened: AsyncExitStack) -> LogManager:
-        await start_when_reachable(self._node.store, self._settings.zookeeper_connect)
-        self._node.metadata.set_cluster_id(await self._node.store.cluster_id())
+        cluster_id = await cluster_id_when_reachable(self._node.store, self._settings.zookeeper_connect)
+        self._node.metadata.set_cluster_id(cluster_id)
         logs = await open_log_directories(self._node)
         opened.callback(logs.close)
         return logs

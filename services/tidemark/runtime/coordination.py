@@ -38,6 +38,24 @@ async def start_when_reachable(store: MetadataStore, connect: str = "") -> None:
         await asyncio.wait({starting})
 
 
+async def cluster_id_when_reachable(store: MetadataStore, connect: str = "") -> str:
+    """Start the store and read the cluster id, with retries until ZooKeeper answers both.
+
+    Args:
+        connect: as for `start_when_reachable`.
+    """
+    while True:
+        await start_when_reachable(store, connect)
+        try:
+            return await store.cluster_id()
+        except TidemarkError as error:
+            if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
+                raise
+            _log.info("waiting for ZooKeeper", extra={"zookeeper": connect, "why": error.message})
+        await store.stop()  # the session may have expired
+        await asyncio.sleep(_RETRY_S)
+
+
 async def _start(store: MetadataStore, reasons: deque[str]) -> None:
     while True:
         try:

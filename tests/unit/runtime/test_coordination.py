@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,10 +14,15 @@ from tidemark.runtime import coordination
 
 
 class Store:
-    """Its start fails with these, one after the other, and then succeeds, once it is let."""
+    """Its start fails with these, one after the other, and then succeeds, once it is let; so does each read.
 
-    def __init__(self, *codes: ErrorCode) -> None:
+    Args:
+        reads: the errors of reads; each ends the session, too.
+    """
+
+    def __init__(self, *codes: ErrorCode, reads: Sequence[ErrorCode] = ()) -> None:
         self.codes = list(codes)
+        self.reads = list(reads)
         self.let = asyncio.Event()
         self.let.set()
         self.started = False
@@ -25,7 +31,17 @@ class Store:
         if self.codes:
             raise TidemarkError(self.codes.pop(0), "not yet")
         await self.let.wait()
+        assert not self.started
         self.started = True
+
+    async def stop(self) -> None:
+        self.started = False
+
+    async def cluster_id(self) -> str:
+        assert self.started
+        if self.reads:
+            raise TidemarkError(self.reads.pop(0), "not now")
+        return "shop"
 
 
 class Said(logging.Handler):
@@ -83,6 +99,18 @@ async def test_an_unresolved_name_is_reported(monkeypatch: pytest.MonkeyPatch) -
     (why,) = await said_while_waiting(monkeypatch, "no-such-zookeeper.invalid:2181,127.0.0.1:2181", 1)
     assert why.startswith("no-such-zookeeper.invalid cannot be resolved (")
     assert "127.0.0.1" not in why
+
+
+async def test_a_zookeeper_that_dies_between_start_and_first_read_is_waited_for() -> None:
+    store: Any = Store(reads=[ErrorCode.COORDINATION_UNAVAILABLE] * 2)
+    assert await coordination.cluster_id_when_reachable(store) == "shop"
+    assert store.started
+
+
+async def test_a_permanent_error_of_the_first_read_is_raised() -> None:
+    store: Any = Store(reads=[ErrorCode.INTERNAL])
+    with pytest.raises(TidemarkError, match="not now"):
+        await coordination.cluster_id_when_reachable(store)
 
 
 async def test_a_permanent_error_is_raised_without_a_retry() -> None:
