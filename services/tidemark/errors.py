@@ -20,7 +20,7 @@ class ErrorCode(StrEnum):
     INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
     NULL_KEY = "NULL_KEY"
     SCHEMA_MISMATCH = "SCHEMA_MISMATCH"  # records do not fit the topic's schema; metadata names row and column
-    UNKNOWN_SCHEMA_VERSION = "UNKNOWN_SCHEMA_VERSION"  # the broker does not know the version, or none exists
+    UNKNOWN_SCHEMA_VERSION = "UNKNOWN_SCHEMA_VERSION"  # the version does not exist, or this broker does not know it
     INVALID_SCHEMA = "INVALID_SCHEMA"  # the schema cannot be stored
     INCOMPATIBLE_SCHEMA = "INCOMPATIBLE_SCHEMA"  # schema.compatibility forbids the change
     SCHEMA_CONFLICT = "SCHEMA_CONFLICT"  # another change of the schema was first
@@ -64,20 +64,20 @@ class ErrorCode(StrEnum):
     THROTTLE_TOO_LOW = "THROTTLE_TOO_LOW"  # below the inbound rate: the reassignment would never end
     NOT_HIGHEST_PARTITION = "NOT_HIGHEST_PARTITION"
     PARTITION_NOT_EMPTY = "PARTITION_NOT_EMPTY"
-    REQUEST_ID_REUSED = "REQUEST_ID_REUSED"  # for something else
+    REQUEST_ID_REUSED = "REQUEST_ID_REUSED"  # for another request
     THROTTLING_QUOTA_EXCEEDED = "THROTTLING_QUOTA_EXCEEDED"  # nothing was changed; metadata has the wait
     # durability
     NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS"
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
     REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
     STORAGE_ERROR = "STORAGE_ERROR"
-    DISK_FULL = "DISK_FULL"  # nothing was written; writes go on once there is space
+    DISK_FULL = "DISK_FULL"  # no record was written; writes continue once there is space
     REPLICA_DAMAGED = "REPLICA_DAMAGED"
     # producers
     OUT_OF_ORDER_SEQUENCE = "OUT_OF_ORDER_SEQUENCE"
     UNKNOWN_PRODUCER_ID = "UNKNOWN_PRODUCER_ID"
     PRODUCER_FENCED = "PRODUCER_FENCED"
-    DUPLICATE_SEQUENCE = "DUPLICATE_SEQUENCE"  # a duplicate older than what is remembered
+    DUPLICATE_SEQUENCE = "DUPLICATE_SEQUENCE"  # a duplicate older than the remembered batches
     # consumer groups
     INVALID_TXN_STATE = "INVALID_TXN_STATE"  # the call does not fit the state of the transaction
     CONCURRENT_TRANSACTIONS = "CONCURRENT_TRANSACTIONS"  # the last transaction is still being completed; retry
@@ -89,7 +89,7 @@ class ErrorCode(StrEnum):
 
     INVALID_GROUP_ID = "INVALID_GROUP_ID"
     GROUP_NOT_FOUND = "GROUP_NOT_FOUND"
-    GROUP_NOT_EMPTY = "GROUP_NOT_EMPTY"  # it has members
+    GROUP_NOT_EMPTY = "GROUP_NOT_EMPTY"  # the group has members
     GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC"  # its members read the partitions of the offsets to
     # delete
     GROUP_FULL = "GROUP_FULL"
@@ -121,7 +121,7 @@ class ErrorCode(StrEnum):
     AUTHORIZER_NOT_READY = "AUTHORIZER_NOT_READY"  # the access rules have not been read yet
     # others
     BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
-    UNKNOWN_BROKER = "UNKNOWN_BROKER"  # no broker of this id ever registered
+    UNKNOWN_BROKER = "UNKNOWN_BROKER"  # no broker with this id has registered
     COORDINATION_UNAVAILABLE = "COORDINATION_UNAVAILABLE"  # ZooKeeper cannot be reached
     SHUTTING_DOWN = "SHUTTING_DOWN"
     CLIENT_CLOSED = "CLIENT_CLOSED"  # the client object is closed, or was not started
@@ -396,7 +396,7 @@ class BrokerNotAvailableError(
 
 
 class AuthenticationError(TidemarkError, codes=(ErrorCode.AUTHENTICATION_FAILED,)):
-    """The certificate or the token of one side was not accepted by the other."""
+    """One side did not accept the certificate or the token of the other side."""
 
 
 class AuthorizationError(
@@ -427,6 +427,6 @@ def unknown_topic(topic: str, metadata: Mapping[str, str] | None = None) -> Tide
     """The error for a topic that does not exist; `metadata` may hold more facts."""
     return TidemarkError(
         ErrorCode.UNKNOWN_TOPIC,
-        f"there is no topic {topic!r}; `tidemark topic list` shows those there are, `tidemark topic create` makes one",
+        f"there is no topic {topic!r}; `tidemark topic list` shows the topics, `tidemark topic create` makes one",
         metadata or {"topic": topic},
     )

@@ -21,7 +21,7 @@ Offset = NewType("Offset", int)
 """Position of a record in a partition. End offsets (LEO, HW) are exclusive, start offsets inclusive."""
 
 LeaderEpoch = NewType("LeaderEpoch", int)
-"""Raised by the controller at every change of leadership; -1 where none is known."""
+"""Raised by the controller at every change of leadership; -1 if no epoch is known."""
 
 BrokerEpoch = NewType("BrokerEpoch", int)
 """Version of /brokers/epochs/<id>: raised by every registration (rule Z3)."""
@@ -48,7 +48,7 @@ class TopicPartition(NamedTuple):
 
 
 class ReplicaIdentity(NamedTuple):
-    """Distinguishes a partition from an earlier one of the same name (rules F4, C7): two uuids in hex."""
+    """Distinguishes a partition from an earlier partition of the same name (rules F4, C7): two uuids in hex."""
 
     topic_id: str
     incarnation: str
@@ -95,7 +95,7 @@ def _ids_of(entries: tuple[IsrEntry, ...]) -> tuple[BrokerId, ...]:
 
 
 IsrReasons = tuple[tuple[BrokerId, str], ...]
-"""Replicas that joined or left an ISR, each with one reason; a reason that no process stated is ""."""
+"""Replicas that joined or left an ISR, each with one reason; "" if no process stated a reason."""
 
 
 class VersionedState(NamedTuple):
@@ -157,7 +157,7 @@ class BrokerEpochRecord:
 
 
 class SchemaText(NamedTuple):
-    """One version of a topic's schema, as its znode has it: it never changes (rule S1).
+    """The content of the znode of one version of a topic's schema. A version never changes (rule S1).
 
     Attributes:
         text: JSON; empty if the znode is damaged.
@@ -193,7 +193,7 @@ class TopicDescription:
 
     @property
     def schema_version(self) -> int:
-        """The newest version of the schema; 0: the topic has none."""
+        """The newest version of the schema; 0: the topic has no schema."""
         return max(self.schemas, default=0)
 
 
@@ -206,7 +206,7 @@ class ElectionKind(StrEnum):
 
 
 REQUESTED_ELECTIONS = (ElectionKind.PREFERRED, ElectionKind.LAST_KNOWN)
-"""Kinds with a node of their own; a request for REBUILD_STATE uses the node of LAST_KNOWN."""
+"""Kinds with a separate node; a request for REBUILD_STATE uses the node of LAST_KNOWN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class ElectionRequest:
 
     Attributes:
         request_id: names the request in loss reports; derived from `modified_zxid` for a request without an id.
-        modified_zxid: distinguishes the request from a later one; the znode is deleted at `version`.
+        modified_zxid: distinguishes the request from a later request; the znode is deleted at `version`.
         error: why the znode does not parse; then `partitions` is empty.
     """
 
@@ -238,7 +238,7 @@ class UncleanElection:
         elected_at_ms: milliseconds since 1970, UTC; 0 until the report is written.
         last_epoch: leader epoch of the new leader's last record; None when the leader was not queried.
         log_end_offset: of the new leader, exclusive; None when the leader was not queried.
-        high_watermark: the highest one, exclusive, of any queried replica; None without queried replicas.
+        high_watermark: the highest high watermark (exclusive) of the queried replicas; None if no replica was queried.
         unheard: assigned replicas that did not answer; their records are not in this report.
         request_id: id of the election request; "" when the topic's setting allowed the election.
     """
@@ -257,7 +257,7 @@ class UncleanElection:
 
     @property
     def records_maybe_lost(self) -> int | None:
-        """Number of committed records from `log_end_offset` to `high_watermark`; None when one of them is unknown."""
+        """Number of committed records from `log_end_offset` to `high_watermark`; None if either offset is unknown."""
         if self.log_end_offset is None or self.high_watermark is None:
             return None
         return max(0, self.high_watermark - self.log_end_offset)
@@ -307,12 +307,12 @@ class ElectionOutcome:
 
     Attributes:
         partition: index -1 stands for an unknown topic.
-        leader_before: NO_LEADER for none.
+        leader_before: the former leader, or NO_LEADER.
         leader: the present (or expected) leader; NO_LEADER for none.
         leader_epoch: NO_EPOCH while the leader is not elected yet.
         changed: whether the leader changed.
         unclean: the loss report of an unclean election.
-        error: why nothing changed.
+        error: the reason why the leader did not change.
     """
 
     partition: TopicPartition

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protocols of everything outside the drivers; implementations and fakes pass the same contract suites.
+"""Protocols of all parts outside the drivers; implementations and fakes pass the same contract suites.
 
 Times in ms are monotonic unless the name says otherwise.
 """
@@ -137,7 +137,7 @@ class Log(Protocol):
     def append(
         self, batches: Sequence[Batch], *, base_offset: Offset, leader_epoch: LeaderEpoch, stamp: bool
     ) -> Offset:
-        """Append the batches as `effects.AppendToLog` states; gives the new log end (exclusive).
+        """Append the batches as `effects.AppendToLog` states; returns the new log end (exclusive).
 
         On return the operating system has all bytes (rule R1); only `flush` makes them durable.
         """
@@ -145,8 +145,8 @@ class Log(Protocol):
     def read(self, offset: Offset, *, end_offset: Offset, max_bytes: int, cached_only: bool = False) -> bytes | None:
         """Whole batches from the batch with `offset`, all below `end_offset` (exclusive); b"" without any.
 
-        The first batch is returned even above `max_bytes`. Thread-safe beside one appender. With `cached_only`,
-        None where the read would wait for the disk.
+        The first batch is returned even above `max_bytes`. Thread-safe beside one appender. With `cached_only`, None if
+        the read would wait for the disk.
         """
 
     def read_parts(self, offset: Offset, *, end_offset: Offset, max_bytes: int, take: TakeParts) -> bytes:
@@ -174,7 +174,7 @@ class Log(Protocol):
         """The log start by these limits, at most the high watermark; thread-safe, never blocks."""
 
     def end_damage(self) -> None:
-        """Like `effects.ClearDamage`; the next checkpoint covers the log as it is now, and removes the damage."""
+        """Like `effects.ClearDamage`; the next checkpoint covers the present log, and removes the damage."""
 
     def save_epochs(self, entries: Sequence[EpochEntry]) -> None:
         """Write the leader-epoch-checkpoint."""
@@ -212,7 +212,7 @@ class Logs(Protocol):
         """Replicas on disk, neither stray nor deleted."""
 
     def directory_of(self, partition: TopicPartition) -> int | None:
-        """Index of the directory with this replica, online or not; None without one."""
+        """Index of the directory with this replica, online or not; None if there is none."""
 
     def open(
         self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
@@ -254,7 +254,7 @@ class ControllerTerm:
 
 
 class ControllerInfo(NamedTuple):
-    """The content of /controller; `election_wait_ms` is its leader.election.wait.ms, -1 if it is not known."""
+    """The content of /controller; `election_wait_ms` is its leader.election.wait.ms, -1 if unknown."""
 
     controller_id: BrokerId
     address: str
@@ -316,7 +316,7 @@ class AdminRequest:
         digest: digest of its content, in hex.
         at_ms: arrival of the first attempt, since 1970, UTC.
         facts: observations of the first attempt, for later attempts.
-        answer: the answer; None before there is one.
+        answer: the answer; None: no answer yet.
         version: version of the node; -1 until it is written.
     """
 
@@ -335,7 +335,7 @@ class RestartClaim:
 
     Attributes:
         broker_epoch: of the registration that will end; with its end the claim ends, too.
-        until_ms: end of the claim in any case, since 1970, UTC.
+        until_ms: latest end of the claim, since 1970, UTC.
         version: version of the node; -1 until it is written.
     """
 
@@ -374,7 +374,7 @@ class MetadataStore(Protocol):
         """The content of /cluster/id; the first caller creates the node."""
 
     async def cluster_snapshot(self) -> ClusterSnapshot:
-        """The nodes that describe the cluster, as they are at this call or later.
+        """The state of the nodes that describe the cluster, at the time of this call or later.
 
         The store keeps a copy up to date by watches; concurrent callers share a read. Without a change, the call
         returns the same object as before.
@@ -425,7 +425,7 @@ class MetadataStore(Protocol):
 
     # brokers to restart
     async def restart_claim(self) -> RestartClaim | None:
-        """/admin/restart_claim, valid or not; None: there is no node."""
+        """/admin/restart_claim, valid or not; None: the node does not exist."""
 
     async def write_restart_claim(self, claim: RestartClaim) -> bool:
         """Write the claim over its version; returns False if another claim was written meanwhile."""
@@ -439,21 +439,22 @@ class MetadataStore(Protocol):
     ) -> Mapping[str, TopicDescription]:
         """The topics of `names` that exist (None: all topics), with their configs and schemas, pipelined.
 
-        Of all topics, those with nodes that do not parse are omitted and added to `unreadable`.
+        Topics whose nodes do not parse are omitted and added to `unreadable`.
         """
 
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
-        """One multi guarded by absence: the topic node, /config/topics/<t> and the schemas below that. Raises
-        TOPIC_ALREADY_EXISTS, or INVALID_SCHEMA for a schema that no node can hold."""
+        """One multi, which fails if the topic exists: the topic node, /config/topics/<t> and the schemas below.
+        Raises TOPIC_ALREADY_EXISTS, or INVALID_SCHEMA for a schema that no node can hold.
+        """
 
     async def add_schema(
         self, topic: TopicDescription, version: int, schema: SchemaText, *, receipt: AdminRequest | None = None
     ) -> bool:
         """Create a version of the topic's schema, with `receipt`, in one multi that checks the topic and its settings.
 
-        Returns False if it wrote nothing. Nothing is written if the topic, its settings or its schema changed since
-        `topic` was read, or the request was answered. Nor is anything written if the controller has not initialised the
-        topic yet. Raises INVALID_SCHEMA.
+        Returns False if the multi was not written. The multi is not written if the topic, its settings or its schema
+        changed since `topic` was read, or the request was answered. It is also not written if the controller has not
+        initialised the topic yet. Raises INVALID_SCHEMA.
         """
 
     async def request_topic_deletion(self, topic: str) -> None:
@@ -481,8 +482,8 @@ class MetadataStore(Protocol):
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
         """Write in multis of up to 500 operations and 512 KiB that check the controller epoch; one result per write.
 
-        Results are in the order of the writes. A write that conflicts fails alone. Raises CONTROLLER_NOT_ACTIVE if the
-        check of the controller epoch fails.
+        Results are in the order of the writes. A write that conflicts does not fail the other writes. Raises
+        CONTROLLER_NOT_ACTIVE if the check of the controller epoch fails.
         """
 
     async def damaged_versions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -500,7 +501,7 @@ class MetadataStore(Protocol):
 
         A broker in `broker_epochs` must be registered, too.
 
-        The writes share multis; each succeeds or fails alone.
+        The writes share multis; each succeeds or fails independently.
         """
 
     async def read_isrs(
@@ -518,7 +519,7 @@ class MetadataStore(Protocol):
         """Create the node of this kind; False while the node of another request (by id) exists."""
 
     async def requested_elections(self, kind: ElectionKind, *, watch: bool = False) -> ElectionRequest | None:
-        """The node of this kind, which may carry an error; None without one."""
+        """The node of this kind, which may carry an error; None if it does not exist."""
 
     async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
         """Remove the node in a multi that checks the controller epoch; a missing or replaced node is no error.
@@ -533,14 +534,14 @@ class MetadataStore(Protocol):
 
     # reassignments (rule M1)
     async def submit_moves(self, moves: Sequence[PartitionReassignment]) -> None:
-        """Add these to /admin/reassign_partitions, all or none; the first request creates the node.
+        """Add these entries to /admin/reassign_partitions, either all or none; the first request creates the node.
 
         An identical request is no error. Raises REASSIGNMENT_IN_PROGRESS for a partition with another request,
         INVALID_REQUEST (metadata moves_max) if the node becomes too large.
         """
 
     async def cancel_moves(self, partitions: Sequence[TopicPartition]) -> None:
-        """Mark these as cancelled, all or none; idempotent; raises NO_REASSIGNMENT_IN_PROGRESS."""
+        """Mark these entries as cancelled, either all or none; idempotent; raises NO_REASSIGNMENT_IN_PROGRESS."""
 
     async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
         """The requests in /admin/reassign_partitions; entries that do not parse are in `malformed`."""
@@ -628,8 +629,8 @@ class MetadataStore(Protocol):
     ) -> bool:
         """Write the settings if their version still is `version` (-1: no node), with `receipt`, in one multi.
 
-        False: the settings changed, or the request was answered, since then; this call wrote nothing.
-        Raises UNKNOWN_TOPIC.
+        False: the settings changed, or the request was answered, in the meantime; then there was no write. Raises
+        UNKNOWN_TOPIC.
         """
 
     # access rules
@@ -637,24 +638,24 @@ class MetadataStore(Protocol):
         """All access rules; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
 
     async def write_acls(self, acls: Collection[Acl], *, version: int) -> bool:
-        """Replace all access rules at this version (generation); False after a conflict; nothing was written then."""
+        """Replace all access rules at this version (generation); False after a conflict; then there was no write."""
 
     # quotas
     async def quotas(self, *, watch: bool = False) -> Quotas:
         """All quotas; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
 
     async def write_quotas(self, limits: Mapping[QuotaEntity, Limits], *, version: int) -> bool:
-        """Replace all quotas at this version (generation); False after a conflict; nothing was written then."""
+        """Replace all quotas at this version (generation); False after a conflict; then there was no write."""
 
     # requests with one answer for all attempts
     async def begin_request(self, request: AdminRequest) -> AdminRequest:
-        """Store the request; returns the stored request of the same id instead, if there is one."""
+        """Store the request; if a request of the same id is stored, returns that one."""
 
     async def kept_request(self, request_id: str) -> AdminRequest | None:
         """The stored request of this id."""
 
     async def finish_request(self, request: AdminRequest) -> AdminRequest:
-        """Store the answer; returns the request with the earlier answer instead, if there is one."""
+        """Store the answer; if there is an earlier answer, returns the request with that answer."""
 
     async def forget_request(self, request: AdminRequest) -> None:
         """Remove the request if its version still is `request.version`; idempotent."""

@@ -72,7 +72,7 @@ def test_no_builtin_is_hidden_by_a_name() -> None:
 def test_an_unknown_topic_is_refused_with_the_next_step() -> None:
     refusal = errors.unknown_topic("")
     assert refusal.code is ErrorCode.UNKNOWN_TOPIC
-    assert refusal.message.startswith("there is no topic ''; `tidemark topic list` shows those there are")
+    assert refusal.message.startswith("there is no topic ''; `tidemark topic list` shows the topics")
     assert refusal.metadata == {"topic": ""}
 
 

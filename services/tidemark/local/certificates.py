@@ -32,7 +32,7 @@ SERVICES: Final = "services"
 AUTHORITY_DAYS: Final = 3650
 DAYS: Final = 365
 _BACKDATED: Final = timedelta(minutes=5)
-"""Certificates are valid from this time before now on: clocks of machines differ."""
+"""Certificates are valid from this time before their creation: clocks of machines differ."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CLUSTER: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
@@ -63,7 +63,7 @@ class Authority:
                 "another directory, or remove this one first"
             )
         key = ec.generate_private_key(ec.SECP256R1())
-        # Two authorities of one name in one bundle could not be told apart.
+        # Two authorities with the same name could not be distinguished in a bundle.
         name = x509.Name(
             [
                 x509.NameAttribute(NameOID.COMMON_NAME, cluster),
@@ -93,7 +93,7 @@ class Authority:
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
-        """Read the authority; raises INVALID_REQUEST without one."""
+        """Read the authority; raises INVALID_REQUEST if there is none."""
         try:
             certificate = x509.load_pem_x509_certificate((directory / f"{AUTHORITY}.crt").read_bytes())
             key = load_pem_private_key((directory / f"{AUTHORITY}.key").read_bytes(), password=None)
@@ -154,7 +154,7 @@ class Authority:
         return self.files(stem)
 
     def files(self, stem: str) -> TlsFiles:
-        """Paths of the certificate `stem`, whether or not it was issued."""
+        """Paths of the certificate `stem`, issued or not."""
         ca, certificate, key = (self._directory / name for name in (f"{AUTHORITY}.crt", f"{stem}.crt", f"{stem}.key"))
         return TlsFiles(str(ca), str(certificate), str(key))
 

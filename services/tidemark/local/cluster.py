@@ -63,8 +63,9 @@ def controller_name(index: int) -> str:
 
 
 def fixed_ports(brokers: int, controllers: int) -> dict[str, int]:
-    """Ports of `tidemark dev`: brokers 9192, 9202, ..., controllers 9193, 9203, ..., admin 9194, console 9195; those of
-    metrics are 100 above."""
+    """Ports of `tidemark dev`: brokers 9192, 9202, ..., controllers 9193, 9203, ..., admin 9194, console 9195; ports
+    of metrics are 100 above.
+    """
     ports = {ZOOKEEPER: 9181, ADMIN: 9194, CONSOLE: 9195}
     ports |= {broker_name(index): 9192 + _NODE_STEP * index for index in range(brokers)}
     ports |= {controller_name(index): 9193 + _NODE_STEP * index for index in range(controllers)}
@@ -74,7 +75,8 @@ def fixed_ports(brokers: int, controllers: int) -> dict[str, int]:
 class LocalCluster:
     """A cluster with its data in `directory`; a later start reuses the data.
 
-    Its calls block; async code uses `async with`, or `asyncio.to_thread`. All its processes end with this process.
+    Its calls block; async code uses `async with`, or `asyncio.to_thread`. All processes of the cluster end with this
+    process.
 
     Args:
         directory: data in zookeeper/ and broker-N/, logs of the processes in logs/.
@@ -145,7 +147,7 @@ class LocalCluster:
 
     @property
     def console_url(self) -> str:
-        """Address of the console, for browsers; "" without one."""
+        """Address of the console, for browsers; "" if there is none."""
         return f"http://{self.address(CONSOLE)}/" if self._consoles else ""
 
     @property
@@ -155,7 +157,7 @@ class LocalCluster:
         return self._zookeeper
 
     def address(self, name: str) -> str:
-        """host:port of a service; where it has several listeners, of the internal one."""
+        """host:port of a service; if it has several listeners, of the internal listener."""
         return f"{HOST}:{self._ports[name]}"
 
     def client_address(self, name: str, listener: Listener = Listener.MTLS) -> str:
@@ -171,11 +173,11 @@ class LocalCluster:
         return self._services[name]
 
     def start(self, timeout_s: float = _READY_TIMEOUT_S) -> None:
-        """Start all processes and wait until every service is SERVING; after an error, none is left running.
+        """Start all processes and wait until every service is SERVING; after an error, no process is left running.
 
         Raises:
-            TidemarkError: the directory or a port cannot be used. Or a service ended or was not SERVING in time, with
-                the end of its log.
+            TidemarkError: the directory or a port cannot be used. Also if a service ended or was not SERVING in time;
+                the message has the end of its log.
         """
         assert self._zookeeper is None, "started already"
         self._held.take()
@@ -356,7 +358,9 @@ class LocalCluster:
         return _by_name({listener: self.client_address(ADMIN, listener) for listener in _CLIENT_STEPS.values()})
 
     def _terminate(self, names: Iterable[str], timeout_s: float = _STOP_TIMEOUT_S) -> list[ServiceProcess]:
-        """Send SIGTERM to all at once, SIGKILL after `timeout_s`; returns those that did not end with status 0."""
+        """Send SIGTERM to all together, and SIGKILL after `timeout_s`; returns the services that did not end with
+        status 0.
+        """
         ending = [self._services[name] for name in names if name in self._services and self._services[name].running]
         for service in ending:
             service.signal(signal.SIGCONT)
@@ -372,14 +376,14 @@ _RECONNECT_FAST: Final = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_
 
 
 def _authority_in(directory: Path) -> Authority:
-    """The authority of an earlier start, or a new one."""
+    """The authority of an earlier start, or a new authority."""
     if (directory / f"{AUTHORITY}.key").exists():
         return Authority.load(directory)
     return Authority.create(directory, _CLUSTER)
 
 
 def _token_in(directory: Path) -> Path:
-    """The file with a user's token: of an earlier start, or a new one."""
+    """The file with a user's token, of an earlier start or new."""
     path = directory / f"{_USER}.token"
     if not path.exists():
         hashes = directory / TOKENS

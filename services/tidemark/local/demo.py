@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: sends real flights to a replicated topic, kills a leader meanwhile, and compares what Spark reads.
+"""The demo: sends real flights to a replicated topic, kills a leader during that, and compares the rows that Spark
+reads.
 
 The topic has a schema, so flights are columns from the producer to Spark, and no program parses a value. `make demo`
 runs it; the exit status is 0 only if Spark read every flight exactly once and unchanged.
@@ -298,7 +299,7 @@ def _compare(found: Found, flights: pd.DataFrame, replay: Replay) -> None:
     if replay.places != set(zip(rows["partition"], rows["offset"], strict=True)):
         raise DemoFailedError("the offsets that were acknowledged are not the offsets that were read")
     if replay.recovered_s is None:
-        raise DemoFailedError(f"nothing was acknowledged in partition {VICTIM_PARTITION} after the kill")
+        raise DemoFailedError(f"no record was acknowledged in partition {VICTIM_PARTITION} after the kill")
     expected = _carriers(flights)
     if not expected["flights"].equals(found.carriers["flights"]):
         raise DemoFailedError("Spark counts other flights by carrier than pandas")

@@ -92,7 +92,7 @@ def _has_console() -> bool:
 
 
 def _identity_steps(cluster: LocalCluster) -> list[str]:
-    """Commands that make the user's identity known to the next ones; none on plain-text ports."""
+    """Commands that set the user's identity for later commands; empty on plain-text ports."""
     if cluster.token_file is None:
         return []
     files = zip(FILE_VARIABLES, cluster.client_files, strict=True)

@@ -15,8 +15,8 @@ HOST: Final = "127.0.0.1"
 class HeldPorts:
     """Named ports, bound but not listening.
 
-    On Linux a listener with SO_REUSEADDR, as those of gRPC and Prometheus, can bind a port that such a socket has. The
-    kernel does not assign this port to a process that binds port 0. On other systems ports are only chosen.
+    On Linux a listener with SO_REUSEADDR, such as gRPC's and Prometheus', can bind the port of this socket. The kernel
+    does not assign this port to a process that binds port 0. On other systems ports are only chosen.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class HeldPorts:
         return self._ports[name]
 
     def take(self, name: str, port: int = 0) -> int:
-        """Bind `port` (0: a free one) for `name`; raises INVALID_CONFIG if another process listens there."""
+        """Bind `port` (0: a free port) for `name`; raises INVALID_CONFIG if another process listens there."""
         if name in self._ports:
             return self._ports[name]
         if port and _answers(port):

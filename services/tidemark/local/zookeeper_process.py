@@ -30,7 +30,7 @@ CLASS_ARCHIVE: Final = Path(sys.prefix) / "zookeeper-classes.jsa"
 """ZooKeeper's classes as Java maps them (class data sharing, JEP 350): parsing them is half of the start's time.
 
 The set-up of a checkout writes the archive: python -m tidemark.local.zookeeper_process. Java ignores an archive of
-another Java or of other jars, so the archive is never needed and never wrong.
+another Java or of other jars, so a missing or old archive does no harm.
 """
 
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -98,11 +98,11 @@ rootLogger.appenderRef.file.ref = file
 
 
 class ZooKeeperProcess(ChildProcess):
-    """One ZooKeeper server. Its data stays in `directory`: a later start finds it.
+    """One ZooKeeper server. The data stays in `directory`, and a later start uses it.
 
     Args:
         directory: for data, configuration and logs; made where missing.
-        port: port of the server; None: a free port, kept as long as this object lives.
+        port: port of the server; None: a free port, kept as long as this object exists.
         java_options: more options of Java.
         tls: files of `Authority.issue_zookeeper`: connections use TLS, and sessions need a certificate of the same
             authority.
@@ -293,7 +293,8 @@ def _connected(port: int, tls: TlsFiles | None) -> socket.socket:
 
 
 def write_archive(archive: Path = CLASS_ARCHIVE) -> None:
-    """Start a ZooKeeper with TLS, stop it, and keep the classes that it has loaded; they serve one without TLS, too.
+    """Start a ZooKeeper with TLS, stop it, and keep the classes that it has loaded; a ZooKeeper without TLS uses the
+    classes, too.
 
     Raises:
         TidemarkError: COORDINATION_UNAVAILABLE when Java or PySpark is missing.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the metadata of one encapsulated Arrow RecordBatch message, trusting no length in it.
+"""Reads the metadata of one encapsulated Arrow RecordBatch message, without trust in any length of the message.
 
 Arrow's own readers trust the writer: a wrong node or buffer makes them read outside the message. So the flatbuffer is
 parsed here first, with every offset checked, and must have the layout that the schema makes (docs/formats.md). Only
@@ -23,7 +23,7 @@ _PREFIX: Final = struct.Struct("<Ii")
 _METADATA_V5: Final = 4
 _HEADER_RECORD_BATCH: Final = 3
 _COMPRESSION_BY_CODEC: Final = (-1, 0, 1)
-"""BodyCompression.codec for each of the envelope's codecs; -1: there must be none."""
+"""BodyCompression.codec for each of the envelope's codecs; -1: the message must not have BodyCompression."""
 _ALIGNMENT_BYTES: Final = 8
 _GAP_BYTES_MAX: Final = 64
 """Arrow pads buffers to 8 or 64 bytes. A wider gap would hide bytes from every reader, or values of a wider type."""
@@ -45,7 +45,7 @@ FREE_LENGTH: Final = -2
 
 
 class NodeLayout(NamedTuple):
-    """A field node: one column, or a part of a nested one."""
+    """A field node: one column, or a part of a nested column."""
 
     name: str
     parent: int
@@ -60,7 +60,7 @@ class BufferLayout(NamedTuple):
     width_bits: int
     """Width of one value in bits: BITS, ANY_SIZE, or a multiple of 8."""
     extra: int
-    """Values beside those of the node: 1 for offsets."""
+    """Number of values in addition to those of the node: 1 for offsets."""
     is_validity: bool
 
 
@@ -173,7 +173,7 @@ def check_message(data: bytes, start: int, *, codec: int, layout: MessageLayout)
 
 
 def read_numbers(data: bytes, start: int, *, codec: int, layout: MessageLayout) -> Numbers:
-    """The numbers of a message of which `data` need not have the whole body; they may be lies.
+    """The unchecked numbers of a message; `data` may lack a part of the body.
 
     Raises:
         TidemarkError: the errors of `check_message`, for the metadata alone.
@@ -192,7 +192,7 @@ def _read_numbers(data: bytes, start: int, codec: int, layout: MessageLayout) ->
     body_start = metadata_start + metadata_bytes
     if metadata_bytes <= 0 or metadata_bytes % _ALIGNMENT_BYTES or body_start > len(data):
         _refuse(f"its metadata cannot be {metadata_bytes} bytes long")
-    # A copy of some 500 bytes: reads past the metadata fail by themselves, whatever follows it in the batch.
+    # A copy of some 500 bytes: reads past the metadata then raise an error, independent of the following bytes.
     metadata = data[metadata_start:body_start]
 
     shape = layout.shapes.get((metadata_bytes, codec))
@@ -231,9 +231,10 @@ def read_buffers(data: bytes, start: int) -> tuple[int, ...]:
 
 
 def know_shape(message: bytes, *, codec: int, layout: MessageLayout) -> Template:
-    """Remember the metadata of a message that this program wrote, to check equal ones fast and to write such messages.
+    """Remember the metadata of a message that this program wrote, to check equal messages fast and to write messages of
+    the same shape.
 
-    Only numbers may differ: every byte that gives a position must be equal.
+    Only numbers may differ: every byte of a position must be equal.
     """
     metadata_bytes = _PREFIX.unpack_from(message)[1]
     metadata = message[_PREFIX.size : _PREFIX.size + metadata_bytes]
@@ -278,7 +279,7 @@ class Template(NamedTuple):
 
 
 def _locate(metadata: bytes, codec: int, layout: MessageLayout) -> Places:
-    """Positions of the numbers, with every offset on the way checked."""
+    """Positions of the numbers, after a check of every offset that leads to them."""
     message = _table(metadata, _U32.unpack_from(metadata, 0)[0], 5)
     _check_message_table(metadata, message)
     header = _table(metadata, _follow(metadata, message, 2, "header"), 5)
@@ -312,7 +313,7 @@ def _check_compression(metadata: bytes, header: _Table, codec: int) -> None:
     if declared != _COMPRESSION_BY_CODEC[codec]:
         raise TidemarkError(
             ErrorCode.INVALID_BATCH,
-            f"the envelope's codec {codec} is not the one of the Arrow message",
+            f"the envelope's codec {codec} is not the codec of the Arrow message",
         )
     if header.fields[4]:
         _refuse("it has variadic buffers, which no column of a payload has")
@@ -367,7 +368,7 @@ def _check_buffers(data: bytes, numbers: Numbers, layout: MessageLayout, *, comp
 
 
 def _declared_bytes(data: bytes, at: int, size: int, index: int) -> int:
-    """Uncompressed size of a compressed buffer: an i64 before its bytes, -1 where they were left uncompressed."""
+    """Uncompressed size of a compressed buffer: an i64 before its bytes, -1 if the buffer is not compressed."""
     if size < _I64.size:
         _refuse(f"buffer {index} is too short to say its uncompressed size")
     declared: int = _I64.unpack_from(data, at)[0]

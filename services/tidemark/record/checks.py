@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of a batch before a broker or a client uses it, mostly without reading values (docs/formats.md).
 
-`check_batch` is for every batch from outside: produced, replicated, recovered, fetched. `check_produced` adds the rules
-of producers alone: after a changed setting a follower must still accept the batches of the log.
+`check_batch` is for every batch from outside: produced, replicated, recovered, fetched. `check_produced` has the rules
+for producers only: after a change of a setting, a follower must still accept the batches of the log.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_batch(data: bytes, offset: int | None = None) -> Batch:
     """Check one batch byte by byte and return it.
 
     Args:
-        data: the batch and nothing else; with an offset, bytes with the batch at that position (the rest is ignored).
+        data: exactly the batch; with an offset, bytes with the batch at that position (the rest is ignored).
         offset: byte offset of the batch in the data.
 
     Raises:
@@ -94,7 +94,7 @@ def split_until_damage(data: bytes | memoryview) -> tuple[list[Batch], TidemarkE
     """Cut concatenated batches apart; the CRC of each header is checked, bodies are not.
 
     Returns:
-        The batches before the first one whose header is damaged, and the error of that one; None: all are good.
+        The batches before the first damaged header, and the error of that header; None: all headers are valid.
     """
     batches: list[Batch] = []
     position = 0
@@ -129,11 +129,12 @@ def check_envelope(data: bytes, offset: int | None = None) -> Batch:
 
 
 def check_payload(batch: Batch) -> pa.RecordBatch | None:
-    """`check_batch` without the envelope: the structure of the payload, and the values of an uncompressed one.
+    """`check_batch` without the envelope: the structure of the payload, and the values of an uncompressed payload.
 
     Returns:
-        The fully validated rows of an uncompressed payload, zero copy. None for a compressed one, which only consumers
-        decompress. None also for a typed one, which `record.typed.batch.check_typed` checks with its schema.
+        The fully validated rows of an uncompressed payload, zero copy. None for a compressed payload, which only
+        consumers decompress. None also for a typed batch, which `record.typed.batch.check_typed` checks with its
+        schema.
     """
     envelope = batch.envelope
     if envelope.is_typed:
@@ -182,10 +183,11 @@ def read_validated(batch: Batch) -> pa.RecordBatch:
 
 
 def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
-    """The rules of producers alone; the batch has passed `check_batch`.
+    """The rules for producers only; the batch has passed `check_batch`.
 
-    Of the timestamps only max_timestamp_us, the newest of the batch, is checked: the broker reads no other before it
-    refuses a batch. NULL_KEY and INVALID_TIMESTAMP have facts, from which a producer knows the records to send again.
+    Of the timestamps only max_timestamp_us, the newest of the batch, is checked: the broker reads no other timestamp
+    before it refuses a batch. NULL_KEY and INVALID_TIMESTAMP have facts, from which a producer knows the records to
+    send again.
 
     Raises:
         TidemarkError: BATCH_TOO_LARGE, INVALID_BATCH, RECORD_COUNT_MISMATCH, NULL_KEY, INVALID_TIMESTAMP.
@@ -207,7 +209,8 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
     if envelope.last_offset_delta != envelope.record_count - 1:
         raise TidemarkError(
             ErrorCode.RECORD_COUNT_MISMATCH,
-            f"last_offset_delta is {envelope.last_offset_delta}, with {envelope.record_count} records it is one less",
+            f"last_offset_delta is {envelope.last_offset_delta}, with {envelope.record_count} records it must be one "
+            "less",
         )
     _check_produced_payload(batch, limits)
     if not limits.append_time:
@@ -216,8 +219,8 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
 
 def _check_produced_payload(batch: Batch, limits: ProduceLimits) -> None:
     if batch.envelope.is_typed:
-        return  # `broker.clients.typed_batches` checks a typed one
-    # Uncompressed, a batch within max.message.bytes can only be over the other bound when that one is lower.
+        return  # `broker.clients.typed_batches` checks a typed batch
+    # An uncompressed batch within max.message.bytes can exceed the other bound only if that bound is lower.
     if not limits.compacted and limits.max_uncompressed_bytes >= (
         UNCOMPRESSED_CEILING_BYTES if batch.envelope.codec else batch.envelope.batch_length
     ):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions in a compaction: records of aborted batches go, and markers that end nothing any more (rule X6).
+"""Transactions in a compaction: removes records of aborted batches, and markers that no longer end a batch (rule X6).
 
 Every transaction with batches in the cleaned part of a log has ended: the cleaner stops at the last stable offset.
 """
@@ -32,7 +32,7 @@ class CompactedTransactions:
             self._left.add(envelope.producer_id)
 
     def end(self, envelope: Envelope) -> bool:
-        """A marker follows: whether a batch of its transaction is left. Then the marker stays.
+        """A marker follows: whether a batch of its transaction is left. If a batch stays, the marker stays.
 
         Without its marker, a replay of the batch would open the transaction again.
         """

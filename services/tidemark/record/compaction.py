@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compaction of batches: keep the latest record of each key (rule L1). Pure; works on many batches at a time.
 
-Arrow's hash tables compare the bytes of keys, never a digest alone: a collision of two keys costs time, not a record.
-A batch of the result replaces exactly one batch and keeps its base_offset, last_offset_delta, leader_epoch, producer
+Arrow's hash tables compare the bytes of keys, not only a digest: a collision of two keys costs time, but no record. A
+batch of the result replaces exactly one batch and keeps its base_offset, last_offset_delta, leader_epoch, producer
 fields and max_timestamp; its rows carry their own `offset_delta`.
 """
 
@@ -40,7 +40,7 @@ from tidemark.record.typed.layout import TypedLayout
 ENTRY_BYTES: Final = 64
 """Memory of a key beside its own bytes: its offset, and its share of the hash table."""
 _FULL_SHARE: Final = 0.75
-"""Filled beyond this share, the map is full: each further addition would cost a pass over the whole map."""
+"""Above this share of used slots, the map is full: each further addition would cost a pass over the whole map."""
 
 
 Layouts = Callable[[int], TypedLayout]
@@ -57,7 +57,7 @@ class Decoded(NamedTuple):
 
     batch: Batch
     rows: pa.RecordBatch
-    """The rows as they are stored, system columns included."""
+    """The stored rows, including system columns."""
     keys: Any
     """Key of each row, binary; null for a row without a key."""
     tombstones: Any
@@ -110,7 +110,7 @@ class KeyOffsets:
         return 0 if folded is None else folded.num_rows
 
     def add(self, batches: Sequence[Decoded]) -> bool:
-        """Add the rows of these batches, all or none; returns False if they do not fit."""
+        """Add the rows of these batches, either all or none; returns False if the rows do not fit."""
         new = _latest(_keys_and_offsets(batches))
         cost = _cost(new)
         if self._size_bytes and self._size_bytes + cost > self._max_bytes:
@@ -140,7 +140,7 @@ class KeyOffsets:
         return self._folded
 
     def of(self, keys: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-        """The latest offset of each key, null where none is known."""
+        """The latest offset of each key, null if it is unknown."""
         folded = self._fold()
         if folded is None or not folded.num_rows:
             return pa.chunked_array([pa.nulls(len(keys), pa.int64())])
@@ -155,7 +155,7 @@ class CleaningRule:
     Attributes:
         end_offset: below it (exclusive) every record has been added to the map.
         now_s: wall clock, seconds since 1970.
-        delete_horizon_s: horizon of tombstones without one: they may be deleted from then on.
+        delete_horizon_s: horizon of tombstones that have none: they may be deleted after this time.
         kept: base offsets of the batches that stay even without records.
         transactions: transactions of this pass.
     """
@@ -216,7 +216,9 @@ def _compact_one(decoded: Decoded, stays: Any, rule: CleaningRule) -> bytes | No
 
 
 def _compact_marker(batch: Batch, rule: CleaningRule) -> bytes | None:
-    """A marker that ends nothing gets a horizon, and is dropped by the first cleaning after that (rule X6)."""
+    """A marker whose transaction has no batches left gets a horizon. The first cleaning after the horizon drops the
+    marker (rule X6).
+    """
     envelope = batch.envelope
     if rule.transactions.end(envelope) or envelope.base_offset in rule.kept:
         return batch.data
@@ -228,7 +230,7 @@ def _compact_marker(batch: Batch, rule: CleaningRule) -> bytes | None:
 
 
 def empty_batch(offset: int, leader_epoch: int) -> Batch:
-    """A batch without records for one offset, as cleaning leaves it: the end of a segment stays known."""
+    """A batch without records for one offset, which cleaning writes to keep the end of a segment known."""
     payload = encode_rows(pa.RecordBatch.from_pylist([], schema=COMPACTED_SCHEMA), Codec.NONE)
     envelope = Envelope(
         base_offset=offset,

@@ -114,7 +114,7 @@ class Envelope(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds markers of the protocol rather than records."""
+        """Whether the batch holds markers of the protocol instead of records."""
         return bool(self.attributes & _CONTROL)
 
     @property
@@ -156,7 +156,7 @@ class Batch(NamedTuple):
 
 
 def next_magic(magics: bytes, start: int) -> int:
-    """Index of the first byte that is a known magic, from `start` on; -1 for none."""
+    """Index of the first byte that is a known magic, from `start` on; -1 if there is none."""
     found = _ANY_MAGIC.search(magics, start)
     return -1 if found is None else found.start()
 
@@ -193,7 +193,7 @@ def unpack_envelope(data: bytes | memoryview, offset: int = 0) -> Envelope:
 
 
 def pack_envelope(envelope: Envelope) -> bytes:
-    """The 64 bytes of an envelope, with the CRCs as they stand in it."""
+    """The 64 bytes of an envelope, with its present CRCs."""
     return _LAYOUT.pack(*envelope[:14], envelope.delete_horizon_s.to_bytes(_HORIZON_BYTES, "little"))
 
 
@@ -265,7 +265,7 @@ def table_end(data: bytes | memoryview, payload_at: int = ENVELOPE_BYTES) -> int
 def stamp(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:
     """The first 20 bytes of a batch as its leader writes them: base_offset, leader_epoch, header_crc, batch_length.
 
-    The other bytes of the batch stay as they are: a writer does `writev([stamp(...), memoryview(data)[20:]])`.
+    The other bytes of the batch do not change: a writer does `writev([stamp(...), memoryview(data)[20:]])`.
     """
     prefix = _STAMP.pack(base_offset, leader_epoch)
     length_field = data[_LENGTH_AT]
@@ -273,7 +273,7 @@ def stamp(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:
 
 
 def stamped(batch: Batch, *, base_offset: int, leader_epoch: int) -> Batch:
-    """The batch with another base_offset and leader_epoch. Copies all of it: for tests and small uses."""
+    """The batch with another base_offset and leader_epoch. Copies the whole batch: for tests and small uses."""
     data = stamp(batch.data, base_offset=base_offset, leader_epoch=leader_epoch) + batch.data[STAMP_BYTES:]
     return Batch(parse_envelope(data), data)
 

@@ -31,7 +31,7 @@ def encode_few(
     """One encapsulated RecordBatch message in SCHEMA, uncompressed, of 1 to FEW records without headers.
 
     Args:
-        keys: key of each record; None: no record has one.
+        keys: key of each record; None: no record has a key.
         values: a None value is a tombstone.
         timestamps_us: microseconds since 1970, UTC.
 

@@ -65,7 +65,7 @@ def build_batch(
     base_sequence: int = NO_SEQUENCE,
     pending: bool = False,
 ) -> bytes:
-    """One batch as a producer sends it: base_offset 0, leader_epoch -1, sealed with both CRCs.
+    """One batch in the form that a producer sends: base_offset 0, leader_epoch -1, sealed with both CRCs.
 
     Args:
         records: rows in SCHEMA, at least one.
@@ -128,10 +128,10 @@ def build_own_batch(
     producer_epoch: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """Like `build_batch`, for at least one of a service's own records, all of one timestamp.
+    """Like `build_batch`, for one or more records of a service itself, with one timestamp.
 
     Avoids `pa.array`, whose first use imports modules and would block a broker for half a second. A broker builds few
-    of these batches, so each step runs with cold caches: nothing is computed that is known here.
+    of these batches, so each step runs with cold caches: known values are not computed again.
     """
     envelope = _unstamped(len(values), timestamp_us, producer_id, producer_epoch)._replace(attributes=attributes)
     return seal(envelope, memoryview(_own_rows(keys, values, timestamp_us).serialize()))
@@ -233,7 +233,7 @@ def from_columns(
     """Rows in SCHEMA from Python columns of one length.
 
     Args:
-        keys: key of each record; None: no record has one.
+        keys: key of each record; None: no record has a key.
         values: a None value is a tombstone.
         timestamps_us: microseconds since 1970, UTC.
         headers: headers of each record; None: no record has any.

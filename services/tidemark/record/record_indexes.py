@@ -10,11 +10,11 @@ from typing import Final
 REFUSED_RECORDS: Final = "records"
 """Key of the indexes in the metadata of an error; the first record of the batch has index 0."""
 RANGES_MAX: Final = 1000
-"""Most ranges in one error; the next error, about the other records, names more."""
+"""Largest number of ranges in one error; the next error names further records."""
 _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 Ranges = Sequence[tuple[int, int]]
-"""First and last index (both inclusive) of each range; they rise."""
+"""First and last index (both inclusive) of each range, in ascending order."""
 
 
 def ranges_of(marked: Iterable[bool | None]) -> Ranges:
@@ -34,7 +34,7 @@ def ranges_text(ranges: Ranges) -> str:
 
 
 def parse_ranges(text: str, count: int) -> Ranges:
-    """The ranges in the text of an error about a batch of `count` records; none if the text is not of such ranges."""
+    """The ranges in the text of an error about a batch of `count` records; empty if the text has no ranges."""
     ranges: list[tuple[int, int]] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)

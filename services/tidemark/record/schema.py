@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Arrow schemas of a payload (docs/formats.md): which one applies follows from magic and attributes alone."""
+"""The Arrow schemas of a payload (docs/formats.md): magic and attributes alone determine the schema."""
 
 from __future__ import annotations
 

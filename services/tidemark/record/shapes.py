@@ -34,7 +34,7 @@ def layout_of(schema: pa.Schema, *, bare_validity: bool = False) -> MessageLayou
     """Nodes and buffers of a schema of booleans, numbers, times, decimals, strings, lists, maps and structs.
 
     Raises:
-        TypeError: another type; such a schema is refused where it is made.
+        TypeError: another type; a schema with it is refused when it is created.
     """
     nodes: list[NodeLayout] = []
     buffers: list[BufferLayout] = []

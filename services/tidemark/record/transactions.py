@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batches that a reader sees (rule X4): without control batches and without those of aborted transactions."""
+"""The batches for a reader (rule X4): without control batches and without batches of aborted transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AbortedBatches:
     """Recognizes the batches of aborted transactions.
 
     Args:
-        aborted: aborted transactions that a read_committed fetch names; none for a read_uncommitted reader.
+        aborted: aborted transactions that a read_committed fetch names; empty for a read_uncommitted reader.
     """
 
     __slots__ = ("_by_producer",)
@@ -45,7 +45,7 @@ class AbortedBatches:
 
 
 def has_records(envelope: Envelope, aborted: AbortedBatches) -> bool:
-    """Whether an application may see a batch: neither control batches nor aborted ones, in either isolation level.
+    """Whether an application may get a batch: no control batches, and with read_committed no aborted batches.
 
     A reader continues at the end of the last *fetched* batch, because dropped batches have offsets, too.
     """

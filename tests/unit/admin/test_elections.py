@@ -192,7 +192,7 @@ async def test_unknown_topics_and_partitions_are_refused_with_code_and_message(
         ErrorCode.UNKNOWN_PARTITION,
     ]
     assert sentences(outcomes) == [
-        "there is no topic 'nowhere'; `tidemark topic list` shows those there are, `tidemark topic create` makes one",
+        "there is no topic 'nowhere'; `tidemark topic list` shows the topics, `tidemark topic create` makes one",
         "t has no partition -1: it has 3, from 0 on",
         "t has no partition 3: it has 3, from 0 on",
     ]

@@ -101,8 +101,8 @@ def heartbeat(changes: PendingChanges, beat: Heartbeat, now: Situation) -> Heart
 
     Raises:
         TidemarkError: INVALID_REQUEST, INVALID_TOPIC_NAME, INCONSISTENT_GROUP_PROTOCOL, UNSUPPORTED_ASSIGNOR,
-            GROUP_FULL, UNKNOWN_MEMBER, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID; then nothing
-            has changed.
+            GROUP_FULL, UNKNOWN_MEMBER, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID; then the state
+            is unchanged.
     """
     group = changes.group
     _check_fields(beat, now.settings)

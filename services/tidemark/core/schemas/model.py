@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema of a typed topic: columns with ids, key, event time. Nothing here needs pyarrow.
+"""The schema of a typed topic: columns with ids, key, event time. This module does not need pyarrow.
 
-Each column has an id that no other column of the topic ever gets, nested ones too, as in Apache Iceberg. Readers match
-the columns of two versions by id, so a rename moves no data.
+Each column, also a nested one, has an id that is unique in all versions of the topic, as in Apache Iceberg. Readers
+match the columns of two versions by id, so a rename moves no data.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import Final
 
 COLUMNS_MAX: Final = 1_000
-"""Columns of one schema, nested ones and those that hold others included."""
+"""Number of columns of one schema, including nested columns and their parents."""
 DEPTH_MAX: Final = 16
-"""Depth of a column; a column of the topic itself has depth 1."""
+"""Largest depth of a column; a top-level column has depth 1."""
 NAME_CHARACTERS_MAX: Final = 255
 VERSION_MAX: Final = 2_047
 """Largest version: the envelope of a batch has eleven bits for it."""
@@ -102,14 +102,14 @@ DefaultValue = bool | int | float | str | bytes | decimal.Decimal | datetime.dat
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """Stands for a column that a row or a batch of an earlier version lacks. A default of null needs none."""
+    """Stands for a column that a row or a batch of an earlier version lacks. A default of null is not stored."""
 
     value: DefaultValue
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the topic, or a nested one.
+    """A top-level or nested column.
 
     Attributes:
         id: column id, 1 or more; NO_ID in a draft.
@@ -139,7 +139,7 @@ class TopicSchema:
         columns: columns in order, at least one.
         key: ids of the key columns, in order; the same in every version. Empty: records have no key.
         event_time: id of the column with the event time; the same in every version.
-        last_column_id: largest id that a column of this or an earlier version had.
+        last_column_id: largest id of a column in this or an earlier version.
     """
 
     version: int
@@ -160,13 +160,13 @@ class TopicSchema:
         return next((column for column in self.columns if column.id == self.event_time), None)
 
     def by_id(self) -> dict[int, Column]:
-        """Every column, nested ones too, by its id."""
+        """Every column, including nested columns, by its id."""
         return {column.id: column for _, column in walk(self.columns)}
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaDraft:
-    """A schema without version and ids, as a user states it in one of the forms.
+    """A schema without version and ids, in one of the forms that users write.
 
     Attributes:
         columns: their ids are NO_ID.
@@ -179,9 +179,9 @@ class SchemaDraft:
     event_time: str | None = None
 
     def keyed(self, key: Sequence[str] = (), event_time: str | None = None) -> SchemaDraft:
-        """The draft with this key and event time, whose columns become NOT NULL; empty arguments change nothing.
+        """The draft with this key and event time, whose columns become NOT NULL; empty arguments have no effect.
 
-        For sources without such notions, such as a Parquet file.
+        For sources without key and event time, such as a Parquet file.
         """
         chosen = {*key, *([] if event_time is None else [event_time])}
         columns = tuple(replace(column, nullable=False) if column.name in chosen else column for column in self.columns)
@@ -202,7 +202,7 @@ def children(column_type: ColumnType) -> tuple[Column, ...]:
 
 
 def with_children(column_type: ColumnType, columns: Sequence[Column]) -> ColumnType:
-    """The type with other columns directly below, as many as `children` gives (any number for a struct)."""
+    """The type with other columns directly below; their number is that of `children` (any number for a struct)."""
     match column_type:
         case ListOf():
             (element,) = columns
@@ -217,7 +217,7 @@ def with_children(column_type: ColumnType, columns: Sequence[Column]) -> ColumnT
 
 
 def walk(columns: Iterable[Column]) -> Iterator[tuple[Path, Column]]:
-    """Every column with its path, in depth-first order: a column comes before those below. Recurses nowhere."""
+    """Every column with its path, in depth-first order: a column comes before its nested columns. Recurses nowhere."""
     left: list[tuple[Path, Column]] = []
     left.extend(((column.name,), column) for column in reversed(tuple(columns)))
     while left:
@@ -247,9 +247,9 @@ def _without_ids(column: Column) -> Column:
 
 
 def kept_columns(columns: Sequence[Column], ids: Collection[int]) -> tuple[Column, ...]:
-    """The columns that a read of the columns `ids` needs: these, those above and below them, and whole maps.
+    """The columns that a read of the columns `ids` needs: the columns, their parents and children, and complete maps.
 
-    Each has those below that are kept. Ids that the version does not have count for nothing.
+    Each column has its kept children. Ids that the version does not have are ignored.
     """
     wanted = frozenset(ids)
     return tuple(kept for kept in (_kept(column, wanted) for column in columns) if kept is not None)

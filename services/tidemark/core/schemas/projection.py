@@ -49,7 +49,7 @@ class Projection:
         source: version of the batches.
         target: version of the reader.
         columns: paths in `target`, such as "carrier" or "leg.origin"; None: all.
-        dictionaries: dictionary-encode the columns of type Dictionary; else they stay plain.
+        dictionaries: dictionary-encode the columns of type Dictionary; otherwise these columns stay plain.
 
     Attributes:
         column_ids: the columns of `source` to fetch, in ascending order; at least one, for the number of rows.
@@ -83,12 +83,12 @@ class Projection:
         """The rows of a batch in `arrow_schema`.
 
         Args:
-            rows: rows in the form of `pruned(source, column_ids)`; the caller must pass no others.
+            rows: rows in the form of `pruned(source, column_ids)`; the caller must pass rows in this form only.
         """
         assert rows.schema.equals(self._source_schema), f"{rows.schema} is not {self._source_schema}"
         if self._is_same:
             return rows
-        if not self._makers:  # no array would have the number of rows
+        if not self._makers:  # otherwise no array would have the number of rows
             no_columns = pa.Array.from_buffers(pa.struct([]), rows.num_rows, [None])
             return pa.RecordBatch.from_struct_array(cast("pa.StructArray", no_columns))
         return pa.RecordBatch.from_arrays([make(rows) for make in self._makers], schema=self.arrow_schema)

@@ -108,7 +108,7 @@ def draft_from_class(cls: type, key: Sequence[str] = (), event_time: str | None 
 
 
 def _fields(cls: object, path: Path) -> list[_Field] | None:
-    """The fields of a class; None: it is no class with fields."""
+    """The fields of a class; None: the class has no fields."""
     if not isinstance(cls, type):
         return None
     models = getattr(cls, "model_fields", None)

@@ -39,7 +39,7 @@ def invalid(sentence: str, path: Sequence[str] = ()) -> TidemarkError:
 
 
 def check_size(text: str) -> None:
-    """Raise INVALID_SCHEMA for a text above TEXT_BYTES_MAX, or one that UTF-8 cannot encode."""
+    """Raise INVALID_SCHEMA for a text above TEXT_BYTES_MAX, or for a text that UTF-8 cannot encode."""
     try:
         size_bytes = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
@@ -49,7 +49,7 @@ def check_size(text: str) -> None:
 
 
 class ColumnBudget:
-    """Counts columns while a draft is built, and bounds their depth before anything recurses."""
+    """Counts columns while a draft is built, and bounds their depth before any recursion."""
 
     def __init__(self) -> None:
         self._count = 0

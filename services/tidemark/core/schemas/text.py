@@ -29,10 +29,10 @@ from tidemark.core.schemas.model import (
 from tidemark.core.schemas.refusals import ColumnBudget, check_size, invalid, shown
 
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+\\?+"?+', re.DOTALL)
-"""A string, or the rest of the text from a string without an end on. A match at every quote makes one pass enough."""
+"""A string; for a string without an end, the rest of the text. A match at every quote makes one pass enough."""
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 _JSON_DEPTH_MAX: Final = 120
-"""Largest depth of JSON; sixteen columns below one another nest less deep."""
+"""Largest depth of JSON; sixteen nested columns need less depth."""
 _INT_END: Final = 1 << 63
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,3}),(\d{1,3})\)")
 _SCHEMA_KEYS: Final = frozenset({"version", "columns", "key", "event_time", "last_column_id"})

@@ -97,7 +97,7 @@ INSTEAD: Final = {
 
 
 def type_name(column_type: ColumnType, style: Style = TIDEMARK) -> str:
-    """The type as a text that `type_parser` takes back, such as "list<struct<origin: string not null>>"."""
+    """The type as a text that `type_parser` parses, such as "list<struct<origin: string not null>>"."""
     match column_type:
         case Primitive():
             return style.names[column_type]
@@ -124,7 +124,7 @@ def column_text(column: Column, style: Style, colon: str = "") -> str:
 
 
 def quoted_name(name: str) -> str:
-    """The name, in backticks where it is not plain."""
+    """The name, in backticks if it is not plain."""
     return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 

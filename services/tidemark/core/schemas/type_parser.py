@@ -120,7 +120,7 @@ class TypeParser:
         return tuple(found)
 
     def accept_comma(self) -> bool:
-        """Whether a comma came; it is read."""
+        """Read a comma, if there is one; returns whether there was one."""
         return self._accept_sign(",")
 
     def accept_words(self, *words: str, sign: str = "") -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Access rules (ACLs), as Kafka has them: a rule allows or denies a principal, from a host, an operation on resources.
 
-DENY wins over ALLOW. An ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE, and one of ALTER_CONFIGS implies
-DESCRIBE_CONFIGS. A DENY covers only its own operation, or all if it names ALL. Without a rule nothing is allowed.
+DENY wins over ALLOW. An ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE, and an ALLOW of ALTER_CONFIGS implies
+DESCRIBE_CONFIGS. A DENY covers only its own operation, or all if it names ALL. Without a rule no operation is allowed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class ResourceType(StrEnum):
 
 
 class Pattern(StrEnum):
-    """How the name of a rule selects resources: LITERAL the one of that name ("*": all), PREFIXED all that begin so."""
+    """How the name of a rule selects resources: LITERAL: the resource of that name ("*": all); PREFIXED: all
+    resources whose names begin with that name.
+    """
 
     LITERAL = "LITERAL"
     PREFIXED = "PREFIXED"
@@ -109,7 +111,7 @@ _OptionT = TypeVar("_OptionT", bound=StrEnum)
 
 
 class Resource(NamedTuple):
-    """One resource; without a name any of its type."""
+    """One resource; without a name, any resource of its type."""
 
     type: ResourceType
     name: str
@@ -145,15 +147,15 @@ def transactional_id(name: str) -> Resource:
 
 
 class Acl(NamedTuple):
-    """One rule. Rules are ordered by their members, so that the same rule of several decides everywhere.
+    """One access rule. Rules are ordered by their members, so that the same rule of several decides everywhere.
 
     Attributes:
         resource_type: type of the resources.
-        pattern: the way in which `name` selects resources.
-        name: name or prefix; "*" with LITERAL: all of that type.
-        principal: "User:NAME"; "User:*": every caller, anonymous ones too.
-        host: address of the caller's connection; "*": every one.
-        operation: the operation; ALL: every one.
+        pattern: how `name` selects resources.
+        name: name or prefix; "*" with LITERAL: all resources of that type.
+        principal: "User:NAME"; "User:*": every caller, including anonymous callers.
+        host: address of the caller's connection; "*": every address.
+        operation: the operation; ALL: every operation.
         permission: allowed or denied.
     """
 

@@ -12,7 +12,7 @@ from tidemark.errors import TidemarkError
 OK: Final = "OK"
 DENIED: Final = "DENIED"
 FAILED: Final = "FAILED"
-"""Outcome in a filter that stands for neither OK nor DENIED."""
+"""Outcome in a filter for all outcomes except OK and DENIED."""
 
 
 class AuditLine(NamedTuple):
@@ -76,7 +76,7 @@ class ServiceAudit:
     Attributes:
         service: such as "broker 1".
         since_ms: start of the service, since 1970; 0: not known. No line is older.
-        authorization_enabled: otherwise nothing is denied.
+        authorization_enabled: if false, no call is denied.
         lines: the newest first.
         error: why the service did not answer; then there are no lines.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides by the rules: an index of the rules of one generation, and the authorizer that keeps the newest.
 
-A decision that is known costs one look into a mapping. Another decision costs some looks for each length of a prefix,
-for any number of rules.
+A decision that is known costs one look into a mapping. Another decision costs a few look-ups for each length of a
+prefix, independent of the number of rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from tidemark.core.security.acls import (
 from tidemark.errors import ErrorCode, TidemarkError
 
 _KNOWN_MAX: Final = 10_000
-"""Largest number of decisions that are kept for a principal; more would be names that an attacker makes up."""
+"""Largest number of decisions that are kept for a principal; a larger number would be names that an attacker makes
+up.
+"""
 _PRINCIPALS_MAX: Final = 1_000
 """Largest number of principals whose decisions are kept."""
 _NOT_READY: Final = "the access rules have not been read from ZooKeeper yet; try again"
@@ -84,7 +86,7 @@ class _Named:
 
 
 class Rules:
-    """All rules of one generation. Never changes.
+    """All rules of one generation. An instance never changes.
 
     Attributes:
         acls: the rules, sorted.
@@ -159,7 +161,7 @@ class Authorizer:
     """Decides by the newest rules. For one event loop.
 
     Args:
-        super_users: principals that are allowed everything, also while no rules are known.
+        super_users: principals that are allowed everything, even while no rules are known.
 
     Attributes:
         rules: the rules in effect; None: they have not been read yet.
@@ -209,7 +211,7 @@ class Authorizer:
         return self.rules
 
     def _keep(self, principal: str, asked: _Asked, decision: Decision) -> Decision:
-        if len(asked[2].name) > NAME_CHARACTERS_MAX:  # a name may have megabytes, and no resource has such a name
+        if len(asked[2].name) > NAME_CHARACTERS_MAX:  # a name may have megabytes, and no resource has a name that long
             return decision
         if principal not in self._known and len(self._known) >= _PRINCIPALS_MAX:
             self._known.clear()

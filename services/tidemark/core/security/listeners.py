@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listeners of a service, and the addresses that each listener sends to its callers. Pure.
 
-A service has one listener without a name, which serves everything, or several with names. Each has its own way to
-authenticate, since gRPC in Python has no optional client certificates.
+A service has one listener without a name, which serves all calls, or several listeners with names. Each listener
+authenticates callers in one way, since gRPC in Python has no optional client certificates.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Listener(StrEnum):
     """A listener by its name."""
 
     ONLY = ""  # the one listener without a name
-    INTERNAL = "internal"  # the services of the cluster: certificates; the only one with their own calls
+    INTERNAL = "internal"  # the services of the cluster: certificates; the only listener for calls between services
     MTLS = "clients.mtls"  # clients with certificates
     TOKEN = "clients.token"  # clients with tokens, over TLS
-    PLAIN = "plain"  # everything, in plain text, while a cluster moves to TLS
+    PLAIN = "plain"  # all calls, in plain text, while a cluster moves to TLS
 
 
 NAMES: Final = tuple(listener.value for listener in Listener if listener.value)
@@ -57,7 +57,7 @@ class Endpoint(NamedTuple):
 
 
 def endpoint_of(broker: BrokerRegistration, listener: Listener) -> Endpoint | None:
-    """The address of a broker for callers of a listener; None: this broker has no such listener.
+    """The address of a broker for callers of a listener; None: this broker does not have that listener.
 
     A broker that registered one address has it for the callers of every listener, as a broker of an earlier version.
     """
@@ -78,7 +78,9 @@ def for_services_of(listener: Listener, broker: BrokerRegistration) -> BrokerReg
 
 
 def address_in(addresses: str, listener: Listener) -> str:
-    """The address of a listener in a setting or node: the only one, or the first one if it has no such name."""
+    """The address of a listener in a setting or node: the only address, or the first one if no address has the
+    listener's name.
+    """
     found = [Endpoint.parse(one) for one in addresses.split(",")] if "://" in addresses else []
     named = [one for one in found if one.name == listener] or found[:1]
     return str(named[0]._replace(name="")) if named else addresses
@@ -88,7 +90,8 @@ class ListenerViews:
     """Views of the cluster with the addresses of one listener.
 
     Args:
-        admin: addresses of the admin service by listener; that of `Listener.ONLY` holds for listeners without one.
+        admin: addresses of the admin service by listener; the addresses of `Listener.ONLY` are used for listeners
+            without addresses.
     """
 
     def __init__(self, admin: Mapping[str, str]) -> None:
@@ -97,7 +100,7 @@ class ListenerViews:
         """Brokers of the last view by listener, as callers of the listener receive them. Views share these objects."""
 
     def of(self, view: ClusterView, listener: Listener) -> ClusterView:
-        """The view for a caller of this listener: brokers without it are left out."""
+        """The view for a caller of this listener: brokers without this listener are omitted."""
         admin = self._admin.get(listener) or self._admin.get(Listener.ONLY, "")
         known = self._known.get(listener)
         if known is None or known[0] is not view.brokers:

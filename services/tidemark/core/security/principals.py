@@ -2,7 +2,7 @@
 """Identities: of the cluster's services, and of users; from the one URI name of a certificate, or from a token.
 
 A service has `tidemark://CLUSTER/broker/3`, `tidemark://CLUSTER/controller/100` or `tidemark://CLUSTER/admin/NAME`.
-CLUSTER is a name that all certificates of one cluster share. Any other URI is a user's. DNS names and addresses are
+CLUSTER is a name that all certificates of one cluster share. Any other URI names a user. DNS names and addresses are
 never an identity. The subject is an identity only where `subject_mapping` applies.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 SCHEME: Final = "tidemark"
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+")
-"""A URI with an authority. Others could look like another kind of identity, such as `token:alice`."""
+"""A URI with an authority. Other characters could imitate another kind of identity, such as `token:alice`."""
 _SERVICE: Final = re.compile(rf"{SCHEME}://(?P<cluster>[a-z0-9][a-z0-9.-]*)/(?P<role>[a-z]+)/(?P<name>[A-Za-z0-9._-]+)")
 
 
@@ -67,7 +67,7 @@ def can_be_a_user(name: str) -> bool:
 
 
 def service_uri(cluster: str, role: Role, name: str) -> str:
-    """The URI of a service; raises ValueError for a name that is none."""
+    """The URI of a service; raises ValueError for an invalid name."""
     uri = f"{SCHEME}://{cluster}/{role}/{name}"
     if principal_of([uri]).role is None:
         raise ValueError(f"{uri!r} is no name of a service: want small letters, digits, '.' and '-' in {cluster!r}")
@@ -77,7 +77,8 @@ def service_uri(cluster: str, role: Role, name: str) -> str:
 def principal_of(uris: Sequence[str]) -> Principal:
     """The identity of a certificate with these URI names.
 
-    Two URI names are refused as ambiguous: the caller is ANONYMOUS, as without a URI name. So is one without "://".
+    Two URI names are refused as ambiguous: the caller is ANONYMOUS, as without a URI name. A URI without "://" is also
+    invalid.
     """
     if len(uris) != 1:
         return ANONYMOUS

@@ -44,11 +44,11 @@ class Hidden(NamedTuple):
 
 
 class Items(NamedTuple):
-    """A call whose items are refused one by one: an item that is denied does not reach the service.
+    """A call whose items are refused separately: a denied item does not reach the service.
 
     Attributes:
         asked: request field with the items.
-        answers: response field with one answer for each, which has an `error`.
+        answers: response field with one answer for each item, which has an `error`.
         key: fields that an item and its answer share; "": an item is the value of the answer's first key.
     """
 
@@ -67,7 +67,7 @@ class Right(NamedTuple):
         internal: only these services may call; on a plain-text port, callers with CLUSTER_ACTION.
         items: see `Items`; the last need is checked for each item.
         hides: see `Hidden`.
-        by_service: the service itself checks each resource and answers for it; the gate checks nothing.
+        by_service: the service itself checks each resource; the gate checks none.
         held: the call may wait, and is checked again before its answer.
     """
 

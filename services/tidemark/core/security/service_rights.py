@@ -18,7 +18,9 @@ INTERNAL: Final[Mapping[str, frozenset[Role]]] = {path: right.roles for path, ri
 
 
 def check_caller(path: str, caller: Principal, cluster: str) -> None:
-    """Raises CLUSTER_AUTHORIZATION_FAILED if the call is internal and the caller is no such service of `cluster`."""
+    """Raises CLUSTER_AUTHORIZATION_FAILED if the call is internal and the caller is not one of its services in
+    `cluster`.
+    """
     roles = INTERNAL.get(path)
     if roles is None or (caller.role in roles and caller.cluster == cluster):
         return

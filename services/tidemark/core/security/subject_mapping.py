@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identities from the subjects of certificates, by rules as Kafka's `ssl.principal.mapping.rules` has them. Pure.
 
-A mapped name is a user of its own kind, `User:CN=NAME`: no URI, token or service account has a name with this start.
+A mapped name is a separate kind of user, `User:CN=NAME`: no URI, token or service account has a name with this start.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Rule(NamedTuple):
 
 
 def _in_case(name: str, case: str) -> str:
-    """The name in small letters or capitals; "" if a letter of another alphabet would pass for one of ASCII."""
+    """The name in small letters or capitals; "" if a letter of another alphabet would become an ASCII letter."""
     changed = [{"L": one.lower(), "U": one.upper()}.get(case, one) for one in name]
     poses = any(after.isascii() and not before.isascii() for before, after in zip(name, changed, strict=True))
     return "" if poses else "".join(changed)

@@ -35,7 +35,7 @@ def visible(
     """The view with the topics in `names` only, and with these brokers.
 
     Args:
-        errors: stand for other topics, by name; a topic without one is left out.
+        errors: errors of other topics, by name; a topic without an error is omitted.
     """
     topics: dict[str, TopicView] = {}
     for name, found in view.topics.items():

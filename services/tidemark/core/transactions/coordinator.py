@@ -43,20 +43,20 @@ from tidemark.model import TidemarkError
 PARTITIONS_MAX: Final = 100_000
 """Partitions of one transaction, counted for each writer."""
 MEMBERS_MAX: Final = 50_000
-"""Members of one transaction; the record of a decision names those that are committed."""
+"""Members of one transaction; the record of a decision names the committed members."""
 
 
 class TransactionCoordinator:
     """The transactional ids of one partition, for one leadership of it.
 
     Args:
-        coordinator_epoch: leader epoch of the partition; markers of older coordinators are fenced by it (rule X14).
+        coordinator_epoch: leader epoch of the partition; it fences markers of older coordinators (rule X14).
 
     Attributes:
         _ids: by name, the id that was changed longest ago first.
-        _ongoing: the ids with an open transaction; a sweep looks at no other.
+        _ongoing: the ids with an open transaction; the timeout check reads only these.
         _prepared: the ids whose decision is not known to every partition.
-        _decided: those of `_prepared` whose decision is committed.
+        _decided: ids of `_prepared` whose decision is committed.
     """
 
     def __init__(self, coordinator_epoch: int) -> None:
@@ -133,7 +133,7 @@ class TransactionCoordinator:
     def summaries(
         self, now: Situation, phases: Collection[Phase] = (), open_longer_than_ms: int = 0
     ) -> list[tuple[str, TransactionMetadata]]:
-        """The ids, sorted: those in these phases, or in any; those whose transaction is open for longer, or all."""
+        """The ids, sorted, filtered by phase and by the time for which a transaction has been open."""
         places = (self._ongoing, self._prepared) if open_longer_than_ms > 0 else (self._ids,)
         return sorted(
             (known.transactional_id, known.metadata)
@@ -149,12 +149,12 @@ class TransactionCoordinator:
         """Give a producer its identity, and fence the earlier ones (rule X10).
 
         Returns:
-            An error as the answer, CONCURRENT_TRANSACTIONS, where an open transaction is aborted first: it is sent when
-            the changes are committed, as every answer.
+            An error as the answer, CONCURRENT_TRANSACTIONS, if an open transaction is aborted first: this error is sent
+            when the changes are committed, as every answer.
 
         Raises:
             TidemarkError: INVALID_TRANSACTIONAL_ID, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED,
-                CONCURRENT_TRANSACTIONS; then nothing has changed.
+                CONCURRENT_TRANSACTIONS; then the state is unchanged.
         """
         refusals.check_transactional_id(asked.transactional_id)
         refusals.check_timeout(asked.timeout_ms, now.settings)
@@ -192,7 +192,7 @@ class TransactionCoordinator:
 
         Raises:
             TidemarkError: INVALID_TRANSACTIONAL_ID, TRANSACTION_NOT_FOUND, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-                TRANSACTION_ABORTABLE; then nothing has changed.
+                TRANSACTION_ABORTABLE; then the state is unchanged.
         """
         known = self._find(asked.transactional_id)
         _check_writer(known, asked.producer)
@@ -211,7 +211,7 @@ class TransactionCoordinator:
 
         Raises:
             TidemarkError: INVALID_TRANSACTIONAL_ID, TRANSACTION_NOT_FOUND, PRODUCER_FENCED, INVALID_TXN_STATE,
-                CONCURRENT_TRANSACTIONS; then nothing has changed.
+                CONCURRENT_TRANSACTIONS; then the state is unchanged.
         """
         known = self._find(asked.transactional_id)
         metadata = known.metadata
@@ -235,7 +235,7 @@ class TransactionCoordinator:
 
         Raises:
             TidemarkError: INVALID_TRANSACTIONAL_ID, TRANSACTION_NOT_FOUND, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS,
-                TRANSACTION_ABORTABLE; then nothing has changed.
+                TRANSACTION_ABORTABLE; then the state is unchanged.
         """
         known = self._find(asked.transactional_id)
         refusals.check_generation(asked.transactional_id, asked.generation, known.metadata)
@@ -265,7 +265,7 @@ class TransactionCoordinator:
 
         Raises:
             TidemarkError: INVALID_TRANSACTIONAL_ID, INVALID_REQUEST, TRANSACTION_NOT_FOUND, PRODUCER_FENCED,
-                CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE; then nothing has changed.
+                CONCURRENT_TRANSACTIONS, TRANSACTION_ABORTABLE; then the state is unchanged.
         """
         known = self._find(asked.transactional_id)
         metadata = known.metadata
@@ -318,16 +318,16 @@ class TransactionCoordinator:
         partitions: Iterable[TransactionPartition],
         now: Situation,
     ) -> Outcome[bool]:
-        """Partitions have a marker, or were deleted (rules X12, X15); late and repeated answers change nothing.
+        """Partitions have a marker, or were deleted (rules X12, X15); late and repeated answers have no effect.
 
         Args:
             transactional_id: the id.
             marker: the identity of the marker.
-            partitions: those that answered.
+            partitions: the partitions that answered.
             now: the time.
 
         Returns:
-            Whether the transaction is complete by this answer.
+            Whether this answer completes the transaction.
         """
         known = self._prepared.get(transactional_id)
         if known is None:
@@ -408,7 +408,7 @@ class TransactionCoordinator:
     ) -> tuple[Change, ...]:
         """Abort an ongoing transaction without a request of its producer.
 
-        The producer is fenced, unless it has not written to the transaction; after INIT and OPERATOR in any case.
+        The producer is fenced if it has written to the transaction; after INIT and OPERATOR always.
         """
         metadata = known.metadata
         fences_all = reason in (EndReason.INIT, EndReason.OPERATOR)
@@ -469,7 +469,7 @@ def _marker_identity(writer: ProducerIdentity) -> ProducerIdentity:
 
 
 def _check_writer(known: TransactionalId, producer: ProducerIdentity) -> None:
-    """Raise PRODUCER_FENCED unless the producer may write: it is the id's own, or a member of the open transaction."""
+    """Raise PRODUCER_FENCED unless the producer is the id's own producer, or a member of the open transaction."""
     is_member = known.metadata.phase is Phase.ONGOING and known.open is not None and known.open.is_writer(producer)
     is_own = producer == known.metadata.producer and producer.producer_epoch <= LAST_EPOCH
     if not is_member and not is_own:

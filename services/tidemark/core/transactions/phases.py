@@ -13,8 +13,8 @@ class Phase(StrEnum):
 
     EMPTY = "EMPTY"  # its producer has started, and has no transaction yet
     ONGOING = "ONGOING"  # has a partition or a member; no other phase accepts writes
-    PREPARE_COMMIT = "PREPARE_COMMIT"  # commit is decided for good; some partition may lack its marker
-    PREPARE_ABORT = "PREPARE_ABORT"  # abort is decided for good; some partition may lack its marker
+    PREPARE_COMMIT = "PREPARE_COMMIT"  # commit is decided and final; some partition may lack its marker
+    PREPARE_ABORT = "PREPARE_ABORT"  # abort is decided and final; some partition may lack its marker
     COMPLETE_COMMIT = "COMPLETE_COMMIT"  # every partition has its marker; the next transaction may begin
     COMPLETE_ABORT = "COMPLETE_ABORT"  # every partition has its marker; the next transaction may begin
 

@@ -34,10 +34,11 @@ def check_timeout(timeout_ms: int, settings: TransactionSettings) -> None:
 
 
 def check_sequence(sequence: int) -> None:
-    """Raise INVALID_REQUEST unless it is a number of CommitMembers."""
+    """Raise INVALID_REQUEST unless the sequence is valid for CommitMembers."""
     if sequence < NO_SEQUENCE:
         raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, f"sequence {sequence} is not valid: give 0 or more, or {NO_SEQUENCE} for none"
+            ErrorCode.INVALID_REQUEST,
+            f"sequence {sequence} is not valid: give 0 or more, or {NO_SEQUENCE} for no sequence",
         )
 
 
@@ -72,7 +73,7 @@ def not_found(transactional_id: str) -> TidemarkError:
     """The error TRANSACTION_NOT_FOUND for an id that was never used or has expired."""
     return TidemarkError(
         ErrorCode.TRANSACTION_NOT_FOUND,
-        f"there is no transactional id {transactional_id!r}: no producer of it ever started, or the id expired",
+        f"there is no transactional id {transactional_id!r}: no producer of this id ever started, or the id expired",
     )
 
 

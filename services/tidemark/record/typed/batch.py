@@ -52,7 +52,9 @@ from tidemark.record.typed.layout import SYSTEM_NAMES, Arrangement, TypedLayout
 _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _INT64: Final = pa.int64()
 RECORDS_MAX: Final = UNCOMPRESSED_CEILING_BYTES // 16
-"""Rows of a batch: for each, its readers make an offset and a timestamp, which the buffers need not have."""
+"""Largest number of rows of a batch: readers make an offset and a timestamp for each row, even if the buffers have
+none.
+"""
 
 
 class TimeRange(NamedTuple):
@@ -72,9 +74,9 @@ class TypedRows:
     """The rows of a typed batch; all parts have one length. Columns that few readers need are made when they are read.
 
     Attributes:
-        columns: the columns of the batch's schema version, or those that the reader requested.
+        columns: the columns of the batch's schema version, or the requested columns.
         deleted: bool: whether the row deletes the earlier rows of its key; None: no row does.
-        first_offset: offset of the first row, if the offsets are consecutive; None: they may not be.
+        first_offset: offset of the first row, if the offsets are consecutive; None: the offsets may have gaps.
         make_offsets: makes `offsets`.
         make_timestamps: makes `timestamps`.
         make_headers: makes `headers`.
@@ -99,7 +101,7 @@ class TypedRows:
 
     @cached_property
     def headers(self) -> pa.Array[Any]:
-        """Headers of each row, map<string, binary>; null where a row has none."""
+        """Headers of each row, map<string, binary>; null if a row has no headers."""
         return self.make_headers()
 
 
@@ -115,13 +117,13 @@ def build_typed_batch(
     base_sequence: int = NO_SEQUENCE,
     pending: bool = False,
 ) -> bytes:
-    """One typed batch as a producer sends it: base_offset 0, leader_epoch -1, sealed with all CRCs.
+    """One typed batch in the form that a producer sends: base_offset 0, leader_epoch -1, sealed with all CRCs.
 
     Args:
         rows: at least one row, in `layout.arrangement(flags).schema`.
         layout: the version of the schema.
         flags: the system columns of the rows: HAS_TIMESTAMPS and the like.
-        timestamp_us: of every row, when there is neither a system column of timestamps nor an event time.
+        timestamp_us: timestamp of every row, if there is neither a system column of timestamps nor an event time.
         codec: how to compress the buffers.
         producer_id: with producer_epoch and base_sequence, of an idempotent producer.
         producer_epoch: see producer_id.
@@ -129,7 +131,7 @@ def build_typed_batch(
         pending: whether the rows belong to a transaction.
 
     Raises:
-        TidemarkError: INVALID_BATCH when there are no rows; SCHEMA_MISMATCH when they do not fit the schema.
+        TidemarkError: INVALID_BATCH when there are no rows; SCHEMA_MISMATCH when the rows do not fit the schema.
     """
     arrangement = layout.arrangement(flags)
     if rows.schema != arrangement.schema:
@@ -197,7 +199,7 @@ class CheckedBatch(NamedTuple):
     """A typed batch that fits its schema version."""
 
     rows: pa.RecordBatch | None
-    """The fully validated rows of an uncompressed payload, zero copy; None for a compressed one."""
+    """The fully validated rows of an uncompressed payload, zero copy; None for a compressed payload."""
     flags: int
     """Flags of the batch's system columns: HAS_TIMESTAMPS and the like."""
     uncompressed_bytes: int
@@ -249,7 +251,7 @@ def read_values(batch: Batch, layout: TypedLayout) -> pa.RecordBatch:
 
 
 class StoredRows(NamedTuple):
-    """The rows of a whole batch as they are stored, system columns included."""
+    """The stored rows of a whole batch, including system columns."""
 
     rows: pa.RecordBatch
     layout: TypedLayout
@@ -276,7 +278,7 @@ def encode_stored(stored: StoredRows, offset_deltas: pa.Array[Any] | None, stays
 
     Args:
         stored: all rows.
-        offset_deltas: uint32, of rows that do not have theirs yet; None: they have.
+        offset_deltas: uint32, for rows without offset deltas; None: the rows have them.
         stays: bool: the rows to keep.
         codec: codec of the buffers.
     """
@@ -316,7 +318,7 @@ def read_typed(batch: Batch, layout: TypedLayout) -> TypedRows:
 
 
 def prune(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> bytes:
-    """The batch without the nodes of other columns; nothing is decoded. `read_pruned` reads the result.
+    """The batch without the nodes of other columns, without decoding. `read_pruned` reads the result.
 
     Raises:
         TidemarkError: INVALID_BATCH.
@@ -349,7 +351,7 @@ def kept_spans(
 
 
 def shortened_head(data: bytes, spans: Sequence[tuple[int, int]] = ()) -> bytes:
-    """The head of a batch of which only these spans of the body follow; none: of a batch without any column.
+    """The head of a batch with only these spans of the body; no spans: a batch without columns.
 
     Raises:
         TidemarkError: INVALID_BATCH.
@@ -384,7 +386,7 @@ def is_outside(data: bytes, times: TimeRange, envelope: Envelope | None = None) 
 def read_pruned(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> TypedRows:
     """The rows of a batch that `prune` made for the same columns, after a check of every CRC and value.
 
-    A whole batch will do, too: a broker that does not know the version yet sends one.
+    A whole batch is valid, too: a broker that does not know the version yet sends one.
 
     Raises:
         TidemarkError: CORRUPT_BATCH, INVALID_BATCH, INVALID_PAYLOAD, RECORD_COUNT_MISMATCH.
@@ -426,7 +428,7 @@ def _check_node_count(table: ColumnTable, layout: TypedLayout, envelope: Envelop
 
 
 def _moved(numbers: Numbers, whole: MessageLayout, table: ColumnTable, kept: Sequence[int]) -> Numbers:
-    """The numbers of the message after pruning: it holds only the nodes `kept`, one after the other."""
+    """The numbers of the message after pruning: the message has only the nodes `kept`, in order."""
     nodes: list[int] = []
     buffers: list[int] = []
     at = 0

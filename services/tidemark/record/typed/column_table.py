@@ -2,7 +2,7 @@
 """The table at the start of a typed payload: where each column node lies in the Arrow body, and its CRC.
 
 The envelope's `crc` covers the table and the metadata of the Arrow message; the table covers the body. So the CRCs
-prove each column to a reader that gets only some of them, and nothing here needs the schema.
+prove each column to a reader that gets only some of them, and this module does not need the schema.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemark.record.envelope import (
 
 NO_NODE: Final = 0xFFFF
 NODES_MAX: Final = 4096
-"""Field nodes of a batch, those of system columns included."""
+"""Field nodes of a batch, including system columns."""
 HAS_TIMESTAMPS: Final = 1
 """Flag: each row has its own timestamp, in a system column."""
 HAS_HEADERS: Final = 2
@@ -43,7 +43,7 @@ class ColumnTable(NamedTuple):
 
     Attributes:
         flags: HAS_TIMESTAMPS and the like.
-        event_time_node: node with the event time, NO_NODE: none.
+        event_time_node: node with the event time; NO_NODE: no event time.
         min_timestamp_us: smallest timestamp of the rows, UTC.
         ends: end of each node's bytes in the body; a node begins where the one before it ends.
         crcs: CRC-32C of each node's bytes.

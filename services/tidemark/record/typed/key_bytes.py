@@ -31,7 +31,7 @@ def key_bytes(rows: pa.RecordBatch, key_columns: Sequence[str]) -> pa.Array[Any]
     """The key of each row, binary, without nulls; None if there are no key columns.
 
     Args:
-        rows: with the key columns, among others; dictionary-encoded ones may be there too.
+        rows: rows with at least the key columns, which may be dictionary-encoded.
         key_columns: names of the key columns, in the order of the key.
     """
     if not key_columns:

@@ -37,14 +37,14 @@ def flags_of(names: Collection[str]) -> int:
 
 
 class Arrangement:
-    """The Arrow schema of a payload, and all that follows from it.
+    """The Arrow schema of a payload, and values derived from the schema.
 
     Attributes:
         schema: system columns first.
         layout: nodes and buffers.
         node_ids: column id of each node.
         templates: heads of messages, by codec.
-        schema_message: the message that opens a stream of such batches.
+        schema_message: the message that opens a stream of batches with this schema.
     """
 
     def __init__(self, schema: pa.Schema, node_ids: Sequence[int]) -> None:
@@ -73,7 +73,7 @@ class TypedLayout:
         schema: the columns of the version.
         node_ids: column id of each field node of the schema, depth first.
         key_columns: names of the key columns.
-        event_time: name of the column with the event time; None: records have a timestamp of their own.
+        event_time: name of the column with the event time; None: records have separate timestamps.
         event_time_id: column id of the event time.
     """
 
@@ -112,7 +112,7 @@ class TypedLayout:
         return known
 
     def event_time_node(self, flags: int, *, compacted: bool = False) -> int:
-        """Node of the event time in a batch with these flags; NO_NODE: none."""
+        """Node of the event time in a batch with these flags; NO_NODE: no event time."""
         if self.event_time is None:
             return NO_NODE
         node = self._event_time_nodes.get((flags, compacted))
@@ -131,13 +131,14 @@ class TypedLayout:
     def kept(self, flags: int, column_ids: frozenset[int], *, compacted: bool = False) -> tuple[int, ...]:
         """The nodes of a batch with these flags that a reader of these columns gets.
 
-        A node remains if its id, the id of a node above it or one below it is named; a map remains whole.
+        A node remains if its id, or the id of a node above or below it, is named; a map remains complete.
         """
         return _kept(self, flags, column_ids, compacted)
 
     def pruned(self, flags: int, column_ids: frozenset[int], *, compacted: bool = False) -> Pruning:
-        """These nodes and their layout, for a reader. A broker needs `kept` alone: an arrangement of a wide schema
-        costs a megabyte, and clients choose the columns."""
+        """These nodes and their layout, for a reader. A broker needs only `kept`: an arrangement of a wide schema
+        costs a megabyte, and clients choose the columns.
+        """
         return self._pruned(flags, column_ids, compacted)
 
     def _prune(self, flags: int, column_ids: frozenset[int], compacted: bool) -> Pruning:
@@ -173,7 +174,7 @@ def _kept(layout: TypedLayout, flags: int, column_ids: frozenset[int], compacted
 def _remains(
     field: pa.Field[Any], node: int, ids: Sequence[int], wanted: frozenset[int], kept: list[int]
 ) -> pa.Field[Any] | None:
-    """The field without the parts that are not wanted, None for nothing; adds the nodes that remain to `kept`."""
+    """The field without unwanted parts, None if no part remains; adds the remaining nodes to `kept`."""
     data_type: Any = field.type
     count = _node_count(data_type)
     if ids[node] in wanted or (pa.types.is_map(data_type) and not wanted.isdisjoint(ids[node : node + count])):
