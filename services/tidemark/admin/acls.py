@@ -32,7 +32,7 @@ class AclAdministration:
 
     Args:
         store: started.
-        super_users: principals that are allowed everything.
+        super_users: principals that have all rights.
     """
 
     def __init__(self, store: MetadataStore, super_users: Collection[str]) -> None:

@@ -17,7 +17,7 @@ from tidemark.v1 import admin_log_dirs_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogDirs:
-    """The log directories of a broker, or the error of the request to it."""
+    """The log directories of a broker, or the error of the request to this broker."""
 
     broker_id: BrokerId
     log_dirs: tuple[LogDirectoryContent, ...] = ()

@@ -34,8 +34,9 @@ _CONNECT_MS: int = 2_500
 network round trip, or than a delay on a busy machine, would fail every call to a healthy server. On two cores with a
 load of 60, the first frame of a local server takes up to 0.6 s."""
 _RESOLVE_AGAIN_MS: int = 1_000
-"""A name may resolve to another address after a restart of its server, as for a pod. gRPC's default of 30 s between two
-resolutions would make a restarted broker unreachable for that time."""
+"""A name may resolve to another address after a restart of its server, such as a pod. gRPC's default of 30 s between
+two resolutions would make a restarted broker unreachable for that time.
+"""
 KEEPALIVE_MS: int = 5_500
 """Only these pings show a waiting stream that the other machine is unreachable; gRPC stops after two of them without
 other traffic. Servers accept one every `server.PING_ACCEPTED_MS`."""
@@ -66,11 +67,11 @@ _listener = Listener.ONLY
 
 
 def use_identity(identity: TlsIdentity | None, listener: Listener = Listener.ONLY) -> None:
-    """Set the TLS files of this process: of every channel that is opened without an identity of its own.
+    """Set the TLS files of this process: of every channel that is opened without a separate identity.
 
     Args:
         identity: the files; None: plain text.
-        listener: at which this service calls other ones.
+        listener: the listener at which this service calls other services.
     """
     global _identity, _listener
     _identity, _listener = identity, listener
@@ -87,14 +88,15 @@ def process_identity() -> TlsIdentity | None:
 
 
 def check_not_lost_by_fork() -> None:
-    """Raises INVALID_REQUEST in a process that was forked from one that had a channel.
+    """Raises INVALID_REQUEST in a process that was forked from a process with a channel.
 
-    gRPC's thread does not exist in the fork: every call would wait for ever.
+    gRPC's thread does not exist in the fork: every call would wait without end.
     """
     if _lost_by_fork:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            "this process was forked from one that had used a client, and gRPC does not survive a fork. Start it with "
+            "this process was forked from a process that had used a client, and gRPC does not survive a fork. Start it "
+            "with "
             "multiprocessing's spawn or forkserver, or make no client before the fork",
         )
 
@@ -141,8 +143,8 @@ async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:
     """Close channels, and return when gRPC has reported the end of every call on them.
 
     All event loops of a process share one queue of gRPC's completions. If an event loop is closed too early, its
-    completions fail in another one, which logs a traceback. This function therefore makes a last call, which fails at
-    once: its completion follows all others through the queue.
+    completions fail in another event loop, which logs a traceback. This function therefore makes a last call, which
+    fails immediately: its completion is the last one in the queue.
     """
     for channel in channels:
         await channel.close()

@@ -207,7 +207,7 @@ def _handshake_mistake(details: str) -> str | None:
 
 
 def _cause_in(details: str) -> str:
-    """The cause in gRPC's report of a failed connection: refused, no such name."""
+    """The cause in gRPC's report of a failed connection, such as a refused connection or an unknown name."""
     found = _CAUSE.search(details)
     return next(filter(None, found.groups())) if found else details
 

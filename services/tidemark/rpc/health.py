@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gRPC health service. The servicer of grpc_health writes to a watcher while its lock is held. So a watcher that
-reads nothing stops each change of the state, and with the state the shutdown."""
+does not read blocks each change of the state, and thus the shutdown.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Check(  # noqa: N802
         self, request: health_pb2.HealthCheckRequest, context: Any
     ) -> health_pb2.HealthCheckResponse:
-        """The state of a name; NOT_FOUND for an unknown one."""
+        """The state of a name; NOT_FOUND for an unknown name."""
         state = self._states.get(request.service)
         if state is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"this server has no service {request.service!r}")

@@ -38,7 +38,7 @@ class ReplicaOnDisk:
         future: the copy of a log directory move into this directory (rule M3); `offset_lag` is its lag behind the
             replica in the other directory.
         isr_changes: if requested, the last ISR changes that the broker noted as the leader, the oldest first; a broker
-            of an older version states none.
+            of an older version sends none.
     """
 
     partition: TopicPartition
@@ -109,7 +109,8 @@ async def describe_log_dirs(
     """The log directories of the broker at host:port, and the replicas in them.
 
     Args:
-        topics: only these, and `partitions`; if both are empty, all. Partitions without a replica there are not listed.
+        topics: only these topics, and `partitions`; if both are empty, all. Partitions without a replica there are not
+            listed.
         include_isr_changes: whether replicas have their last ISR changes.
 
     Raises:
@@ -144,7 +145,9 @@ def wanted_from_proto(request: pb.DescribeLogDirsRequest) -> Wanted:
 def contents_to_proto(
     contents: Iterable[LogDirectoryContent], *, replicas_a_message: int = _REPLICAS_A_MESSAGE
 ) -> Iterator[pb.DescribeLogDirsResponse]:
-    """The messages of an answer, with at most `replicas_a_message` replicas each; every directory is in one."""
+    """The messages of an answer, with at most `replicas_a_message` replicas each; every directory is in one of the
+    messages.
+    """
     response = pb.DescribeLogDirsResponse()
     room = replicas_a_message
     for content in contents:

@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 
 def add_reflection(names: Sequence[str], server: grpc.aio.Server) -> None:
-    """Serve both versions of the reflection; it lists these services and itself."""
+    """Serve both versions of the reflection, which lists these services and the reflection itself."""
     pool: Any = _Symbols()
     servicer = reflection.aio.ReflectionServicer((*names, *_NAMES), pool=pool)
     method: Any = grpc.stream_stream_rpc_method_handler(
@@ -85,7 +85,7 @@ class _Symbols:
 
 
 def _file_of_v1() -> descriptor_pb2.FileDescriptorProto:
-    """The file of version v1: that of v1alpha in another package."""
+    """The file of version v1: a copy of the v1alpha file in another package."""
     alpha = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
     text = text_format.MessageToString(alpha).replace(_ALPHA, _V1)

@@ -18,7 +18,7 @@ REQUEST_BYTES_MAX: Final = 8 << 20
 
 
 def check_named(named: Sized, what: str) -> None:
-    """Raises INVALID_REQUEST beyond the limit; `what` names the items in the plural."""
+    """Raises INVALID_REQUEST beyond the limit; `what` is the plural noun of the items."""
     if len(named) > NAMED_MAX:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,

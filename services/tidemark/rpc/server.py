@@ -58,8 +58,9 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.compression_enabled_algorithms_bitset", 1),
 )
-"""The last one: requests are taken as they are. gRPC would turn some kilobytes into 16 MiB, and the bytes that arrive
-could not be compared with those of messages."""
+"""The last option: no compression of requests. gRPC would expand some kilobytes into 16 MiB, and received bytes
+could not be compared with the bytes of messages.
+"""
 
 
 _PROBES: Final = (
@@ -67,7 +68,7 @@ _PROBES: Final = (
     ("grpc.max_concurrent_streams", 10),
     ("grpc.max_connection_idle_ms", 60_000),
 )
-"""Limits of the port for probes, which has no other."""
+"""Limits of the port for probes, which has no other limits."""
 UNBOUNDED_CALL_S = 60.0
 """Time limit of a unary call whose caller set no deadline (rule K3)."""
 
@@ -98,8 +99,8 @@ class GrpcServer:
     """Alive once its ports are open; its services are NOT_SERVING until `set_serving(True)`.
 
     Args:
-        ports: the ports; the first one serves everything. The others serve no calls of the cluster's own.
-        services: the services from the start on; none if `later` names them.
+        ports: the ports; the first port serves all calls. Other ports serve no internal calls of the cluster.
+        services: the services from the start on; empty if `later` names them.
         later: full names of the services that `add` brings after the start. Until then every call except health's and
             reflection's is refused with BROKER_NOT_AVAILABLE.
         health: address of a plain-text port that serves only the health service; None: no such port.
@@ -157,12 +158,12 @@ class GrpcServer:
         self._watch.start()
 
     def add(self, services: Sequence[Service]) -> None:
-        """Add all services that `later` named, at once."""
+        """Add all services that `later` named, together."""
         for one in self._open:
             one.services.add([service for service in services if one.has(service.full_name)])
 
     async def answer_to(self, name: str) -> None:
-        """Report SERVING for this name too: a caller that knows the name has reached this very process."""
+        """Report SERVING for this name too: a caller that knows the name has reached exactly this process."""
         self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def set_serving(self, serving: bool, *, ready: bool | None = None) -> None:
@@ -209,8 +210,8 @@ def _status(serving: bool) -> Any:
 def _limit_options(limits: ConnectionLimits, ports: int) -> list[tuple[str, int]]:
     """gRPC's part of the limits. gRPC counts the connections of each port, so each port has its share.
 
-    gRPC's protection from overload is off. That protection counts calls that the client has seen end, and refuses calls
-    of a client that keeps to the limit.
+    gRPC's protection from overload is off. That protection also counts calls that have ended for the client, and
+    refuses calls of a client within the limit.
     """
     connections = limits.connections or connections_max()
     return [
@@ -269,7 +270,7 @@ class _Services(grpc.GenericRpcHandler):
         self._generic.extend(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Do nothing: the generic handlers are the same."""
+        """Has no effect: the generic handlers are the same."""
 
     def service(self, call: grpc.HandlerCallDetails) -> Any:
         if not self._open:

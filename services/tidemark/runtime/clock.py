@@ -9,7 +9,7 @@ _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """CLOCK_BOOTTIME where the system has it (Linux), CLOCK_MONOTONIC elsewhere."""
+    """CLOCK_BOOTTIME if the system has it (Linux), else CLOCK_MONOTONIC."""
 
     def now_ms(self) -> int:
         """Milliseconds since boot, suspension included."""

@@ -33,7 +33,7 @@ class BoundedCollections:
         """Upper bound of the number of frozen objects."""
 
     def start(self) -> None:
-        """Freeze everything that has been imported."""
+        """Freeze all imported objects."""
         gc.freeze()
         self._frozen = gc.get_freeze_count()
         gc.set_threshold(*THRESHOLDS)

@@ -364,7 +364,7 @@ def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) 
 
 
 _OF_CLIENTS: Final = ("TIDEMARK_TOKEN_FILE", "TIDEMARK_PROFILE")
-"""Variables of clients, which resemble a setting but are none."""
+"""Variables of clients, which look like settings but are not."""
 _SERVICE_LINK: Final = re.compile(r"TIDEMARK_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
 """Variables that Kubernetes sets for a Service named tidemark-..."""
 
@@ -372,7 +372,7 @@ _SERVICE_LINK: Final = re.compile(r"TIDEMARK_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|
 def _read_environment(keys: Mapping[str, ConfigKey], environ: Mapping[str, str]) -> dict[str, str]:
     """Settings from the environment.
 
-    An unknown variable is an error only if it resembles a known one: clients and Kubernetes also use the prefix.
+    An unknown variable is an error only if it resembles a known variable: clients and Kubernetes also use the prefix.
     """
     names = {key.environment_name: key.name for key in KEYS.values()}
     found: dict[str, str] = {}

@@ -130,7 +130,7 @@ def topic_entries(configs: Mapping[str, str], keys: Collection[str] = ()) -> lis
 
 
 def cluster_entries(cluster: Mapping[str, str], keys: Collection[str] = ()) -> list[ConfigEntry]:
-    """Settings of all brokers; a static one has no value here. Raises UNKNOWN_CONFIG."""
+    """Settings of all brokers; a static setting has no value here. Raises UNKNOWN_CONFIG."""
     return [_entry(row, "broker", *_of_all(row, cluster)) for row in _rows("broker", keys)]
 
 
@@ -163,7 +163,7 @@ def broker_entries(
         static: settings of the broker's process, with defaults.
         cluster: settings of all brokers.
         broker: settings of this broker.
-        keys: keys to return; none: all.
+        keys: keys to return; empty: all.
 
     Raises:
         TidemarkError: UNKNOWN_CONFIG.
@@ -180,7 +180,7 @@ def broker_entries(
 def _dynamic(
     row: ConfigKey, configs: Mapping[str, str], source: ConfigSource = ConfigSource.CLUSTER
 ) -> tuple[str | None, ConfigSource]:
-    """Dynamic value of a setting; None for a static one, which brokers do not read from ZooKeeper."""
+    """Dynamic value of a setting; None for a static setting, which brokers do not read from ZooKeeper."""
     return None if row.scope is Scope.STATIC else configs.get(row.name), source
 
 

@@ -214,9 +214,9 @@ def whole_number(
 
 def _check_super_user(principal: str) -> None:
     if principal == ANONYMOUS.name:
-        raise ValueError(f"{principal} is every caller without an identity, which would be allowed everything")
+        raise ValueError(f"{principal} means all callers without an identity, which would get all rights")
     if principal.endswith((":*", "=*")):
-        raise ValueError(f"no caller is {principal}: super users are named one by one, without *")
+        raise ValueError(f"no caller is {principal}: name each super user separately, without *")
     if not can_be_a_user(principal):
         raise ValueError(
             f"no caller is {principal}; want principals (User:NAME), separated by semicolons, such as "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps freed memory of messages and batches for the next ones, instead of returning it to the kernel.
+"""Keeps freed memory of messages and batches for later messages, instead of returning this memory to the kernel.
 
 By default glibc maps every allocation above 128 kB separately, and returns the free end of the heap to the kernel. The
 next message then takes a page fault for each page. With these settings a produced batch costs a tenth less.

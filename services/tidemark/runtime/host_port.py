@@ -48,8 +48,9 @@ class Listeners(HostPort):
     `host` and `port` are those of `main`. The text of the value is the text that was parsed.
 
     Attributes:
-        by_name: the addresses; a single one has the name "".
-        main: the address that services use: the single one, or the first of `internal` and `plain`, or the first.
+        by_name: the addresses; a single address has the name "".
+        main: the address that services use: the single address, or the first of `internal` and `plain`, or the first
+            address.
     """
 
     __slots__ = ("by_name", "main")
@@ -77,7 +78,7 @@ class Listeners(HostPort):
 
     @classmethod
     def parse(cls, text: str) -> Listeners:
-        """Parse `text`; ValueError for another form, an unknown name or one that is given twice."""
+        """Parse `text`; ValueError for another form, an unknown name or a repeated name."""
         by_name: dict[str, HostPort] = {}
         for part in text.split(","):
             name, scheme, address = part.strip().rpartition("://")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Treats SIGTERM like Ctrl-C, for commands that stop in order at both."""
+"""Treats SIGTERM like Ctrl-C, for commands that stop gracefully at both signals."""
 
 from __future__ import annotations
 

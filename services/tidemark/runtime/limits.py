@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of the operating system for one process: open files."""
+"""The operating system's limit of open files for one process."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def _timestamp(record: logging.LogRecord) -> str:
 def _printable(value: object) -> str:
     """The text with escapes for line ends, control characters and double spaces.
 
-    A name that a client chose could forge a line with the former, and a field with the latter.
+    A name that a client chose could forge a line with a line end, and a field with a space.
     """
     text = str(value).replace("  ", " \\x20")
     if text.isprintable():
@@ -60,7 +60,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`12:34:56.789 INFO broker-0 message  field=value`; tracebacks on indented lines of their own."""
+    """`12:34:56.789 INFO broker-0 message  field=value`; tracebacks on separate, indented lines."""
 
     def __init__(self, service: str) -> None:
         super().__init__()

@@ -121,8 +121,8 @@ class Metrics:
         for source in tuple(self._sources):
             try:
                 yield source.render(names)
-            except Exception:  # noqa: BLE001 - the other sources are rendered all the same
-                _log.exception("metrics not told", extra={"source": type(source).__name__})
+            except Exception:  # noqa: BLE001 - the other sources are still rendered
+                _log.exception("a source of metrics failed", extra={"source": type(source).__name__})
 
     def counter(self, name: str, doc: str, labels: Sequence[str] = ()) -> Counter:
         """Make the counter `tidemark_<name>`; the library adds `_total`."""
@@ -191,8 +191,9 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _make_room(self, host: str) -> bool:
-        """End a connection of the address with the most. The ended connection is the one that has waited longest, or
-        one that wants an answer if this address has more than `host`."""
+        """End a connection of the address with the most. The connection that has waited longest is ended; or, if
+        this address has more connections than `host`, one that waits for an answer.
+        """
         all_of = Counts(one.host for one in self._scrapers.values())
         resting = [one for one in self._scrapers.values() if one.rests_since_s is not None]
         if resting:
@@ -235,7 +236,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log nothing for a connection that a scraper broke off."""
+        """Do not log a connection that a scraper broke off."""
         _log.debug("a scrape broke", exc_info=True)
 
 
@@ -281,11 +282,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing for a scrape."""
+        """Do not log a scrape."""
 
 
 class MetricsServer:
-    """Serves /metrics on threads of its own."""
+    """Serves /metrics on separate threads."""
 
     def __init__(self, host: str, port: int, metrics: Metrics, secure: Secure | None = None) -> None:
         try:
@@ -310,7 +311,7 @@ class MetricsServer:
         host, port = self._server.server_address[:2]
         ending = threading.Thread(target=self._server.shutdown, name="metrics end")
         ending.start()
-        while ending.is_alive():  # the server polls every half second; a connection wakes it at once
+        while ending.is_alive():  # the server polls every half second; a connection wakes the server immediately
             with contextlib.suppress(OSError):
                 socket.create_connection((str(host), port), timeout=_WAKE_S).close()
             ending.join(_WAKE_S)
@@ -333,6 +334,6 @@ def start_metrics_server(
     """Serve `metrics` at host:port/metrics; raises INVALID_CONFIG when the port is taken.
 
     Args:
-        secure: makes a connection a TLS connection, with a descriptor of its own; None: plain text.
+        secure: makes a connection a TLS connection, with a separate descriptor; None: plain text.
     """
     return MetricsServer(host, port, metrics, secure)

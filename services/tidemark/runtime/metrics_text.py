@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Prometheus' text format directly where there are thousands of lines; prometheus_client takes ten times as
-long.
+"""Writes Prometheus' text format directly if there are thousands of lines; prometheus_client takes ten times as long.
 
 Each scrape calls every text source, which returns whole families. A family belongs to one source or to the registry.
 """
@@ -15,8 +14,9 @@ class TextSource(Protocol):
     """A source that gives whole families of series as text at each scrape."""
 
     def render(self, names: Collection[str] = ()) -> str:
-        """The present families in Prometheus' text format, or "" when they are unknown. With `names`, at least the
-        named families of this source. Called on the thread of the scrape, one call at a time."""
+        """The present families in Prometheus' text format, or "" if the families are unknown. With `names`, at least
+        the named families of this source. Called on the thread of the scrape, one call at a time.
+        """
 
 
 def header(name: str, kind: str, doc: str) -> str:
@@ -32,7 +32,7 @@ def escaped(value: str) -> str:
 
 
 def labels(**values: str) -> str:
-    """Labels as text, `{topic="a",partition="0"}`; "" for none."""
+    """Labels as text, `{topic="a",partition="0"}`; "" if there are none."""
     return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in values.items()) + "}" if values else ""
 
 
@@ -42,7 +42,7 @@ def number(value: float) -> str:
 
 
 def family(name: str, kind: str, doc: str, samples: Mapping[str, float] | Iterable[tuple[str, float]]) -> str:
-    """A family with a few samples by their `labels` text; without samples the header alone."""
+    """A family with a few samples by their `labels` text; without samples only the header."""
     pairs = samples.items() if isinstance(samples, Mapping) else samples
     return header(name, kind, doc) + "".join([f"{name}{of} {number(value)}\n" for of, value in pairs])
 

@@ -55,7 +55,7 @@ async def run_until_stopped(
 
     def on_signal(number: signal.Signals) -> None:
         if received:
-            _log.error("second signal: ending at once", extra={"signal": number.name})
+            _log.error("second signal: ending immediately", extra={"signal": number.name})
             logging.shutdown()
             os._exit(128 + number)
         received.append(number)
@@ -103,7 +103,7 @@ def end_process(code: int) -> NoReturn:
 
 
 class _Failures:
-    """Reports failures: each one in the log, the first one as the termination message."""
+    """Reports failures: each failure in the log, the first failure as the termination message."""
 
     def __init__(self, termination_path: str) -> None:
         self._path = termination_path
@@ -124,7 +124,7 @@ class _Failures:
 
     def ended_by_itself(self) -> None:
         """Report a service that ended without a failure or a signal."""
-        _log.error("the service ended by itself")
+        _log.error("the service ended without a signal")
         self._told("the service ended by itself")
 
     def _told(self, message: str) -> None:

@@ -59,7 +59,7 @@ class SharedCall(Generic[T]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no run is in progress and none is young enough for another caller."""
+        """Whether no run is in progress, and no result is young enough for another caller."""
         return self._task is None and not self._is_fresh()
 
     def _is_fresh(self) -> bool:
@@ -105,7 +105,7 @@ class SharedCall(Generic[T]):
 
 
 class SharedCalls(Generic[K, T]):
-    """A `SharedCall` for each key, without the idle ones.
+    """A `SharedCall` for each key, without idle calls.
 
     Args:
         max_age_ms: see `SharedCall`.
@@ -117,7 +117,7 @@ class SharedCalls(Generic[K, T]):
         self._calls: dict[K, SharedCall[T]] = {}
 
     async def result(self, key: K, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work` of some caller with this key."""
+        """The result of `work` of one of the callers with this key."""
         call = self._calls.get(key)
         if call is None:
             self._calls = {known: one for known, one in self._calls.items() if not one.is_idle}

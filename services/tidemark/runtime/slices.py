@@ -31,8 +31,8 @@ class SlicedCalls:
             self._loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        # Cleared before the queue is read: a call that is queued after this line schedules again, at worst once too
-        # often.
+        # Cleared before the queue is read: a call that is queued after this line schedules again, perhaps once more
+        # than needed.
         self._scheduled = False
         until_s = time.perf_counter() + SLICE_S
         calls = self._calls
@@ -53,11 +53,11 @@ class Pace:
 
     Args:
         slice_s: length of a slice; None: `SLICE_S`.
-        pause_s: time between two slices. Work that is not urgent has one: without it, a call of many steps waits for a
-            slice at each of them.
+        pause_s: time between two slices. Work that is not urgent has a pause: without a pause, a call of many steps
+            waits for a slice at each step.
 
     Attributes:
-        worked_s: processor time of all slices that are over; while other processes have the processor, none passes.
+        worked_s: processor time of all completed slices, without the time of other processes.
     """
 
     def __init__(self, slice_s: float | None = None, pause_s: float = 0) -> None:

@@ -42,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 
 class Tally(Collector):
-    """A histogram for one writing thread, at a tenth of the cost of a locked one, with the longest value of a minute.
+    """A histogram for one writing thread, at a tenth of the cost of a histogram with a lock, with the longest value of
+    a minute.
 
     Args:
         name: name of the histogram, with prefix and unit; the longest is `<name without "_seconds">_longest_seconds`.
@@ -142,7 +143,7 @@ class _Waits(Collector):
 class StallMeter:
     """Measures one event loop, from `start` to `stop`, both called on that loop.
 
-    The timer is put into the loop only when it is overdue: the loop was busy, or the process did not run.
+    The timer is added to the loop only when it is overdue, because the loop was busy or the process did not run.
 
     Attributes:
         lateness: delay of the timer.
@@ -165,7 +166,7 @@ class StallMeter:
         self._thread_id = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._waits_until_s: float | None = None
-        """When the present wait ends by itself; None: the loop does not wait."""
+        """The time at which the present wait ends without an event; None: the loop does not wait."""
         self._cpu_s = 0.0
         self._collecting_since_s = 0.0
         self._collecting_s = 0.0

@@ -24,7 +24,7 @@ def refuse_settings(owner: str, path: str, error: TidemarkError, advice: str = "
 
 
 def write_termination_message(path: str, message: str) -> None:
-    """Write `message` into the file at `path`, as one line; no effect when `path` is "".
+    """Write `message` into the file at `path`, as one line; no effect if `path` is "".
 
     The file is written in place, because a kubelet mounts it. A failed write leaves the message in the log only.
     """

@@ -227,7 +227,7 @@ def test_an_admin_service_may_serve_clients_only() -> None:
         (["--super.users", "User:token:a;User:alice"], ErrorCode.INVALID_CONFIG, "no caller is User:alice"),
         (["--super.users", "User:*"], ErrorCode.INVALID_CONFIG, "no caller is User:*"),
         (["--super.users", "User:token:a;User:CN=*"], ErrorCode.INVALID_CONFIG, "no caller is User:CN=*"),
-        (["--super.users", "User:ANONYMOUS"], ErrorCode.INVALID_CONFIG, "every caller without an identity"),
+        (["--super.users", "User:ANONYMOUS"], ErrorCode.INVALID_CONFIG, "all callers without an identity"),
         (["--zookeeper.connect", ""], ErrorCode.INVALID_CONFIG, "must not be empty"),
         (["stop"], ErrorCode.INVALID_CONFIG, "no setting"),
         (["--config", "/nowhere/at/all.yaml"], ErrorCode.INVALID_CONFIG, "cannot read"),

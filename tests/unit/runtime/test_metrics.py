@@ -69,7 +69,7 @@ def test_a_source_that_fails_takes_nothing_else_with_it(caplog: pytest.LogCaptur
     text = metrics.render()
     assert b"process_cpu_seconds_total" in text
     assert b"tidemark_fish" not in text
-    assert "metrics not told" in caplog.text
+    assert "a source of metrics failed" in caplog.text
     metrics.hide(fish)
     assert b"tidemark_fish" not in metrics.render()
 

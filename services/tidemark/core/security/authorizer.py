@@ -161,7 +161,7 @@ class Authorizer:
     """Decides by the newest rules. For one event loop.
 
     Args:
-        super_users: principals that are allowed everything, even while no rules are known.
+        super_users: principals that have all rights, even while no rules are known.
 
     Attributes:
         rules: the rules in effect; None: they have not been read yet.

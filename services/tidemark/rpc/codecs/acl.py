@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access rules <-> messages; words are checked on the way in."""
+"""Access rules <-> messages; words are checked when they are decoded."""
 
 from __future__ import annotations
 

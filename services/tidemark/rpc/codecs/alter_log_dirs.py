@@ -14,7 +14,7 @@ from tidemark.v1 import alter_log_dirs_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class AlterLogDirs:
-    """Replicas of one broker, each with the directory wanted for it: a path or a uuid.
+    """Replicas of one broker, each with its wanted directory: a path or a uuid.
 
     Attributes:
         throttle_bytes_per_s: limit of all these moves together; 0: the broker's setting.
@@ -43,7 +43,7 @@ def alterations_to_proto(request: AlterLogDirs) -> pb.AlterReplicaLogDirsRequest
 
 
 def alterations_from_proto(message: pb.AlterReplicaLogDirsRequest) -> AlterLogDirs:
-    """The request; a negative throttle counts as none."""
+    """The request; a negative throttle means no throttle."""
     return AlterLogDirs(
         tuple((ref_from_proto(one.partition), one.log_dir) for one in message.replicas),
         max(0, message.throttle_bytes_per_s),

@@ -31,7 +31,7 @@ def resource_to_proto(resource: ConfigResource) -> pb.ConfigResource:
 
 
 def resource_from_proto(message: pb.ConfigResource) -> ConfigResource:
-    """Decode a topic or a broker; raises INVALID_REQUEST for an unset type and for one of a later version."""
+    """Decode a topic or a broker; raises INVALID_REQUEST for an unset type and for a type of a later version."""
     for kind, number in _KINDS.items():
         if number == message.type:
             return ConfigResource(kind, message.name)

@@ -22,7 +22,7 @@ def kind_to_proto(kind: ElectionKind) -> pb.ElectionType.ValueType:
 
 
 def kind_from_proto(number: int) -> ElectionKind:
-    """Decode the kind of a request; raises INVALID_REQUEST for an unset kind and for one of a later version."""
+    """Decode the kind of a request; raises INVALID_REQUEST for an unset kind and for a kind of a later version."""
     for kind, known in _TYPES.items():
         if known == number:
             return kind

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetch responses on the wire, without copying batches into messages or out of them (FetchResponse of `proto/`).
 
-protobuf copies a bytes field when it is set, at every access, and twice more on its way. For 1 MiB that takes longer
-than reading the bytes from the page cache and sending them.
+protobuf copies a bytes field when it is set, at every access, and twice more before it is sent. For 1 MiB that takes
+longer than reading the bytes from the page cache and sending them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _fetched(view: memoryview) -> Fetched:
 
 
 def _others(view: memoryview, number: int) -> Iterator[memoryview]:
-    """The bytes of all fields but the ones of that number."""
+    """The bytes of all fields except those with that number."""
     begin = 0
     for field in wire.fields(view):
         if not field.holds(number):

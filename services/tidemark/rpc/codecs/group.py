@@ -42,7 +42,7 @@ def turn_from_proto(message: pb.CommitOffsetsRequest) -> Turn:
             "begins at 0",
         )
     if message.sequence and not message.committer_id:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a commit with a sequence: send a committer_id too, or neither")
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a commit needs both a sequence and a committer_id, or neither")
     return Turn(message.committer_id, message.sequence)
 
 

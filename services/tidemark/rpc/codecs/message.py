@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codecs of cold paths as tables: one `Field` for each attribute that is not simply copied.
 
-Hot messages (produce, fetch, replication) and those with checks of their own have functions instead.
+Hot messages (produce, fetch, replication) and messages with special checks have functions instead.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Field(NamedTuple):
     """The fields of a message that represent one attribute of a model.
 
     Attributes:
-        to_proto: gives the value of the message's field; of several fields, their values in order.
+        to_proto: returns the value of the message's field; for several fields, their values in order.
         from_proto: takes the values of the message's fields.
         is_optional: whether an unset field decodes to None.
-        names: the message's fields; empty: the one with the attribute's name.
+        names: the message's fields; empty: the field with the attribute's name.
     """
 
     to_proto: Callable[[Any], Any] = _same
@@ -63,7 +63,7 @@ class Codec(Generic[Model, Proto]):
     The table is checked at import: every field of the message is written, and every attribute has its fields.
 
     Args:
-        table: attributes that are not copied as they are.
+        table: attributes that are not copied unchanged.
         computed: properties of the model that are written and never read.
         omitted: attributes that are not part of the message; read as their defaults.
     """

@@ -69,7 +69,7 @@ class ViewWriter:
                 self._written.popitem(last=False)
         else:
             self._written.move_to_end(key)
-        answer: _Answer = await asyncio.shield(known[1])  # other requests wait for it too
+        answer: _Answer = await asyncio.shield(known[1])  # other requests wait for the event loop, too
         return answer
 
 
@@ -154,7 +154,7 @@ def topic_to_proto(
     """One topic with the partitions of the view.
 
     Args:
-        encoded: gives the message of a partition, for instance a message made before; None: makes each.
+        encoded: returns the message of a partition, for example a message made before; None: each message is made.
     """
     encoded = encoded or partition_to_proto
     return metadata_pb2.TopicMetadata(

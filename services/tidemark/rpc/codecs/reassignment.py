@@ -40,7 +40,7 @@ _STATES_BACK: Final = {number: state for state, number in _STATES.items()}
 _REQUEST: Final = Codec(
     PartitionReassignment,
     pb.ReplicaMove,
-    omitted=("throttle_bytes_per_s", "cancel", "request_id"),  # those of the whole request
+    omitted=("throttle_bytes_per_s", "cancel", "request_id"),  # progress and errors of the whole request
     partition=PARTITION,
     replicas=LIST,
     log_dirs=LIST,
@@ -99,7 +99,7 @@ def progress_to_proto(moved: ReassignmentProgress) -> pb.Reassignment:
 
 
 def progress_from_proto(message: pb.Reassignment) -> ReassignmentProgress:
-    """Decode the progress of a reassignment; an unknown phase or state is read as the most similar known one."""
+    """Decode the progress of a reassignment; an unknown phase or state is decoded as the most similar known value."""
     return ReassignmentProgress(
         partition=ref_from_proto(message.partition),
         original=_brokers(message.original_replicas),

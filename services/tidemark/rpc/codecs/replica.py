@@ -59,7 +59,9 @@ class FollowerEnd:
         return len(self._partitions)
 
     def encode(self, message: FollowerMessage) -> pb.ReplicateRequest:
-        """The request of a message. Stops come first: a partition that begins again in it gets another handle."""
+        """The request of a message. Stops come first: a partition that begins again in the same message gets another
+        handle.
+        """
         stops = [
             pb.ReplicaStop(handle=self._release(stop.partition), newer_leader_epoch=stop.newer_leader_epoch)
             for stop in message.stops
@@ -307,7 +309,7 @@ class LeaderEnd:
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
             before = self._handles.get(partition)
             if before is not None and before != replica.handle:
-                self._release(before)  # another incarnation of it
+                self._release(before)  # another incarnation of the partition
             self._named[replica.handle] = (partition, ReplicaIdentity(replica.topic_id, replica.incarnation))
             self._handles[partition] = replica.handle
         self._released.pop(replica.handle, None)

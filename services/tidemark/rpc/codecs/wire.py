@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes messages around batches by one join, and reads their fields (proto3's wire format).
 
-The bytes are those of protobuf. Its Python API copies a bytes field when it is set, and several times while it
-serializes. The copies take 600 us for 400 kB, and the code here takes 12.
+The encoded bytes are equal to protobuf's. Its Python API copies a bytes field when it is set, and several times while
+it serializes. The copies take 600 us for 400 kB, and the code here takes 12.
 """
 
 from __future__ import annotations

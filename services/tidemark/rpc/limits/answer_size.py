@@ -28,7 +28,7 @@ class ErrorRoom:
         self._left_bytes = ERRORS_BYTES_MAX
 
     def fit(self, error: record_pb2.Error) -> record_pb2.Error:
-        """The error, or a brief one with its code if the room is used up."""
+        """The error, or a short error with the same code if the space is used up."""
         self._left_bytes -= error.ByteSize()
         return error if self._left_bytes >= 0 else record_pb2.Error(code=error.code, message=BRIEF)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of a server, and the rules that end some of them.
 
-Bytes in flight of a connection are held for its peer. Such bytes are of messages that have not arrived whole, and of
-answers that the peer has not taken. Answers are counted when they are made. gRPC reports no message before its end.
-Arriving bytes are therefore the bytes that the kernel received, less the messages that came of them. Each call holds
-one unfinished message at most.
+Bytes in flight of a connection are held for its peer. These are the bytes of messages that have not arrived completely,
+and of answers that the peer has not received. Answers are counted when they are made. gRPC reports no message before
+its end. Arriving bytes are therefore the bytes that the kernel received, less the messages that came of them. Each call
+holds one unfinished message at most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.slices import Pace
 
 _FRAMING: Final = 32
-"""Of this number of bytes one may be framing of TLS and HTTP/2, or an acknowledgement of bytes that the server sent."""
+"""One in this number of bytes may be framing of TLS and HTTP/2, or an acknowledgement of bytes that the server sent."""
 CALL_BYTES: Final = 20_000
 """Memory of a call that runs: of gRPC, and of Python's task (measured)."""
 MESSAGE_OVERHEAD_BYTES: Final = 256
@@ -44,7 +44,7 @@ DROPPED_S: Final = 5.0
 """Time for which attempts of an address are dropped after very many of its connections ended, or at its limit."""
 _ENDED_OF_A_SLICE: Final = 8
 _ENDED_OF_A_LOOK: Final = 500
-"""Largest number of connections that a look ends: gRPC works 0.1 ms to end one, which delays calls."""
+"""Largest number of connections that a check ends: gRPC works 0.1 ms to end a connection, which delays calls."""
 
 ADDRESS: Final = "connections_per_address"
 CONNECTION: Final = "bytes_per_connection"
@@ -62,7 +62,7 @@ class ConnectionLimits(NamedTuple):
     Attributes:
         connections: at a time; 0: as of `runtime.limits.connections_max`.
         per_address: connections of one address to one port, at a time.
-        creation_rate: new connections of one address to one port, per second, and as many at once.
+        creation_rate: new connections of one address to one port, per second, and for a burst.
         streams: calls at a time on a connection; more wait at the client.
         idle_ms: time without a call after which a connection is closed.
         connection_bytes: bytes in flight of one connection.
@@ -99,13 +99,13 @@ class Connection:
 
     Attributes:
         peer: the other end.
-        file: the descriptor; -1 before the first look that finds the connection.
-        inode: identity of the socket; 0 before that look.
+        file: the descriptor; -1 before the first check that finds the connection.
+        inode: identity of the socket; 0 before that check.
         arriving_bytes: estimate of the received bytes of unfinished messages.
         sending_bytes: answers that gRPC has not sent yet, and `CALL_BYTES` for each call.
         calls: that run now.
         ended: whether a limit ended the connection.
-        look: number of the last look that found it; 0: none yet.
+        look: number of the last check that found the peer; 0: no check yet.
     """
 
     __slots__ = (
@@ -155,14 +155,14 @@ class Connections:
     """All connections of a server, kept within its limits.
 
     Attributes:
-        can_exceed: whether bytes may exceed the limits before a look that comes late. Many calls run, a client ended a
-            call, or bytes came without a call.
+        can_exceed: whether bytes may exceed the limits before a late check. Many calls run, a client ended a call, or
+            bytes came without a call.
 
     Args:
         limits: see `ConnectionLimits`.
         end: ends a connection; False if it has ended.
         refused: called with one of `REASONS` for each connection that was ended.
-        look: asks for a look soon: a connection without a known descriptor is to be ended.
+        look: requests an early check: a connection without a known descriptor must be ended.
         drop: called with addresses whose attempts are to be dropped, and the seconds for which.
     """
 
@@ -235,17 +235,19 @@ class Connections:
         return self._refusals.early_s(connection.peer.host, time.monotonic())
 
     def abandoned(self, connection: Connection) -> None:
-        """Note that the client ended a call without an answer; ends the connection if its address does so too often."""
-        self.can_exceed = True  # only a look tells the bytes of its request from those of the calls that run
+        """Note that the client ended a call before the answer; ends the connection if its address has too many of
+        these.
+        """
+        self.can_exceed = True  # only a check separates the bytes of its request from the bytes of running calls
         if self._abandonments.early_s(connection.peer.host, time.monotonic()):
             self._end_for(ABANDONED, connection)
 
     def is_full(self, address: Address) -> bool:
-        """Whether the address has as many connections as it may, as of the last look."""
+        """Whether the address has the largest allowed number of connections, as of the last check."""
         return address in self._full
 
     async def glance_is_over(self, found: Iterable[Found], pace: Pace) -> None:
-        """Take the connections that came since the last look or glance. Other tasks run between slices."""
+        """Take the connections that came since the last check or quick check. Other tasks run between slices."""
         for one in found:
             if pace.is_due:
                 await pace.give_way()
@@ -253,11 +255,12 @@ class Connections:
         self._drop_the_too_fast()
 
     async def look_is_over(self, found: Iterable[Found], pace: Pace) -> None:
-        """Take the connections that a look found, and end those above the limits. Other tasks run between slices.
+        """Update the connections from a check, and end the connections above the limits. Other tasks run between
+        slices.
 
         Args:
-            found: connections of the look before first, so that `_all` has the oldest first.
-            pace: pace of the look.
+            found: connections of the previous check first, so that `_all` has the oldest first.
+            pace: pace of the check.
         """
         self._looks += 1
         self.can_exceed = False
@@ -284,7 +287,7 @@ class Connections:
             self._keep_to_all_bytes()
 
     def _calls_can_exceed(self, connection: Connection) -> bool:
-        """Whether its calls, or all calls, can hold more than the limits before a look finds this."""
+        """Whether its calls, or all calls, can hold more than the limits before a check finds this."""
         limits = self._limits
         return _above(connection.calls * _CALL_ARRIVING_BYTES_MAX, limits.connection_bytes) or _above(
             self._calls * _CALL_ARRIVING_BYTES_MAX, limits.bytes
@@ -348,7 +351,7 @@ class Connections:
             self._keep_to_all_bytes()
 
     def _keep_to_all_bytes(self) -> None:
-        """End the connection with the most bytes, of the address with the most, until the rest fits."""
+        """End the connection with the most bytes, of the address with the most bytes, until all others fit."""
         rest = [one for one in self._all.values() if not one.ended and one.bytes]
         held_bytes = sum(one.bytes for one in rest)
         by_host = Counter[str]()

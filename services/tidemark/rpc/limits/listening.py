@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attempts to connect at the listening sockets: reports them, and lets the kernel drop those of some addresses.
+"""Reports attempts to connect at the listening sockets, and lets the kernel drop the attempts of some addresses.
 
 gRPC spends 0.1 ms on a connection that it accepts, although a limit ends it soon. A socket filter drops the SYN segment
-instead, and the peer's kernel tries again after a second or more. Linux only; elsewhere nothing is dropped.
+instead, and the peer's kernel tries again after a second or more. Linux only; on other systems no attempt is dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Attempts:
     """Reports the next attempt to connect to any of the listening sockets.
 
     Args:
-        tell: called on the event loop.
+        tell: called on the event loop for each attempt.
 
     Attributes:
         came: whether there was an attempt since `await_one`.
@@ -46,8 +46,9 @@ class Attempts:
         self.came = False
 
     def await_one(self, files: Iterable[int]) -> None:
-        """Await an attempt at these sockets. The sockets stay readable until gRPC accepts, so each one is reported
-        once."""
+        """Await an attempt at these sockets. The sockets stay readable until gRPC accepts, so each attempt is
+        reported once.
+        """
         self.came = False
         wanted = [] if self._ended else list(files)
         if wanted == self._files:
@@ -78,7 +79,7 @@ class Attempts:
 
 
 def drop_attempts(file: int, hosts: Iterable[str]) -> bool:
-    """Drop connection attempts of these addresses, and of no others, at a listening socket.
+    """Drop connection attempts at a listening socket from exactly these addresses.
 
     Args:
         file: its descriptor.

@@ -48,7 +48,7 @@ class Call:
         connections: that it counts for.
         port: number of the port.
         handler: handler of the call.
-        descriptor: type of the requests of a client; None where it is not known, or services call.
+        descriptor: type of the requests of a client; None if it is unknown, or if services call.
         header_bytes: bytes of the headers of the call.
     """
 
@@ -81,7 +81,7 @@ class Call:
         task.add_done_callback(self._over)
 
     async def request(self, context: Any) -> Any:
-        """The only request; raises INVALID_REQUEST for one that is too long, names too much or cannot be decoded.
+        """The only request; raises INVALID_REQUEST if the request is too long, has too many items or cannot be decoded.
 
         Cancelled for a call that ended before its request came.
         """
@@ -141,7 +141,7 @@ class Call:
         return data
 
     def sends(self, size_bytes: int) -> None:
-        """Note that an answer is given to gRPC, or, with 0, that gRPC has sent the last one."""
+        """Note that an answer is given to gRPC, or, with 0, that gRPC has sent the last answer."""
         if self._connection is not None and size_bytes != self._held_bytes:
             more_bytes, self._held_bytes = size_bytes - self._held_bytes, size_bytes
             self._connections.sends(self._connection, more_bytes)
@@ -158,7 +158,9 @@ class Call:
 
 
 async def _refusal(data: bytes, descriptor: Any, *, unary: bool) -> TidemarkError | None:
-    """The error of a request that is too long, or has too many items; without a trace, which would keep it alive."""
+    """The error of a request that is too long, or has too many items; without a traceback, which would keep the
+    request in memory.
+    """
     try:
         if unary:
             check_size(data)

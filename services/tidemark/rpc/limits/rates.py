@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of an address per second, some of them at once."""
+"""Limit of events of an address per second, with a burst."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 
 class Rate:
-    """Computes by how many seconds each event of an address is too early (the generic cell rate algorithm).
+    """Computes the number of seconds by which an event of an address is too early (generic cell rate algorithm).
 
     Args:
         per_s: events per second.

@@ -21,13 +21,13 @@ _OTHERS_PER_NAME: Final = 12
 _OTHERS_MAX: Final = 200
 """Other fields of one message. Encoders write each field once, and lists of numbers as one field."""
 _MORE: Final = 0x80
-"""Bytes of a number from this value on are followed by another one."""
+"""A byte of a number from this value on is followed by another byte."""
 _SHIFT_MAX: Final = 63
 _DEPTH_MAX: Final = 16
 _FIELDS_AT_ONCE: Final = 300
 SLICE_S: Final = 0.000_3
 PAUSE_S: Final = 0.001
-"""Pause between two slices of counting, since the request may be refused. Few requests are counted for so long."""
+"""Pause between two slices of counting, since the request may be refused. A count rarely takes this long."""
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
@@ -72,7 +72,7 @@ class ItemScan:
         try:
             while self._stack and fields > 0:
                 fields = self._walk(fields)
-        except IndexError:  # it ends within a number, or has one of more than 64 bits
+        except IndexError:  # the request ends within a number, or has a number of more than 64 bits
             self._stack.clear()
         return not self._stack
 
@@ -126,7 +126,7 @@ def _after(data: bytes, at: int, kind: int) -> int:
         return at + 4
     if kind == _FIXED_64:
         return at + 8
-    raise _too_many()  # a group: no message has one, and they can be nested in each other
+    raise _too_many()  # a group: no message has groups, and groups can be nested
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TCP connections of this process's ports, found among its open files.
 
-gRPC for Python has no hook for a new connection, reports no bytes of it, and cannot close one. The kernel reports
-addresses and byte counts of every open file that is a socket, and `shutdown` ends a connection that gRPC owns. Linux
-only: elsewhere no connection is found.
+gRPC for Python has no hook for a new connection, reports no bytes of a connection, and cannot close a connection. The
+kernel reports addresses and byte counts of every open file that is a socket, and `shutdown` ends a connection that gRPC
+owns. Linux only: on other systems no connection is found.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _INFO_BYTES: Final = 136
 _COUNTS_AT: Final = 120
 """Offset in Linux's `struct tcp_info` of the counts of acknowledged and of received bytes, since version 4.1."""
 _FLOOD: Final = 300
-"""Number of new files since the last look that counts as a flood."""
+"""Number of new files since the last check that counts as a flood."""
 _MAPPED: Final = "::ffff:"
 
 
 class Peer(NamedTuple):
-    """One end of a connection: our port, and the address and port of the other end."""
+    """A connection: this process's port, and the address and port of the other end."""
 
     port: int
     host: str
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
 @contextlib.contextmanager
 def _socket(file: int) -> Iterator[socket.socket]:
-    """The socket of a descriptor that gRPC owns: it is never closed here."""
+    """The socket of a descriptor that gRPC owns: this code never closes it."""
     one = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=file)
     try:
         yield one
@@ -67,7 +67,7 @@ class Sockets:
     """Finds the connections of some ports.
 
     Args:
-        ports: the numbers of the ports; asked at each look.
+        ports: the numbers of the ports; asked at each check.
     """
 
     def __init__(self, ports: Callable[[], frozenset[int]]) -> None:
@@ -75,10 +75,10 @@ class Sockets:
         self._known: dict[int, tuple[int, Peer | None]] = {}
         self._lowest_free = 0
         self._listening: dict[int, int] | None = None
-        """Listening sockets of the last look; None after files were opened or closed."""
+        """Listening sockets of the last check; None after files were opened or closed."""
 
     async def look(self, pace: Pace) -> AsyncIterator[Found]:
-        """All connections, those known from the look before first. Other tasks run between slices."""
+        """All connections, first the connections that the previous check found. Other tasks run between slices."""
         ports = self._ports()
         new = await self._new_files(pace)
         if len(new) >= _FLOOD:
@@ -95,7 +95,7 @@ class Sockets:
                 yield found
 
     def opened(self) -> int:
-        """Number of files that were opened since the last look or glance, or more, at the cost of two system calls."""
+        """Upper bound of files opened since the last check or quick check, at the cost of two system calls."""
         return _lowest_free() - self._lowest_free
 
     async def glance(self, pace: Pace) -> AsyncIterator[Found]:
@@ -110,7 +110,7 @@ class Sockets:
                 yield found
 
     def _meet(self, file: int, ports: frozenset[int]) -> Found | None:
-        """Note a new file; a connection if it is one."""
+        """Note a new file, and the connection if the file is one."""
         now = _inode(file)
         if now is None:
             return None
@@ -121,7 +121,7 @@ class Sockets:
         return None if other is None else _counted(file, now, other)
 
     async def _new_files(self, pace: Pace) -> list[int]:
-        """The open files but the known ones; forgets those that are closed."""
+        """The open files except known files; forgets closed files."""
         self._lowest_free = _lowest_free()
         before, self._known, new = self._known, {}, []
         for file in _open_files():
@@ -137,7 +137,7 @@ class Sockets:
         return new
 
     def listening(self) -> dict[int, int]:
-        """The listening sockets that the last look found: their ports by descriptor."""
+        """The listening sockets that the last check found: their ports by descriptor."""
         if not self._listening:
             ports = self._ports()
             others = [file for file, (inode, peer) in self._known.items() if inode and peer is None]
@@ -167,7 +167,7 @@ def _open_files() -> Iterator[int]:
 
 
 def _lowest_free() -> int:
-    """The descriptor that the next file will have: the kernel gives the lowest one that is free."""
+    """The descriptor that the next file will have: the kernel assigns the lowest free number."""
     try:
         file = os.open(os.devnull, os.O_RDONLY)
     except OSError:  # all are used
@@ -186,7 +186,7 @@ def _inode(file: int) -> int | None:
 
 
 def _peer(file: int, ports: frozenset[int]) -> Peer | None:
-    """The other end of a connection of one of the ports; None for any other socket."""
+    """The other end of a connection to one of the ports; None for any other socket."""
     try:
         with _socket(file) as one:
             if one.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) not in (socket.AF_INET, socket.AF_INET6):
@@ -211,7 +211,7 @@ def _listens_on(file: int) -> int | None:
 
 
 def plain_host(host: str) -> str:
-    """An IPv4 address as such, also if it came to a port for both versions; no zone."""
+    """The address without a zone; an IPv4 address in its own form, even at a port for both versions."""
     host = host.partition("%")[0]
     return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the connections of a server again and again, and ends those above the limits."""
+"""Checks the connections of a server periodically, and ends the connections above the limits."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from tidemark.runtime.slices import Pace
 
 _INTERVAL_S: Final = 0.25
 _QUIET_INTERVAL_S: Final = 1.0
-"""Interval of looks while nothing connects and running calls stay within the limits: an idle service rests."""
+"""Interval of checks while there are no new connections and running calls stay within the limits, to save CPU time
+of an idle service.
+"""
 _SLICE_S: Final = 0.000_3
 _PAUSE_S: Final = 0.003
-"""Pause between slices of a look, which is not urgent: a running call is delayed by one short slice, or by none."""
+"""Pause between slices of a check, which is not urgent: a running call is delayed by one short slice at most."""
 _SHARE: Final = 50
-"""Looks take at most one part of the time in this number: with very many open files looks are rarer."""
+"""Checks use at most 1/N of the time for this N: with very many open files, checks are rarer."""
 _LOG_INTERVAL_S: Final = 10.0
 _GLANCE_S: Final = 0.002
-"""Time from an attempt to connect until new connections are counted, if no look comes before."""
+"""Time from an attempt to connect until new connections are counted, if no check comes before."""
 _MANY: Final = 16
-"""Number of new connections that are counted before the next look."""
+"""Number of new connections that are counted before the next check."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +68,7 @@ class ConnectionWatch:
         self._dropped_until_s: dict[Address, float] = {}
 
     def start(self) -> None:
-        """Start to look at the connections periodically."""
+        """Start the periodic checks of the connections."""
         self._task = asyncio.create_task(self._run(), name="connection watch")
 
     async def stop(self) -> None:
@@ -77,15 +79,15 @@ class ConnectionWatch:
                 await self._task
 
     def ports_close(self) -> None:
-        """Note that the listening sockets will be closed; connections are still looked at."""
+        """Note that the listening sockets will be closed; connections are still checked."""
         self._attempts.end()
 
     async def _run(self) -> None:
         while True:
             try:
                 await self._look_and_wait()
-            except Exception:  # noqa: BLE001 - the next look may succeed; the limits of gRPC hold meanwhile
-                _log.exception("the connections were not looked at")
+            except Exception:  # noqa: BLE001 - the next check may succeed; the limits of gRPC hold meanwhile
+                _log.exception("the connections were not checked")
                 await asyncio.sleep(_INTERVAL_S)
 
     async def _look_and_wait(self) -> None:
@@ -100,7 +102,7 @@ class ConnectionWatch:
             await self._until_due(until_s)
 
     def _is_quiet(self) -> bool:
-        """Whether no event since the last look needs another look."""
+        """Whether no event since the last check needs another check."""
         is_due = self._look_is_due or self.connections.can_exceed or self._dropped_until_s
         return not is_due and self._sockets.opened() <= 0
 
@@ -109,7 +111,7 @@ class ConnectionWatch:
         self._wake.set()
 
     async def _until_due(self, until_s: float) -> None:
-        """Wait for the next look. Many new connections are counted at once."""
+        """Wait for the next check. Many new connections are counted together."""
         self._look_is_due, listening = False, self._sockets.listening()
         while not self._look_is_due and (left_s := until_s - time.monotonic()) > 0:
             self._wake.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas <-> messages; words and limits are checked on the way in."""
+"""Quotas <-> messages; words and limits are checked when they are decoded."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _by_word(limits: Limits) -> dict[str, float]:
 
 
 def change_from_proto(message: pb.ClientQuotasChange) -> QuotaChange:
-    """Decode a change of quotas; raises INVALID_REQUEST, also for a kind that is to be set and removed."""
+    """Decode a change of quotas; raises INVALID_REQUEST, also for a kind that is both set and removed."""
     found = QuotaChange(
         entity_from_proto(message.entity),
         limits_from_proto(message.set),

@@ -21,7 +21,7 @@ from tidemark.rpc.quotas.client_id import client_id_of
 from tidemark.rpc.security.callers import caller_of
 
 _NEARLY_S: Final = 0.001
-"""Shorter waits do not count: a timer of the client may be as much too early."""
+"""Shorter waits are ignored: a timer of the client may be too early by this time."""
 _FETCH_S: Final = 1.0
 """A response has at most the bytes that the quota gives in this time, so that a small quota is spread evenly."""
 
@@ -97,8 +97,8 @@ class CallerQuotas:
     async def hold(self, *kinds: QuotaKind, at_most_s: float = WAIT_MAX_S) -> None:
         """Wait as `wait_ms` says now, but not longer than `at_most_s`. A change of the quotas may end the wait.
 
-        The use of other callers during the wait does not prolong it, so a client that keeps to its waits finds none
-        here.
+        The use of other callers during the wait does not prolong it, so a client that observes its waits has no further
+        wait.
         """
         owner = self._owner
         if owner is None or not owner.accounts.quotas.limits:
@@ -129,10 +129,10 @@ class CallerQuotas:
         Args:
             kind: kind of the quota.
             amount: amount of any size.
-            what: names the items in the plural, for the error.
+            what: plural noun of the items, for the error.
 
         Raises:
-            TidemarkError: THROTTLING_QUOTA_EXCEEDED with the wait; nothing is counted then.
+            TidemarkError: THROTTLING_QUOTA_EXCEEDED with the wait; then the items are not counted.
         """
         account = self._account(kind)
         if account is None or self._owner is None or amount <= 0:

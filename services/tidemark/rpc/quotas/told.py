@@ -18,7 +18,7 @@ def told_wait_s(throttle_time_ms: int) -> float:
 
 
 def refused_wait_s(text: str) -> float:
-    """Seconds until a refused call is repeated, at least 10 ms; the wait may be long, but text that is none is 0."""
+    """Seconds until a refused call is repeated, at least 10 ms; the wait may be long; an invalid text counts as 0."""
     try:
         return min(max(int(text), 10), _MS_MAX) / 1000
     except ValueError:

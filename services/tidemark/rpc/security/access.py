@@ -40,7 +40,7 @@ def audit_facts(context: Any) -> dict[str, object]:
 
 
 class Access:
-    """One caller. Decisions follow the rules of the moment, so a stream keeps its `Access`.
+    """The rights of one caller. Decisions use the present rules, so a stream keeps its `Access`.
 
     Attributes:
         principal: the caller's name.
@@ -168,7 +168,7 @@ async def resources_of(need: Need, request: Any) -> list[Resource]:
 
 
 def values_at(message: Any, path: list[str]) -> Iterator[Any]:
-    """The values at a path of fields, through repeated ones."""
+    """The values at a path of fields; the path may contain repeated fields."""
     field, rest = getattr(message, path[0]), path[1:]
     repeated = message.DESCRIPTOR.fields_by_name[path[0]].is_repeated
     for one in field if repeated else (field,):

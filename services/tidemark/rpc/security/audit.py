@@ -18,7 +18,7 @@ _WINDOW_S: Final = 10.0
 _LINES_MAX: Final = 20
 """Lines of one key, such as a principal, in a window."""
 _KEYS_MAX: Final = 1_000
-"""Keys that are counted apart in a window; all others share one count."""
+"""Number of keys that are counted separately in a window; all others share one count."""
 _OTHERS: Final = ""
 
 

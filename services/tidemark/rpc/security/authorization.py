@@ -38,10 +38,10 @@ def cluster_in(ports: Sequence[ListenerPort]) -> str:
 
 
 def make_authorization(settings: ClientFacingSettings, ports: Sequence[ListenerPort]) -> Authorization:
-    """The parts; without rules until a feed gives them.
+    """The parts; there are no rules until a feed sets them.
 
     Args:
-        ports: of this process; the certificate of one with TLS names the cluster.
+        ports: ports of this process; the certificate of a TLS port names the cluster.
     """
     if not settings.authorization_enabled:
         return Authorization()

@@ -54,7 +54,7 @@ class TokenVerifier(Protocol):
     """Verifies the tokens of callers of a listener."""
 
     async def verify(self, token: str) -> Verified:
-        """The caller with this token; raises AUTHENTICATION_FAILED, which never has the token."""
+        """The caller with this token; raises AUTHENTICATION_FAILED, without the token in the message."""
 
 
 def refused(reason: str, sentence: str) -> TidemarkError:
@@ -68,12 +68,14 @@ def refused(reason: str, sentence: str) -> TidemarkError:
 
 
 class NoTokens:
-    """Accepts no token: none is configured."""
+    """Accepts no token, because no token is configured."""
 
     async def verify(self, _token: str) -> Verified:
         """Refuse every token with AUTHENTICATION_FAILED."""
         raise TidemarkError(
-            ErrorCode.AUTHENTICATION_FAILED, "this service accepts no tokens: none is configured", {"reason": "unknown"}
+            ErrorCode.AUTHENTICATION_FAILED,
+            "this service accepts no tokens: no token or issuer is configured",
+            {"reason": "unknown"},
         )
 
 
@@ -115,7 +117,7 @@ def caller_of(context: Any) -> Principal | None:
 
 
 def address_for_caller(broker: BrokerRegistration) -> Endpoint:
-    """The address of a broker that the present caller can use; raises COORDINATOR_NOT_AVAILABLE without one."""
+    """The address of a broker that the present caller can use; raises COORDINATOR_NOT_AVAILABLE if there is none."""
     listener = listener_of_call()
     found = endpoint_of(broker, listener)
     if found is None:
@@ -229,7 +231,8 @@ def _misplaced(*, plain: bool) -> TidemarkError:
     if plain:
         return TidemarkError(
             ErrorCode.AUTHENTICATION_FAILED,
-            "a token came in plain text, where others can read it: this port has no TLS. Replace the token, and send "
+            "a token came in plain text and can be read on the network: this port has no TLS. Replace the token, and "
+            "send "
             "tokens to the listener clients.token only",
             {"reason": "plain_text"},
         )
@@ -255,7 +258,7 @@ class CallerCheck(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Wrap the handler of an internal call; other handlers are as they were."""
+        """Wrap the handler of an internal call; other handlers are returned unchanged."""
         handler = await continuation(handler_call_details)
         path: str = handler_call_details.method
         if handler is None or path not in INTERNAL:

@@ -19,7 +19,7 @@ _CHECK_S: Final = 0.5
 
 
 class ChangedFile(Generic[T]):
-    """The contents of a file. Contents that cannot be read keep the former ones in use.
+    """The contents of a file. If contents cannot be read, the former contents stay in use.
 
     Args:
         path: path of the file.
@@ -41,7 +41,7 @@ class ChangedFile(Generic[T]):
         self._checked_s = time.monotonic()
 
     def current(self, *, at_once: bool = False) -> T:
-        """The newest contents; looks at the file at most every half second, unless `at_once`."""
+        """The newest contents; checks the file at most every half second, unless `at_once`."""
         if at_once or time.monotonic() - self._checked_s >= _CHECK_S:
             self._checked_s = time.monotonic()
             self._look()
@@ -61,7 +61,7 @@ class ChangedFile(Generic[T]):
 
 
 def signature(path: str) -> tuple[int, ...] | None:
-    """Differs after a change of the file; None: there is no such file."""
+    """Differs after a change of the file; None: the file does not exist."""
     try:
         status = os.stat(path)
     except OSError:

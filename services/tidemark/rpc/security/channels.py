@@ -24,7 +24,7 @@ _METHODS: Final = ("unary_unary", "unary_stream", "stream_unary", "stream_stream
 
 
 def channel_credentials(material: Material, token: TokenSource | None = None) -> grpc.ChannelCredentials:
-    """Credentials of a channel, whose calls send the newest token if there is one."""
+    """Credentials of a channel, whose calls send the newest token, if any."""
     tls = grpc.ssl_channel_credentials(material.ca, material.key or None, material.certificate or None)
     return tls if token is None else grpc.composite_channel_credentials(tls, call_credentials(token))
 

@@ -28,7 +28,7 @@ _FACTS: Final = {"reason": TOKEN_EXPIRED}
 def ending_at(expires_s: float, handler: Any) -> Any:
     """The handler of a call; a stream ends with AUTHENTICATION_FAILED at that time (seconds since 1970).
 
-    Unary calls are bounded otherwise: they are as they were.
+    Unary calls have other limits, so their handlers are returned unchanged.
     """
     if not (handler.request_streaming or handler.response_streaming):
         return handler
@@ -62,7 +62,7 @@ def _coroutine(inner: Any, expires_s: float) -> Any:
 
 
 def _generator(inner: Any, expires_s: float) -> Any:
-    """A coroutine that writes the messages itself: its time is over also while a client reads none of them."""
+    """A coroutine that writes the messages itself: its time limit also holds while a client reads no message."""
 
     async def write_all(request: Any, context: Any) -> None:
         async with contextlib.aclosing(inner(request, context)) as responses:

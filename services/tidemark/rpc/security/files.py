@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Certificate, key and CA of a process: read from files, checked, and read again when the files change.
 
-A set of files that does not fit together never replaces one that does. Half-written files, or a certificate whose key
-was not renamed yet, keep the previous set in use until the files fit.
+A set of files that do not fit together never replaces a valid set. Half-written files, or a certificate whose key was
+not renamed yet, keep the previous set in use until the files fit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHECK_S: Final = 0.5
 _SETTLE_S: Final = 0.3
 """Time for which a start waits for files that do not fit together: they may be just being replaced."""
 _MISREAD: Final = re.compile(r'[\\,+"<>;#=]')
-"""A value with one of these could pass for several values, or for another one."""
+"""A value with one of these characters could be read as several values, or as another value."""
 _SUBJECT_CHARACTERS_MAX: Final = 1024
 _SUBJECT_PARTS_MAX: Final = 20
 """Parts of a subject at most: with more, a usual rule, with three times `.*?,.*`, takes a second of the event loop."""
@@ -72,7 +72,7 @@ class TlsIdentity:
         failures: times that changed files were refused.
 
     Raises:
-        TidemarkError: INVALID_CONFIG: a file is missing, is no PEM file, or does not fit the others.
+        TidemarkError: INVALID_CONFIG: a file is missing, is not a PEM file, or does not fit the other files.
     """
 
     def __init__(self, files: TlsFiles, token: TokenSource | None = None, *, names: Names = SETTINGS) -> None:
@@ -165,7 +165,7 @@ def _load_first(files: TlsFiles, names: Names) -> tuple[tuple[object, ...], Mate
 
 
 def _load(files: TlsFiles, names: Names) -> tuple[tuple[object, ...], Material]:
-    """The contents, and the state of the files that they were read in."""
+    """The contents, and the state of the files at the time of the read."""
     seen = _signature(files, names)
     ca, certificate, key = (_read(name, path) for name, path in zip(names, files, strict=True))
     if _signature(files, names) != seen:
@@ -191,7 +191,7 @@ def _material(files: TlsFiles, names: Names, ca: bytes, certificate: bytes, key:
 
 
 def _signature(files: TlsFiles, names: Names) -> tuple[object, ...]:
-    """Changes with the files, also if a symbolic link is renamed over another one."""
+    """A value that changes with the files, even if a symbolic link replaces another one."""
     states = []
     for name, path in zip(names, files, strict=True):
         if path:
@@ -247,7 +247,7 @@ def _uris(certificate: x509.Certificate) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def uris_in(pem: bytes) -> tuple[str, ...]:
-    """The URI names of a caller's certificate; none if the certificate cannot be read."""
+    """The URI names of a caller's certificate; empty if the certificate cannot be read."""
     try:
         return _uris(x509.load_pem_x509_certificate(pem))
     except _UNREADABLE:
@@ -256,11 +256,11 @@ def uris_in(pem: bytes) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def subject_in(pem: bytes) -> str:
-    """The subject of a caller's certificate, as RFC 4514 writes it; "" for one that could be misread.
+    """The subject of a caller's certificate, as RFC 4514 writes it; "" for an ambiguous subject.
 
-    A value with a comma, for example, could pass for two values. So some subjects name no user: those with such a
-    character, with several values in one part, or with very many parts. Nor do those without exactly one common name.
-    Neither does a certificate whose other names cannot be read.
+    A value with a comma, for example, could pass for two values. So some subjects name no user: subjects with a special
+    character, with several values in one part, or with very many parts. The same holds for subjects without exactly one
+    common name, and for a certificate whose other names cannot be read.
     """
     try:
         certificate = x509.load_pem_x509_certificate(pem)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate: applies the table of rights (`core.security.rights`) to every call of a server.
 
-Without rights a call does not reach its service. Items of some calls are refused one by one, and items of some answers
-are left out. Calls whose row says so are checked by their service, for each batch or topic.
+Without rights a call does not reach its service. Items of some calls are refused separately, and items of some answers
+are omitted. Calls whose row says so are checked by their service, for each batch or topic.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ async def _put_refused(right: Right, response: Any, refused: list[tuple[int, Any
 
 
 async def _hide(right: Right, response: Any, access: Access) -> None:
-    """Leave out the items that the caller may not see."""
+    """Omit the items that the caller may not see."""
     pace = Pace()
     for hidden in right.hides:
         await _hide_at(response, hidden.items.split("."), hidden, access, pace)

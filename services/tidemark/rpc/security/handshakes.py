@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts failed TLS handshakes, and makes the lines of gRPC's C library lines of this process's log.
+"""Counts failed TLS handshakes, and writes the lines of gRPC's C library into this process's log.
 
-gRPC for Python has no hook for handshakes. Its C library writes their errors to file descriptor 2, in a format of its
-own, between the lines of a JSON log. Here a thread reads that descriptor instead. Python's own errors bypass it.
-Some lines have text of a peer, also with line ends. So the pipe keeps writes apart: gRPC writes a line at once.
+gRPC for Python has no hook for handshakes. Its C library writes their errors to file descriptor 2, in another format,
+between the lines of a JSON log. A thread of this module reads that descriptor. Python's own errors bypass it. Some
+lines have text of a peer, also with line ends. So the pipe keeps writes apart: gRPC writes a line at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def reason_of(text: str) -> str:
 
 
 class NativeLines:
-    """Between `start` and `stop`, whole lines that C code writes to stderr go to this process's log.
+    """Between `start` and `stop`, complete lines that C code writes to stderr are written to this process's log.
 
     Args:
         metrics: gets the counter.
@@ -81,7 +81,7 @@ class NativeLines:
         _redirect_handlers(self._python, self._real)
         faulthandler.enable(self._real)
         reading, writing = _pipe()
-        os.set_blocking(writing, False)  # a full pipe loses lines: with the GIL held, a writer would wait for ever
+        os.set_blocking(writing, False)  # a full pipe loses lines: with the GIL held, a writer would wait without end
         os.dup2(writing, _STDERR)
         os.close(writing)
         self._reader = threading.Thread(target=self._read, args=(reading,), name="native lines", daemon=True)
@@ -137,7 +137,7 @@ class NativeLines:
 def _pipe() -> tuple[int, int]:
     try:
         reading, writing = os.pipe2(os.O_DIRECT | os.O_CLOEXEC)
-    except (AttributeError, OSError):  # not Linux, or a stand-in for it
+    except (AttributeError, OSError):  # not Linux, or a replaced stderr
         return os.pipe()
     with contextlib.suppress(OSError):  # a user may have few large pipes
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

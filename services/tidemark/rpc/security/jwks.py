@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public keys of an issuer (JWKS): from a file or an https address, refreshed, the last good ones kept."""
+"""The public keys of an issuer (JWKS): from a file or an https address, refreshed; after a failure the last valid
+keys are kept.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class PublicKey(NamedTuple):
-    """A key with the algorithms that it may be used for, and its id if it has one."""
+    """A key with the algorithms that it may be used for, and its id, if any."""
 
     kid: str | None
     key: Any
@@ -58,7 +60,7 @@ class KeySet:
     Args:
         source: a path, or an https address.
         ca_file: PEM file of the authorities to trust at the address; "": the system's.
-        token_file: a bearer token for the address, as Kubernetes wants one; "": none.
+        token_file: a bearer token for the address, which Kubernetes requires; "": no token.
         now_s: a monotonic clock.
 
     Attributes:
@@ -86,7 +88,9 @@ class KeySet:
             raise TidemarkError(ErrorCode.INVALID_CONFIG, f"jwks is {source}: want a path, or an address with https")
 
     async def find(self, kid: str | None) -> Sequence[PublicKey]:
-        """The keys of an id; without an id, the only key, or those without one. Looks again if there are none."""
+        """The keys with this id; without an id, the only key, or the keys without an id. Reads the source again if
+        there are none.
+        """
         await self._refresh()
         found = self._look_up(kid)
         if not found and (self._reading is not None or self._may_try()):
@@ -95,7 +99,7 @@ class KeySet:
         return found
 
     async def is_at(self, generation: int) -> bool:
-        """Whether the keys still have this generation, also after another look if one is due."""
+        """Whether the keys still have this generation, after another read if it is due."""
         await self._refresh()
         return generation == self.generation
 
@@ -107,7 +111,7 @@ class KeySet:
             await asyncio.shield(self._reading)
 
     def _is_waited_for(self) -> bool:
-        """A file is read at once. The issuer at an address may be silent: keys that were looked for lately hold."""
+        """A file is read immediately. The issuer at an address may be silent: keys that were looked for lately hold."""
         is_local = not self._source.startswith("https://")
         return is_local or not self._keys or self._tried_s is None or self._now_s() - self._tried_s >= STALE_S
 
@@ -145,7 +149,7 @@ class KeySet:
             self._keys, self._content = keys, content
         except (OSError, ValueError, http.client.HTTPException) as error:
             self.failures += 1
-            _log.warning("the public keys cannot be read; the last good ones hold: %r", error)
+            _log.warning("the public keys cannot be read; the last valid keys stay in use: %r", error)
         finally:
             self._reading = None
             self._waited = False
@@ -177,11 +181,11 @@ class KeySet:
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow no redirect, which could lead away from https; the answer is an error then."""
+        """Follow no redirect, which could lead away from https; a redirect is an error."""
 
 
 def parse_keys(content: bytes) -> Sequence[PublicKey]:
-    """The usable keys; others are passed over. ValueError: this is no JWKS, or it has no usable key."""
+    """The usable keys; other keys are ignored. ValueError: the document is not a JWKS, or has no usable key."""
     try:
         listed = json.loads(content)["keys"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -204,7 +208,7 @@ def _key(fields: Any) -> PublicKey | None:
         return None
     try:
         key = jwt.PyJWK(fields, algorithms[0]).key
-    except Exception:  # noqa: BLE001 - others of the set may be good
+    except Exception:  # noqa: BLE001 - other keys of the set may be valid
         return None
     if getattr(key, "key_size", _RSA_BITS_MIN) < (_RSA_BITS_MIN if kind == "RSA" else 0):
         return None

@@ -57,11 +57,11 @@ class Issuers:
         self._skew_s = clock_skew_s
 
     async def verify(self, token: str) -> Verified:
-        """The caller with this token; raises AUTHENTICATION_FAILED, which says the fault, without the token."""
+        """The caller with this token; raises AUTHENTICATION_FAILED, which states the fault, without the token."""
         try:
             header = jwt.get_unverified_header(token)
             claimed = jwt.decode(token, options={"verify_signature": False}).get("iss")
-        except Exception:  # noqa: BLE001 - a stranger's bytes
+        except Exception:  # noqa: BLE001 - unverified bytes
             raise refused("malformed", "the token is no JSON web token") from None
         issuer = self._by_issuer.get(claimed) if isinstance(claimed, str) else None
         if issuer is None:
@@ -136,7 +136,7 @@ def _fault(error: Exception, issuer: Issuer) -> TidemarkError:
 
 
 def _shown(claim: object) -> str:
-    """A stranger's claim, short and in ASCII."""
+    """An unverified claim, short and in ASCII."""
     return ascii(claim)[:_SHOWN] if isinstance(claim, str) else "unknown"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of a service: an address, its TLS files, and the way to authenticate, for each listener."""
+"""The ports of a service: an address, TLS files, and the authentication of callers, for each listener."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ListenerPort(NamedTuple):
         return [("grpc.max_connection_age_ms", self.max_age_ms), ("grpc.max_connection_age_grace_ms", grace_ms)]
 
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
-        """The interceptors that look at each call first."""
+        """The interceptors that check each call first."""
         plain = self.identity is None
         known = Authentication(
             self.listener, plain=plain, tokens=self.tokens, on_refused=self.on_refused, subjects=self.subjects
@@ -78,7 +78,7 @@ def identity_in(ports: Sequence[ListenerPort]) -> TlsIdentity | None:
 
 
 def client_files(settings: ClientFacingSettings, own: TlsFiles) -> TlsFiles:
-    """The TLS files of the listeners for clients: the service's own ones where no others are set."""
+    """The TLS files of the listeners for clients: the service's own files if no others are set."""
     given = TlsFiles(settings.clients_tls_ca_file, settings.clients_tls_certificate_file, settings.clients_tls_key_file)
     pair = given if given.certificate or given.key else own
     return TlsFiles(given.ca or own.ca, pair.certificate, pair.key)
@@ -87,7 +87,7 @@ def client_files(settings: ClientFacingSettings, own: TlsFiles) -> TlsFiles:
 def _tokens(settings: ClientFacingSettings) -> TokenVerifier:
     issuers = None
     if settings.tokens_issuers_file:
-        from tidemark.rpc.security.jwts import IssuersFile  # PyJWT, for those that use it
+        from tidemark.rpc.security.jwts import IssuersFile  # PyJWT, for services that accept JWT
 
         issuers = IssuersFile(settings.tokens_issuers_file, settings.tokens_clock_skew_ms / 1000)
     return Tokens(StaticTokens(settings.tokens_file) if settings.tokens_file else None, issuers)
@@ -110,7 +110,7 @@ def listener_ports(
     on_refused: Callable[[str], None] = lambda _: None,
     max_age_ms: int = UNLIMITED,
 ) -> list[ListenerPort]:
-    """The ports of a service, the one that services use first.
+    """The ports of a service; the port that services use is the first.
 
     Args:
         listeners: the setting.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths of TLS files, in settings, arguments and the environment. Imports nothing that only TLS needs."""
+"""The paths of TLS files, in settings, arguments and the environment. This module imports no modules that only TLS
+needs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SETTINGS: Final[Names] = ("tls.ca.file", "tls.certificate.file", "tls.key.file")
 """The settings of a service and of a client."""
 
 TOKEN_ITSELF: Final = re.compile(r"\s*(tidemark_[\w-]{40}|eyJ|bearer\s)|.*[\r\n]|.{1024}", re.IGNORECASE | re.DOTALL)
-"""Matches the start of a token, or text that is no path: an error about a missing file would show it."""
+"""Matches the start of a token, or text that is not a path, because an error about a missing file would show the
+text.
+"""
 
 
 class TlsFiles(NamedTuple):
@@ -38,7 +42,7 @@ class TlsFiles(NamedTuple):
         return any(self)
 
     def check(self, names: Names = SETTINGS) -> None:
-        """Raises INVALID_CONFIG if a file is missing that the others need."""
+        """Raises INVALID_CONFIG if a file is missing that the other files need."""
         if self.is_set and not self.ca:
             sentence = f"{names[0]} is not set: name the file with the certificate of the authority to trust"
             raise wrong_file(sentence, names[0])

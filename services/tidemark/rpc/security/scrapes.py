@@ -73,7 +73,7 @@ class SecuredScrapes:
         if self._asks_certificate:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(cadata=material.ca.decode())
-        # The library takes a path only, and the named files may be half-replaced at this moment.
+        # The library accepts only a path, and the named files may be partly replaced at this time.
         descriptor, path = tempfile.mkstemp()
         try:
             with os.fdopen(descriptor, "wb") as file:

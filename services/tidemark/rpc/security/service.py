@@ -23,7 +23,7 @@ _NAME: Final = "tls.certificate.file"
 def load_ports(settings: ServiceSettings, role: Role, service_id: int | None = None) -> list[ListenerPort]:
     """The ports of this process, and its TLS files for its channels and its metrics.
 
-    Wrong files end the process with status 2 and one line on stderr, as wrong settings do.
+    Invalid files end the process with status 2 and one line on stderr, as do invalid settings.
     """
     files = TlsFiles(settings.tls_ca_file, settings.tls_certificate_file, settings.tls_key_file)
     clients = settings if isinstance(settings, ClientFacingSettings) else None

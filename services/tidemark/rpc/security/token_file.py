@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of static tokens: a line `NAME: SHA-256` for each token, never a token itself."""
+"""The file of static tokens: a line `NAME: SHA-256` for each token, never the token."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read(path: str | Path) -> dict[str, str]:
 
 
 def create(path: Path, name: str) -> str:
-    """A new random token of 256 bits, whose hash is added to the file; the token is nowhere else.
+    """A new random token of 256 bits, whose hash is added to the file; the token itself is stored nowhere.
 
     Raises:
         TidemarkError: INVALID_REQUEST: the name is wrong or in use, another command changes the file now, or the

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The token of a client: from a file or a callable, read again before it expires. Nothing here shows a token."""
+"""The token of a client: from a file or a callable, read again before it expires. No error of this module shows a
+token.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ class TokenSource:
             self._read()
 
     def current(self) -> str:
-        """The token; raises INVALID_CONFIG, or the callable's error, if there is none."""
+        """The token; raises INVALID_CONFIG, or the callable's error, if there is no token."""
         with self._lock:
             if self._now_s() >= self._again_s:
                 if self._ask is not None:
@@ -65,7 +67,7 @@ class TokenSource:
             return self._token
 
     def _look(self) -> None:
-        """Read the file if it changed. A file that is gone or half written leaves the former token."""
+        """Read the file if it changed. If the file is missing or incomplete, the former token stays in use."""
         self._again_s = self._now_s() + _CHECK_S
         try:
             if _signature(self._path) != self._seen:

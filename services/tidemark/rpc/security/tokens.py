@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verifies bearer tokens: static ones by their hash, others as JWT. No error or log line has a token."""
+"""Verifies bearer tokens: static tokens by their hash, other tokens as JWT. No error or log line has a token."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ REASONS: Final = (
 TOKEN_BYTES_MAX: Final = 8 << 10
 """Largest token: gRPC itself refuses larger headers, and its error names no cause."""
 RECHECK_S: Final = 300.0
-"""Streams with a static token end after this time, and their clients open others: a removed token is of no more use."""
+"""Streams with a static token end after this time, and their clients open new streams: so a removed token becomes
+useless.
+"""
 TRUST_S: Final = 3600.0
-"""Streams with a JWT end after this time at the latest, and their clients open others: the token is verified again."""
+"""Streams with a JWT end after this time at the latest, and their clients open new streams: so the token is verified
+again.
+"""
 _CACHED: Final = 10_000
 
 
@@ -39,7 +43,7 @@ class StaticTokens:
         self._file = ChangedFile(path, _by_hash)
 
     def name_of(self, digest: str) -> str | None:
-        """The name of the token with this hash; None without one. A new token is known at once."""
+        """The name of the token with this hash; None if there is no such token. A new token is known immediately."""
         found = self._file.current().get(digest)
         return self._file.current(at_once=True).get(digest) if found is None else found
 

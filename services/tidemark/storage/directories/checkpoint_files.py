@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoint files of a log directory: high watermark, recovery point, log start (rules R5, T5).
 
-Lines of (topic, partition, incarnation, offset): because of the incarnation a recreated partition does not inherit
-the offsets of the deleted one.
+Lines of (topic, partition, incarnation, offset): because of the incarnation, a recreated partition does not get the
+offsets of the deleted partition.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Checkpoints:
 
 
 def read_checkpoints(directory: Path, known: Iterable[CheckpointKey]) -> Checkpoints:
-    """Read the three files; a missing or damaged file gives UNKNOWN for each partition in `known`."""
+    """Read the three files; for a missing or damaged file, UNKNOWN for each partition in `known`."""
     partitions = list(known)
     checkpoints = Checkpoints()
     for name, offsets in (

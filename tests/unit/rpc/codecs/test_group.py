@@ -57,7 +57,7 @@ def test_a_commit_has_a_committer_and_a_sequence_or_neither() -> None:
 
 @pytest.mark.parametrize(
     ("committer_id", "sequence", "advice"),
-    [("", 3, "send a committer_id"), ("x" * 129, 1, "at most 128 characters"), ("me", -1, "begins at 0")],
+    [("", 3, "a commit needs both"), ("x" * 129, 1, "at most 128 characters"), ("me", -1, "begins at 0")],
 )
 def test_an_invalid_committer_or_sequence_is_refused(committer_id: str, sequence: int, advice: str) -> None:
     with pytest.raises(TidemarkError, match=advice) as refused:
