@@ -10,7 +10,8 @@ from threading import TIMEOUT_MAX
 from typing import Any, SupportsFloat, TypeVar
 
 from tidemark.client.suggestions import nearest
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
+from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
 T = TypeVar("T")
 
@@ -23,6 +24,22 @@ def integer(name: str, given: Any) -> int:
         return operator.index(given)
     except TypeError:
         raise _wrong(name, given, "an integer") from None
+
+
+def int32(name: str, given: Any) -> int:
+    """Return an integer; raises TypeError for another type, and INVALID_REQUEST outside 32 bits."""
+    return _within(name, integer(name, given), -1 << 31, (1 << 31) - 1)
+
+
+def int64(name: str, given: Any) -> int:
+    """Return an integer; raises TypeError for another type, and INVALID_REQUEST outside 64 bits."""
+    return _within(name, integer(name, given), -1 << 63, (1 << 63) - 1)
+
+
+def _within(name: str, number: int, smallest: int, largest: int) -> int:
+    if not smallest <= number <= largest:
+        raise _invalid(f"{name} is {number}: want {smallest} to {largest}")
+    return number
 
 
 def positive(name: str, given: Any) -> int:
@@ -82,6 +99,11 @@ def integers(name: str, given: Any) -> list[int]:
     return [integer(f"an item of {name}", one) for one in given]
 
 
+def int32s(name: str, given: Any) -> list[int]:
+    """Return a list of integers; raises TypeError for another type, and INVALID_REQUEST outside 32 bits."""
+    return [int32(f"an item of {name}", one) for one in integers(name, given)]
+
+
 def instance(name: str, given: Any, kind: type[T]) -> T:
     """Return an object of a class; raises TypeError for another."""
     if not isinstance(given, kind):
@@ -97,17 +119,36 @@ def instances(name: str, given: Any, kind: type[T]) -> list[T]:
 
 
 def partition_of(name: str, given: Any) -> TopicPartition:
-    """Convert a (topic, index) pair; raises TypeError for another type."""
+    """Convert a (topic, index) pair; raises TypeError for another type, and INVALID_REQUEST for an impossible index."""
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
-        return TopicPartition(given[0], integer(f"the partition of {name}", given[1]))
+        index = f"the partition of {name}"
+        return TopicPartition(given[0], _within(index, integer(index, given[1]), 0, (1 << 31) - 1))
     raise _wrong(name, given, "a TopicPartition or a pair of topic and partition")
 
 
 def partitions_of(name: str, given: Any) -> list[TopicPartition]:
-    """Convert (topic, index) pairs; raises TypeError for another type."""
+    """Convert (topic, index) pairs; raises the errors of `partition_of`."""
     if isinstance(given, str | bytes | TopicPartition) or not isinstance(given, Iterable):
         raise _wrong(name, given, "a list of TopicPartition or of pairs of topic and partition")
     return [partition_of(f"an item of {name}", one) for one in given]
+
+
+def moves_of(name: str, given: Any) -> list[PartitionReassignment]:
+    """Return a list of reassignments; raises TypeError for another type, and INVALID_REQUEST outside 32 bits."""
+    found = instances(name, given, PartitionReassignment)
+    for one in found:
+        partition_of(f"an item of {name}", one.partition)
+        int32s(f"the replicas of an item of {name}", one.replicas)
+    return found
+
+
+def replicas_of(name: str, given: Any) -> list[ReplicaLogDir]:
+    """Return a list of replicas with directories; raises TypeError, and INVALID_REQUEST outside 32 bits."""
+    found = instances(name, given, ReplicaLogDir)
+    for one in found:
+        partition_of(f"an item of {name}", one.partition)
+        int32(f"the broker of an item of {name}", one.broker_id)
+    return found
 
 
 def offsets_of(name: str, given: Any) -> dict[TopicPartition, int]:
@@ -118,7 +159,7 @@ def offsets_of(name: str, given: Any) -> dict[TopicPartition, int]:
     for where, value in given.items():
         offset = integer(f"an offset of {name}", value)
         if not 0 <= offset < 1 << 63:
-            raise _invalid(f"{name}: {offset} is not an offset: give one from 0")
+            raise _invalid(f"{name}: {offset} is not an offset: want 0 to {(1 << 63) - 1}")
         found[partition_of(f"a partition of {name}", where)] = offset
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tidemark.client import AdminClient, ConfigKind, ConfigResource, Consumer, Groups, Producer, ReplicaLogDir
 from tidemark.client.acls import AclFilter, Operation, allow_rule, topic
 from tidemark.client.quotas import QuotaChange, QuotaEntity
+from tidemark.errors import InvalidRequestError
 from tidemark.local.cluster import LocalCluster
-from tidemark.model import BrokerId, ElectionKind, PartitionReassignment, TopicPartition
+from tidemark.model import BrokerId, ElectionKind, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
 from tests.unit.client.wrong_values import WRONG, is_typed
 
@@ -217,6 +218,43 @@ def test_a_wrong_argument_has_a_typed_error_and_the_client_goes_on(
     assert time.monotonic() - began_s < CALL_S
     if client == "producer":
         clients.producer.send(TOPIC, b"neighbour", partition=0).result(timeout_s=10)
+
+
+@pytest.mark.parametrize("number", [1 << 70, -(1 << 70)])
+@pytest.mark.parametrize(
+    ("client", "method", "name"),
+    [
+        argument
+        for argument in ARGUMENTS
+        if type(CALLS[argument[:2]][argument[2]]) is int and argument[1] not in ("send", "poll_records")
+    ],
+)
+def test_an_integer_beyond_64_bits_is_refused_by_its_name(
+    clients: Clients, client: str, method: str, name: str, number: int
+) -> None:
+    call = getattr(getattr(clients, client), method)
+    with pytest.raises(TidemarkError, match=f"{name}|partition") as caught:
+        list(call(**(CALLS[client, method] | {name: number})))
+    assert caught.value.code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_PARTITION)
+
+
+@pytest.mark.parametrize("index", [1 << 70, 1 << 31, -1])
+def test_an_impossible_partition_is_refused_without_a_call(clients: Clients, index: int) -> None:
+    where = TopicPartition(TOPIC, index)
+    calls: list[Callable[[], object]] = [
+        lambda: clients.consumer.end_offsets([where]),
+        lambda: clients.consumer.offset_for_timestamp(where, 0),
+        lambda: clients.member.commit({where: 0}),
+        lambda: clients.member.committed([where]),
+        lambda: clients.groups.set_offsets("wrong-types-2", {where: 0}),
+        lambda: clients.groups.plan_reset("wrong-types-2", 0, partitions=[where]),
+        lambda: clients.admin.elect_leaders(ElectionKind.PREFERRED, [where]),
+        lambda: clients.admin.alter_partition_reassignments([PartitionReassignment(where, (BrokerId(0),))]),
+        lambda: clients.admin.alter_replica_log_dirs([ReplicaLogDir(BrokerId(0), where, "/nowhere")]),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidRequestError, match=f"is {index}: want 0 to 2147483647"):
+            call()
 
 
 def test_every_method_with_arguments_is_called() -> None:

@@ -28,4 +28,4 @@ def is_typed(error: Exception) -> bool:
     """Whether the error is one that an application may expect of a wrong argument."""
     if isinstance(error, TidemarkError):
         return error.code is not ErrorCode.INTERNAL
-    return isinstance(error, TypeError | ValueError)
+    return isinstance(error, TypeError | ValueError) and "out of range" not in str(error)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, Unpack, cast
 
 from tidemark.client.argument_types import (
     check_names,
-    integer,
+    int64,
     integers,
     offsets_of,
     partition_of,
@@ -477,7 +477,7 @@ class Consumer(Lifecycle):
 
         Example: `consumer.offset_for_timestamp(("orders", 0), 1_700_000_000_000_000)`
         """
-        where, stamp_us = partition_of("partition", partition), integer("timestamp_us", timestamp_us)
+        where, stamp_us = partition_of("partition", partition), int64("timestamp_us", timestamp_us)
         found = await self._offsets.look_up(where, timestamp_us=stamp_us)
         return None if found.offset < 0 else found
 

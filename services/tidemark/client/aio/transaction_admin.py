@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
 from tidemark.client.aio.coordinator_admin import LIST_TIMEOUT_S, CoordinatorAdmin
+from tidemark.client.argument_types import int64
 from tidemark.client.metadata.coordinator_calls import answer_of, asks_for_one
 from tidemark.client.transactions.coordinator import TransactionCoordinator, transaction_stub
 from tidemark.core.internal_topics import TRANSACTIONS_TOPIC
@@ -104,7 +105,9 @@ class TransactionAdmin(CoordinatorAdmin):
         Returns:
             The ids, and errors of brokers whose ids are missing.
         """
-        request = pb.ListTransactionsRequest(phases=phases, open_longer_than_ms=open_longer_than_ms)
+        request = pb.ListTransactionsRequest(
+            phases=phases, open_longer_than_ms=int64("open_longer_than_ms", open_longer_than_ms)
+        )
         timeout_s = min(LIST_TIMEOUT_S, self._timeout_s)
         return await self._lists(
             lambda address: transaction_stub(self._cluster, address).ListTransactions(request, timeout=timeout_s),

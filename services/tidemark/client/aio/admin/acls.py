@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemark.client.aio.admin.connection import AdminConnection
-from tidemark.client.argument_types import flag, instance, instances, integer, text
+from tidemark.client.argument_types import flag, instance, instances, int32, text
 from tidemark.core.security.acls import Acl, Operation, Resource
 from tidemark.core.security.audit_lines import AuditFilter, ServiceAudit
 from tidemark.rpc.codecs.acl import AclFilter, acl_from_proto, acl_to_proto, filter_to_proto
@@ -134,7 +134,7 @@ class AclCalls:
         Example: `admin.list_audit_lines(outcome="DENIED")`
         """
         wanted = AuditFilter(
-            text("principal", principal), text("resource", resource), text("outcome", outcome), integer("limit", limit)
+            text("principal", principal), text("resource", resource), text("outcome", outcome), int32("limit", limit)
         )
         request = ListAuditLinesRequest(filter=audit_filter_to_proto(wanted))
         return [

@@ -26,7 +26,19 @@ from tidemark.client.aio.admin.results import (
     RemovalProgress,
 )
 from tidemark.client.aio.admin.topic_schemas import SchemaCalls
-from tidemark.client.argument_types import flag, instance, instances, partition_of, partitions_of, texts
+from tidemark.client.argument_types import (
+    flag,
+    instance,
+    instances,
+    int32,
+    int32s,
+    int64,
+    moves_of,
+    partition_of,
+    partitions_of,
+    replicas_of,
+    texts,
+)
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.backoff import Backoff
@@ -173,8 +185,8 @@ class AdminClient(Lifecycle):
             stated = schema_text(schema, texts("key", key), event_time)
         request = pb.CreateTopicRequest(
             topic=name,
-            partitions=partitions,
-            replication_factor=replication_factor,
+            partitions=int32("partitions", partitions),
+            replication_factor=int32("replication_factor", replication_factor),
             configs=config_texts("configs", configs),
             schema=stated,
             validate_only=flag("validate_only", validate_only),
@@ -265,7 +277,7 @@ class AdminClient(Lifecycle):
 
         Example: `admin.delete_records("orders", 0, before_offset=42)`
         """
-        where = partition_of("partition", (topic, partition))
+        where, before_offset = partition_of("partition", (topic, partition)), int64("before_offset", before_offset)
         deadline_s = time.monotonic() + self._timeout_s
         backoff = Backoff()
         first: Leader | None = None
@@ -433,9 +445,9 @@ class AdminClient(Lifecycle):
         Example: `admin.alter_partition_reassignments([PartitionReassignment(TopicPartition("orders", 0), (1, 2))])`
         """
         request = admin_reassignments_pb2.AlterPartitionReassignmentsRequest(
-            moves=[move_to_proto(one) for one in instances("moves", moves, PartitionReassignment)],
+            moves=[move_to_proto(one) for one in moves_of("moves", moves)],
             cancel=[ref_to_proto(one) for one in partitions_of("cancel", cancel)],
-            throttle_bytes_per_s=throttle_bytes_per_s,
+            throttle_bytes_per_s=int64("throttle_bytes_per_s", throttle_bytes_per_s),
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,
             allow_partial=flag("allow_partial", allow_partial),
@@ -481,7 +493,7 @@ class AdminClient(Lifecycle):
         """
         request = admin_reassignments_pb2.WatchPartitionReassignmentsRequest(
             partitions=[ref_to_proto(one) for one in partitions_of("partitions", partitions)],
-            interval_ms=interval_ms,
+            interval_ms=int32("interval_ms", interval_ms),
             request_id=request_id,
         )
         updates = self._connection.stream(
@@ -519,7 +531,7 @@ class AdminClient(Lifecycle):
         Example: `admin.describe_log_dirs([0], topics=["orders"])`
         """
         request = admin_log_dirs_pb2.DescribeBrokerLogDirsRequest(
-            brokers=brokers,
+            brokers=int32s("brokers", brokers),
             topics=texts("topics", topics),
             partitions=[ref_to_proto(one) for one in partitions_of("partitions", partitions)],
             include_isr_changes=flag("include_isr_changes", include_isr_changes),
@@ -548,8 +560,8 @@ class AdminClient(Lifecycle):
         Example: `admin.alter_replica_log_dirs([ReplicaLogDir(1, TopicPartition("orders", 0), "/data/2")])`
         """
         request = admin_log_dirs_pb2.AlterBrokerLogDirsRequest(
-            replicas=places_to_proto(instances("replicas", replicas, ReplicaLogDir)),
-            throttle_bytes_per_s=throttle_bytes_per_s,
+            replicas=places_to_proto(replicas_of("replicas", replicas)),
+            throttle_bytes_per_s=int64("throttle_bytes_per_s", throttle_bytes_per_s),
             validate_only=flag("validate_only", validate_only),
         )
         response = await self._connection.call(lambda stub: stub.AlterReplicaLogDirs, request)
@@ -574,7 +586,10 @@ class AdminClient(Lifecycle):
         Example: `admin.plan_brokers(add=[3])`
         """
         request = admin_brokers_pb2.PlanBrokersRequest(
-            add=add, remove=remove, topics=texts("topics", topics), spread=spread
+            add=int32s("add", add),
+            remove=int32s("remove", remove),
+            topics=texts("topics", topics),
+            spread=int32s("spread", spread),
         )
         response = await self._connection.call(lambda stub: stub.PlanBrokers, request)
         return PlannedMoves(*plan_from_proto(response.plan))
@@ -598,8 +613,8 @@ class AdminClient(Lifecycle):
         Example: `admin.add_brokers([3], throttle_bytes_per_s=50_000_000)`
         """
         request = admin_brokers_pb2.AddBrokersRequest(
-            broker_ids=brokers,
-            throttle_bytes_per_s=throttle_bytes_per_s,
+            broker_ids=int32s("brokers", brokers),
+            throttle_bytes_per_s=int64("throttle_bytes_per_s", throttle_bytes_per_s),
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
@@ -627,11 +642,11 @@ class AdminClient(Lifecycle):
         Example: `for update in admin.remove_brokers([2]): ...`
         """
         request = admin_brokers_pb2.RemoveBrokersRequest(
-            broker_ids=brokers,
-            throttle_bytes_per_s=throttle_bytes_per_s,
+            broker_ids=int32s("brokers", brokers),
+            throttle_bytes_per_s=int64("throttle_bytes_per_s", throttle_bytes_per_s),
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,
-            interval_ms=interval_ms,
+            interval_ms=int32("interval_ms", interval_ms),
         )
         updates = self._connection.stream(lambda stub: stub.RemoveBrokers, request, interval_ms=interval_ms)
         async with aclosing(updates):
@@ -657,7 +672,7 @@ class AdminClient(Lifecycle):
 
         Example: `admin.obstacles_to_restart(2)`
         """
-        request = admin_brokers_pb2.SafeToRestartRequest(broker_id=broker, claim=claim)
+        request = admin_brokers_pb2.SafeToRestartRequest(broker_id=int32("broker", broker), claim=flag("claim", claim))
         response = await self._connection.call(lambda stub: stub.SafeToRestart, request)
         return [obstacle_from_proto(obstacle) for obstacle in response.obstacles]
 

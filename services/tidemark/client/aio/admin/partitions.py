@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tidemark.client.aio.admin.connection import AdminConnection
 from tidemark.client.aio.admin.results import RemovedPartitions
-from tidemark.client.argument_types import flag
+from tidemark.client.argument_types import flag, int32, int32s
 from tidemark.client.metadata.unknown_topics import note_creation
 from tidemark.core.cluster_view import TopicView
 from tidemark.rpc.codecs.metadata import topic_from_proto
@@ -43,8 +43,11 @@ class PartitionCalls:
         """
         request = admin_partitions_pb2.CreatePartitionsRequest(
             topic=topic,
-            total_count=total_count,
-            assignments=[admin_partitions_pb2.ReplicaAssignment(replicas=replicas) for replicas in assignments],
+            total_count=int32("total_count", total_count),
+            assignments=[
+                admin_partitions_pb2.ReplicaAssignment(replicas=int32s("an item of assignments", replicas))
+                for replicas in assignments
+            ],
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
@@ -80,9 +83,9 @@ class PartitionCalls:
         """
         request = admin_partitions_pb2.DeletePartitionsRequest(
             topic=topic,
-            count=count,
-            total_count=total_count,
-            partitions=partitions,
+            count=None if count is None else int32("count", count),
+            total_count=None if total_count is None else int32("total_count", total_count),
+            partitions=int32s("partitions", partitions),
             force=flag("force", force),
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidemark.client.aio.admin.connection import AdminConnection
-from tidemark.client.argument_types import flag
+from tidemark.client.argument_types import flag, int32
 from tidemark.client.schemas import SchemaGiven, document_text
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.refusals import naming
@@ -90,7 +90,7 @@ class SchemaCalls:
         request = pb.AlterTopicSchemaRequest(
             topic=topic,
             schema=stated,
-            expected_version=expected_version,
+            expected_version=int32("expected_version", expected_version),
             validate_only=flag("validate_only", validate_only),
             request_id=request_id,
         )
