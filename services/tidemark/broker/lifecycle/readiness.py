@@ -38,7 +38,9 @@ LEADERLESS_GRACE_S: Final = 5.0
 _CHECK_S: Final = 0.25
 _CHECK_MAX_S: Final = 1.0
 _PAUSES: Final = 4
-"""Length of a pause in checks: on a slow machine, checks of thousands of replicas would delay the replicas."""
+"""Length of a pause in checks: on a slow machine, checks would delay the replicas."""
+_BEHIND_MAX: Final = 100
+"""Replicas behind that end a check: a broker with one of them is not ready, and a look at thousands delays them."""
 _LOG_S: Final = 10.0
 _NAMED_MAX: Final = 3
 
@@ -169,13 +171,19 @@ class Readiness:
     async def _still_behind(
         self, waiting: Mapping[TopicPartition, ReplicaIdentity], epoch: BrokerEpoch
     ) -> dict[TopicPartition, ReplicaIdentity]:
+        """The replicas of `waiting` that are behind, and those that this check did not look at."""
         found: dict[Standing, list[TopicPartition]] = {standing: [] for standing in Standing}
-        for partition, identity in waiting.items():
+        left = iter(waiting.items())
+        for partition, identity in left:
             found[self._standing(partition, identity)].append(partition)
+            if len(found[Standing.BEHIND]) == _BEHIND_MAX:
+                break
         reported = found[Standing.REPORTED_IN_SYNC]
-        behind = {*found[Standing.BEHIND], *self._lately_leaderless(found[Standing.LEADERLESS])}
-        behind |= set(reported) - await self._confirmed(reported, epoch)
-        return {partition: identity for partition, identity in waiting.items() if partition in behind}
+        # Partitions without a leader come first: each check looks at them, so their grace period goes on.
+        behind = [*self._lately_leaderless(found[Standing.LEADERLESS]), *found[Standing.BEHIND]]
+        confirmed = await self._confirmed(reported, epoch)
+        behind += [partition for partition in reported if partition not in confirmed]
+        return {partition: waiting[partition] for partition in behind} | dict(left)
 
     def _lately_leaderless(self, leaderless: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Partitions for which the controller may still elect a leader."""

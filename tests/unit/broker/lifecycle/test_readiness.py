@@ -41,6 +41,7 @@ class World:
         self.ready = False
         self.on_disk = {WHERE: IDENTITY}
         self.replica: ReplicaRole | None = None
+        self.looks = 0
         self.node_isr: tuple[IsrEntry, ...] = ()
         self.node_error: TidemarkError | None = None
         self.now_s = 0.0
@@ -54,7 +55,7 @@ class World:
             store,
             self.cache,
             lambda: self.on_disk,
-            lambda _: self.replica,
+            self._role,
             self._show,
             self.failures.append,
             now_s=lambda: self.now_s,
@@ -66,6 +67,10 @@ class World:
             raise self.node_error
         state = LeaderAndIsr(LEADER, LeaderEpoch(3), self.node_isr)
         return {partition: VersionedState(state, 5) for partition in partitions}
+
+    def _role(self, partition: TopicPartition) -> ReplicaRole | None:
+        self.looks += 1
+        return self.replica
 
     async def _show(self, ready: bool) -> None:
         self.ready = ready
@@ -100,12 +105,16 @@ class World:
         assigned: tuple[BrokerId, ...] = (ME, LEADER),
         epoch: BrokerEpoch = EPOCH,
         partition_epoch: int = 0,
+        count: int = 1,
     ) -> None:
-        partition = PartitionView(
-            0, leader, LeaderEpoch(3), assigned, isr, incarnation="i" * 32, partition_epoch=partition_epoch
-        )
+        partitions = {
+            number: PartitionView(
+                number, leader, LeaderEpoch(3), assigned, isr, incarnation="i" * 32, partition_epoch=partition_epoch
+            )
+            for number in range(count)
+        }
         brokers = {one: BrokerRegistration(one, "h", 1, broker_epoch=epoch) for one in (ME, LEADER)}
-        topics = {"flights": TopicView("flights", "t" * 32, partitions={0: partition})}
+        topics = {"flights": TopicView("flights", "t" * 32, partitions=partitions)}
         self.cache.update(
             ClusterView(controller_epoch=ControllerEpoch(1), brokers=brokers, topics=topics, complete=True)
         )
@@ -128,6 +137,19 @@ async def test_a_broker_without_replicas_is_ready_when_the_controller_assigns_no
     world.on_disk = {}
     assert not await world.register()
     world.controller_sends(assigned=(LEADER,))
+    assert await world.checks_again()
+
+
+async def test_a_check_looks_at_few_of_the_replicas_while_many_are_behind(world: World) -> None:
+    world.on_disk = {TopicPartition("flights", number): IDENTITY for number in range(3_000)}
+    world.takes_role("follower")
+    world.controller_sends(count=3_000)
+    assert not await world.register()
+    assert not await world.checks_again()
+    assert 0 < world.looks <= 200
+    world.controller_sends(count=3_000, isr=(LEADER, ME), partition_epoch=1)
+    assert not await world.checks_again(), "ZooKeeper has not confirmed the ISR"
+    world.node_isr = (IsrEntry(ME, EPOCH),)
     assert await world.checks_again()
 
 
