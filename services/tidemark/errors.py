@@ -210,7 +210,7 @@ class TidemarkError(Exception):
 class InvalidRequestError(
     TidemarkError, codes=(ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REPLICATION_FACTOR)
 ):
-    """An argument is wrong; nothing was done."""
+    """An argument is wrong; the request had no effect."""
 
 
 class InvalidConfigError(
@@ -223,7 +223,7 @@ class InvalidConfigError(
         ErrorCode.INVALID_TRANSACTIONAL_ID,
     ),
 ):
-    """A setting is wrong; nothing was done."""
+    """A setting is wrong; the request had no effect."""
 
 
 class InvalidTopicNameError(TidemarkError, codes=(ErrorCode.INVALID_TOPIC_NAME,)):
@@ -245,7 +245,9 @@ class InvalidRecordError(
         ErrorCode.SCHEMA_MISMATCH,
     ),
 ):
-    """Records are invalid: wrong type, wrong timestamp, no key for a compacted topic, or not of the topic's schema."""
+    """Records are invalid: wrong type, wrong timestamp, no key for a compacted topic, or columns that do not match
+    the topic's schema.
+    """
 
 
 class SchemaError(
@@ -293,7 +295,7 @@ class NotLeaderError(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
     ),
 ):
-    """The partition has no leader at the moment, or another leader than the broker that was asked."""
+    """The partition has no leader now, or the called broker is not the leader."""
 
 
 class OffsetOutOfRangeError(TidemarkError, codes=(ErrorCode.OFFSET_OUT_OF_RANGE,)):
@@ -301,7 +303,7 @@ class OffsetOutOfRangeError(TidemarkError, codes=(ErrorCode.OFFSET_OUT_OF_RANGE,
 
 
 class OffsetNotAvailableError(TidemarkError, codes=(ErrorCode.OFFSET_NOT_AVAILABLE,)):
-    """This broker does not know the offset yet; another broker does, or this one in a moment."""
+    """This broker does not know the offset yet; another broker does, or this broker will soon."""
 
 
 class LogTruncatedError(TidemarkError, codes=(ErrorCode.LOG_TRUNCATED, ErrorCode.LOG_DIVERGED)):
@@ -340,7 +342,9 @@ class TransactionAbortedError(TidemarkError, codes=(ErrorCode.TRANSACTION_ABORTA
 
 
 class TransactionStateError(TidemarkError, codes=(ErrorCode.INVALID_TXN_STATE,)):
-    """The call does not fit the state of the transaction, such as a send outside of one: correct the program."""
+    """The call does not fit the state of the transaction, such as a send outside of a transaction: correct the
+    program.
+    """
 
 
 class TransactionNotFoundError(TidemarkError, codes=(ErrorCode.TRANSACTION_NOT_FOUND,)):

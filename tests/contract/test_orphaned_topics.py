@@ -44,7 +44,7 @@ async def test_a_topic_whose_node_was_deleted_is_reported_unreadable_with_its_la
         assert line["path"] == "/brokers/topics/hurt"
         assert "id-hurt" in line["was"]
         assert line["config_path"] == "/config/topics/hurt"
-        assert "put it back as it was" in line["message"]
+        assert "restore it" in line["message"]
 
 
 async def test_its_name_is_not_given_to_another_topic_until_it_is_given_up(cluster: Cluster) -> None:

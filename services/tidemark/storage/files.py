@@ -36,7 +36,7 @@ _BROKEN: Final = frozenset(
 class Descriptor:
     """A file descriptor that is closed with the last reference to this object.
 
-    As long as a caller holds the object (not just its number), the number is not reused for another file.
+    While a caller holds the object (not only its number), the number is not reused for another file.
     """
 
     __slots__ = ("number",)
@@ -60,17 +60,19 @@ def storage_error(doing: str, error: OSError) -> TidemarkError:
 def has_no_room(error: BaseException) -> bool:
     """Whether disk space, a quota or the limit of open files is exhausted.
 
-    Of a write (not of a sync) that does not mean a broken disk: a retry may succeed."""
+    Errors of a write (not of a sync) without a broken disk: a retry may succeed."""
     return isinstance(error, OSError) and error.errno in (*_NO_SPACE, *_TOO_MANY_FILES)
 
 
 def is_unopened(error: BaseException) -> bool:
-    """Whether the process or the machine has too many open files: nothing was done, and the disk is not the cause."""
+    """Whether the process or the machine has too many open files: then the call had no effect, and the disk is not
+    the cause.
+    """
     return isinstance(error, OSError) and error.errno in _TOO_MANY_FILES
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether the error is one of the whole disk rather than of a single file."""
+    """Whether the error affects the whole disk instead of a single file."""
     return isinstance(error, OSError) and error.errno in _BROKEN
 
 
@@ -80,11 +82,11 @@ def raise_storage_error(doing: str, error: OSError) -> NoReturn:
 
 
 def sync_file_system(directory: Path, descriptor: Descriptor) -> None:
-    """Make everything written so far to the file system of this directory durable: one syncfs(2) for all files.
+    """Make all earlier writes to the file system of this directory durable: one syncfs(2) for all files.
 
     Args:
-        descriptor: descriptor of the directory, opened before anything was written there. A writeback error that
-            another process has seen is not reported to descriptors opened later.
+        descriptor: descriptor of the directory, opened before the first write to it. A writeback error that another
+            process has seen is not reported to descriptors opened later.
 
     Raises:
         OSError: a writeback failed. A retry is not safe: the page cache has dropped the unwritten data.
@@ -129,7 +131,7 @@ def write_temporary(path: Path, content: bytes, *, durable: bool = False) -> Pat
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Replace a file whole: a reader, or a start after a kill, sees the old or the new one.
+    """Replace a file atomically: a reader, or a start after a kill, gets the old or the new file.
 
     With `durable` the file is on disk when this returns (fsync, rename, fsync of the directory).
     """
@@ -166,18 +168,18 @@ def write_all(descriptor: int, content: bytes | memoryview, position: int) -> No
 
 
 def write_vector(descriptor: int, buffers: Sequence[bytes | memoryview], total: int, position: int) -> None:
-    """pwritev(2) of buffers of `total` bytes, until everything is written."""
+    """pwritev(2) of buffers of `total` bytes, until all bytes are written."""
     written = os.pwritev(descriptor, buffers, position)
     while written < total:
         rest = memoryview(b"".join(buffers))[written:]
         count = os.pwrite(descriptor, rest, position + written)
         if count <= 0:
-            raise OSError(errno.EIO, "nothing was written")
+            raise OSError(errno.EIO, "no bytes were written")
         written += count
 
 
 def read_exactly(descriptor: int, length: int, position: int) -> bytes:
-    """pread(2) until everything is read; short at the end of the file."""
+    """pread(2) until all bytes are read; the result is shorter at the end of the file."""
     data = os.pread(descriptor, length, position)
     if len(data) == length or not data:
         return data
@@ -190,7 +192,9 @@ def read_exactly(descriptor: int, length: int, position: int) -> bytes:
 
 
 def drop_from_page_cache(descriptor: int, start: int, size: int) -> None:
-    """Have the next read of these bytes come from the disk; bytes that are not written back stay. A hint (fadvise)."""
+    """Make the next read of these bytes come from the disk; bytes that are not written back stay in the page cache.
+    A hint (fadvise).
+    """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
@@ -202,7 +206,7 @@ def checksum(content: bytes) -> int:
 
 
 class BadFile(Exception):  # noqa: N818 - a finding about a file, turned into a refusal or a repair by its reader
-    """A small file exists with wrong content; the text says how it is wrong."""
+    """A small file exists with wrong content; the text states the fault."""
 
 
 def pack_json(document: Mapping[str, Any]) -> bytes:
@@ -211,7 +215,7 @@ def pack_json(document: Mapping[str, Any]) -> bytes:
 
 
 def read_json(path: Path, **members: type) -> dict[str, Any] | None:
-    """A document of `pack_json` with members of these types; None where there is no file.
+    """A document of `pack_json` with members of these types; None if there is no file.
 
     Raises:
         BadFile: truncated, damaged, or not written by `pack_json`.

@@ -111,7 +111,7 @@ def _taken(broker_id: BrokerId, old: BrokerRegistration | None, why: str) -> Tid
     return TidemarkError(
         ErrorCode.BROKER_ID_TAKEN,
         f"broker.id {old.broker_id} is registered by {old.host}:{old.port}, and {why}; "
-        "give this broker an id of its own, or stop the other one",
+        "give this broker another id, or stop the other broker",
         {"broker_id": str(old.broker_id), "host": old.host, "port": str(old.port)},
     )
 
@@ -136,7 +136,7 @@ def _operations(
             before = codecs.decode_broker_epoch(epoch_path, data, stat.version)
             unclean_at, lost_at, crashed_at = before.unclean_at, before.lost_at, before.crashed_at
         except TidemarkError as error:
-            _log.error("nothing of before is trusted: the node cannot be read", extra={"why": error.message})
+            _log.error("the node cannot be read, so no earlier state is trusted", extra={"why": error.message})
             unclean_at = lost_at = crashed_at = epoch
     if not clean:
         unclean_at = epoch

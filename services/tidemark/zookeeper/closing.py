@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Closes the znodes of a running cluster to all but its services, or opens them again.
 
-Order: the root's ACL first, since services create znodes as their root is. Then a pause until every session has looked
-at the root (`access.CHECK_S`); then passes over the tree until one changes nothing. Each step can be repeated: after an
+Order: the root's ACL first, since services create znodes as their root is. Then a pause until every session has checked
+the root (`access.CHECK_S`); then passes over the tree until a pass makes no change. Each step can be repeated: after an
 interruption, the same command completes the tree. Values and versions of znodes do not change.
 """
 
@@ -40,7 +40,7 @@ _BATCH: Final = 100
 _SESSION_TIMEOUT_MS: Final = 10_000
 _SYSTEM: Final = "/zookeeper"
 NOTICE_S: Final = 2 * CHECK_S
-"""Time in which every session looks at the root."""
+"""Time in which every session checks the root."""
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class Pass:
     """The counts of one pass over the tree.
 
     Attributes:
-        nodes: znodes that were looked at.
-        other: znodes of them with another ACL than the wanted one.
-        first: path of one of these znodes; "" without any.
+        nodes: number of znodes that were checked.
+        other: number of these znodes without the wanted ACL.
+        first: path of one of these znodes; "" if there are none.
     """
 
     nodes: int = 0
@@ -67,7 +67,7 @@ class Tree:
 
     Args:
         ask: sends a request whose paths include the chroot.
-        chroot: chroot of `zookeeper.connect`; "" without one.
+        chroot: chroot of `zookeeper.connect`; "" if there is none.
         subject: subject of the certificate, as ZooKeeper writes it.
     """
 
@@ -120,7 +120,7 @@ class Tree:
         return await self._change(close=True, tell=tell)
 
     async def open(self, tell: Tell) -> int:
-        """Open all znodes to every session, as they are without TLS; returns how many were changed."""
+        """Open all znodes to every session, as without TLS; returns the number of changed znodes."""
         return await self._change(close=False, tell=tell)
 
     async def _change(self, *, close: bool, tell: Tell) -> int:
@@ -189,7 +189,7 @@ class _Visitor(NodeAccess):
         self.subject = await subject_of(ask)
 
     async def check(self, ask: Ask, chroot: str) -> None:
-        """Do nothing: this session creates no znodes."""
+        """Has no effect: this session creates no znodes."""
 
 
 @asynccontextmanager

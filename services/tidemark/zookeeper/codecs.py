@@ -85,7 +85,7 @@ def _object_of(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # bytes of no encoding are a ValueError, too
         raise _MalformedError("its content is no JSON") from error
     if not isinstance(fields, dict):
-        raise _MalformedError("it is no JSON object")
+        raise _MalformedError("it is not a JSON object")
     return fields
 
 
@@ -97,11 +97,13 @@ def _why(error: Exception) -> str:
 
 
 def _int(value: object, bits: int = 64) -> int:
-    """An integer with the width of its protobuf field; a larger one would fail only when a message carries it."""
+    """An integer with the width of its protobuf field; a larger integer would fail only when it is encoded in a
+    message.
+    """
     if not isinstance(value, int) or isinstance(value, bool):
         raise _MalformedError(f"{value!r} is no whole number")
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise _MalformedError(f"the number is none of {bits} bits")
+        raise _MalformedError(f"the number does not fit into {bits} bits")
     return value
 
 
@@ -329,7 +331,7 @@ def encode_elections(partitions: Iterable[TopicPartition], request_id: str, *, r
 
 
 class DecodedElections(NamedTuple):
-    """Partitions, each once; the request id; and whether unreadable states are to be rebuilt (rule Z4)."""
+    """Partitions, each once; the request id; and whether to rebuild unreadable states (rule Z4)."""
 
     partitions: tuple[TopicPartition, ...]
     request_id: str
@@ -357,7 +359,9 @@ def decode_elections(path: str, data: bytes) -> DecodedElections:
 
 
 def encode_moves(moves: Iterable[PartitionReassignment]) -> bytes:
-    """Encode /admin/reassign_partitions, in Kafka's JSON; Tidemark's own fields appear only where they are set."""
+    """Encode /admin/reassign_partitions, in Kafka's JSON; fields that only Tidemark has are omitted if they are not
+    set.
+    """
     return encode({"partitions": [fields_of(move) for move in moves]})
 
 

@@ -32,7 +32,7 @@ async def versions(session: Session, partitions: Sequence[TopicPartition]) -> Ma
 
 
 async def rebuild(session: Session, term: ControllerTerm, rebuilds: Sequence[StateRebuild]) -> Sequence[bool]:
-    """Write each state again, in a multi of its own; False where the znode or its topic has changed since the read.
+    """Write each state again, in separate multis; False if the znode or its topic has changed since the read.
 
     Raises:
         TidemarkError: CONTROLLER_NOT_ACTIVE, COORDINATION_UNAVAILABLE.

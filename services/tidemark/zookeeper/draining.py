@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draining brokers: one znode each keeps new replicas away from the broker.
+"""Draining brokers: a znode for each prevents new replicas on the broker.
 
 /admin/draining_brokers/<id> exists from the start of the broker's removal until the broker is added again, because a
 drained broker that still runs must stay empty.

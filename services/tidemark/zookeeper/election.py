@@ -111,5 +111,5 @@ async def next_producer_ids(session: Session, count: int) -> range:
             continue
         return range(start, start + count)
     raise TidemarkError(
-        ErrorCode.COORDINATION_UNAVAILABLE, f"{paths.PRODUCER_IDS} is changed too often by others; try again"
+        ErrorCode.COORDINATION_UNAVAILABLE, f"{paths.PRODUCER_IDS} is changed too often by other processes; try again"
     )

@@ -47,5 +47,5 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
     """Runs callbacks in order, one thread for watches and one for answers."""
 
     def select(self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None) -> Any:
-        """Like `select.select`; `xlist` has no effect, and kazoo passes none."""
+        """Like `select.select`; `xlist` has no effect; kazoo does not use it."""
         return (*poll_select(rlist, wlist, timeout), [])

@@ -2,7 +2,8 @@
 """Restores /brokers/epochs/<id> znodes that were deleted by hand: no broker epoch is used twice (rules Z3, T2).
 
 The znode's version is the broker epoch, and ZooKeeper counts a new znode from 0. ISR entries, commands and checks of an
-older registration would then match a new one. So the version is raised above the old one, by one write for each step.
+older registration would then match a new registration. So the version is raised above the old one, by one write for
+each step.
 """
 
 from __future__ import annotations

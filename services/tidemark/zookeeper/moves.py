@@ -43,7 +43,7 @@ async def read(session: Session, watch: Callable[[Any], None] | None) -> Reassig
 
 
 async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> None:
-    """Add these reassignments, all or none; raises REASSIGNMENT_IN_PROGRESS or INVALID_REQUEST."""
+    """Add these reassignments, either all or none; raises REASSIGNMENT_IN_PROGRESS or INVALID_REQUEST."""
 
     def added(found: ReassignmentRequests) -> Sequence[PartitionReassignment]:
         known = {move.partition: move for move in found.moves}
@@ -52,7 +52,8 @@ async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> No
             if other is not None and other != move:
                 raise TidemarkError(
                     ErrorCode.REASSIGNMENT_IN_PROGRESS,
-                    f"{move.partition} is being moved to {list(other.replicas)} already; wait for it or cancel it",
+                    f"{move.partition} is being reassigned to {list(other.replicas)} already; wait for that "
+                    "reassignment, or cancel it",
                     {"topic": move.partition.topic, "partition": str(move.partition.partition)},
                 )
         return [*found.moves, *(move for move in moves if move.partition not in known)]
@@ -61,7 +62,7 @@ async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> No
 
 
 async def cancel(session: Session, partitions: Iterable[TopicPartition]) -> None:
-    """Mark these reassignments as cancelled, all or none; raises NO_REASSIGNMENT_IN_PROGRESS."""
+    """Mark these reassignments as cancelled, either all or none; raises NO_REASSIGNMENT_IN_PROGRESS."""
     wanted = set(partitions)
 
     def marked(found: ReassignmentRequests) -> Sequence[PartitionReassignment]:
@@ -83,8 +84,8 @@ async def _rewrite(session: Session, change: Callable[[ReassignmentRequests], Se
         if found.malformed:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{paths.MOVES} holds something that cannot be understood ({found.malformed[0].error.message}); "
-                "the controller is about to remove it: try again in a moment",
+                f"{paths.MOVES} holds an entry that does not parse ({found.malformed[0].error.message}); "
+                "the controller will remove the entry soon: try again later",
             )
         moves = change(found)
         data = codecs.encode_moves(moves)
@@ -92,7 +93,7 @@ async def _rewrite(session: Session, change: Callable[[ReassignmentRequests], Se
             fitting = len(moves) * _NODE_BYTES_MAX // len(data)
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"{len(moves)} moves at once do not fit into a ZooKeeper node; about {fitting} do: submit the others "
+                f"{len(moves)} reassignments do not fit into a ZooKeeper node; about {fitting} do: submit the others "
                 "when some have ended",
                 {"moves_max": str(fitting)},
             )
@@ -124,8 +125,9 @@ async def _replaced(
     version: int | None,
     term: ControllerTerm | None = None,
 ) -> bool:
-    """Write the znode at this version (no data: delete; -1: create; None: leave it alone); False after a version
-    conflict."""
+    """Write the znode at this version (no data: delete; -1: create; None: no change); False after a version
+    conflict.
+    """
     operations: list[Operation] = [] if term is None else [term_check(term)]
     if version == -1 and data is not None:
         operations.append(Create(paths.MOVES, data))

@@ -136,7 +136,7 @@ def batches(
 ) -> Iterator[list[tuple[Item, Sequence[Operation]]]]:
     """Divide `items` into multis within both limits, in order; an item's operations stay together.
 
-    Every multi also carries `reserved`. One item beyond the limits gets a batch of its own, which `commit` refuses.
+    Every multi also carries `reserved`. An item beyond the limits gets a separate multi, which `commit` refuses.
     """
     base_bytes = sum(size_bytes(operation) for operation in reserved)
     batch: list[tuple[Item, Sequence[Operation]]] = []

@@ -32,12 +32,12 @@ _TRIES_MAX: Final = 20
 
 
 async def request_added(session: Session, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
-    """Create znodes that request these partitions, all or none; idempotent."""
+    """Create znodes that request these partitions, either all or none; idempotent."""
     await _request(session, ADD, {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()})
 
 
 async def request_removed(session: Session, removed: Mapping[TopicPartition, bool]) -> None:
-    """Create znodes that request the removal of these partitions, all or none; idempotent."""
+    """Create znodes that request the removal of these partitions, either all or none; idempotent."""
     await _request(session, REMOVE, {one: codecs.encode_removed_partition(force) for one, force in removed.items()})
 
 
@@ -59,7 +59,7 @@ async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, b
             elif node[0] != data:
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST,
-                    f"another request for {one} is in progress; wait for its end, then look at its result",
+                    f"another request for {one} is in progress; wait for its end, then check its result",
                     {"topic": one.topic, "partition": str(one.partition)},
                 )
         if not missing:
@@ -72,9 +72,9 @@ async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, b
                 raise unknown_topic(topic) from None
             if not isinstance(failed.cause, NodeExistsError | NoNodeError):
                 raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
-            continue  # another request created or removed one of these meanwhile
+            continue  # another request created or removed one of these partitions in the meantime
         return
-    raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "others change the same nodes all the time; try again")
+    raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "other processes keep changing the same nodes; try again")
 
 
 async def read(session: Session, watch: Watch | None) -> PartitionRequests:
@@ -120,7 +120,7 @@ async def finish(
     removed: Sequence[TopicPartition],
     refused: Sequence[Refusal],
 ) -> None:
-    """Remove these requests and the refused ones, with parents that become empty; keep `refused`."""
+    """Remove these requests and the refused requests, with parents that become empty; keep `refused`."""
     done = [_path(ADD, one) for one in added] + [_path(REMOVE, one) for one in removed]
     for one in refused:
         malformed = one.error.metadata.get("path")

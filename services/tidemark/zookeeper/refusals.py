@@ -19,7 +19,7 @@ _MESSAGE_CHARACTERS_MAX: Final = 1_000
 
 
 async def read(session: Session) -> Sequence[Refusal]:
-    """Kept refusals, oldest first; none where the znode does not parse, which is logged."""
+    """Kept refusals, oldest first; empty if the znode does not parse, which is logged."""
     node = await session.get(paths.REFUSALS)
     return () if node is None else _decoded(node[0])
 

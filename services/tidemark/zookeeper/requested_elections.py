@@ -49,7 +49,7 @@ async def request(session: Session, kind: ElectionKind, partitions: Sequence[Top
 
 
 async def read(session: Session, kind: ElectionKind, watch: Callable[[Any], None] | None) -> ElectionRequest | None:
-    """The request of this kind, with an error where the znode does not parse; None without a request."""
+    """The request of this kind, with an error if the znode does not parse; None without a request."""
     path = paths.elections(kind)
     if not await session.exists(path, watch):
         return None

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are carried out once (docs/formats.md): a znode for each request id, with the answer once there is
-one."""
+"""Requests that are carried out once (docs/formats.md): a znode for each request id, later with the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _log = logging.getLogger(__name__)
 REQUESTS: Final = "/admin/requests"
 
 _NODE_BYTES_MAX: Final = BYTES_MAX // 4
-"""Largest kept answer; a request with a larger answer is carried out again, which changes nothing."""
+"""Largest kept answer; a request with a larger answer is carried out again, without a further effect."""
 
 
 def path_of(request_id: str) -> str:

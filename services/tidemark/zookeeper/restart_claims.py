@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claim of a restart: of two brokers that ask at the same moment, only one may restart (docs/formats.md)."""
+"""The claim of a restart: only one of two concurrent brokers may restart (docs/formats.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADMIN: Final = "/admin"
 
 
 async def read(session: Session) -> RestartClaim | None:
-    """The node, as new as this call; None for a missing one."""
+    """The node, as new as this call; None if it is missing."""
     await session.sync()
     node = await session.get(RESTART_CLAIM)
     if node is None:

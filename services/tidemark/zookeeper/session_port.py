@@ -40,7 +40,7 @@ class Session(Protocol):
         """Time of the port's clock, in milliseconds."""
 
     async def pause(self) -> None:
-        """Wait a moment before a retry."""
+        """Wait before a retry."""
 
     async def give_way(self) -> None:
         """Yield to other tasks after some milliseconds of work."""
@@ -58,13 +58,13 @@ class Session(Protocol):
         """A new session in place of the old one."""
 
     async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:
-        """Data of many znodes, None for a missing one; one small request reads all of its znodes at one moment."""
+        """Data of many znodes, None for a missing znode; one small request reads all its znodes at the same time."""
 
     async def get(self, path: str, watch: Watch | None = None) -> NodeRead | None:
-        """Data of one znode, None for a missing one, on which no watch is set."""
+        """Data of one znode; None for a missing znode, on which no watch is set."""
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names of the children; none for a missing znode."""
+        """Names of the children; empty for a missing znode."""
 
     async def exists(self, path: str, watch: Watch | None = None) -> bool:
         """Whether the znode exists; the watch fires on its creation, too."""
@@ -79,8 +79,9 @@ class Session(Protocol):
         """Later reads return no state older than this call."""
 
     async def deliver_events(self) -> None:
-        """Sync; on return, every event of a recursive watch that preceded the sync has been delivered, and so has the
-        news of a lost connection."""
+        """Sync; on return, every event of a recursive watch that preceded the sync has been delivered, and so has
+        the notification of a lost connection.
+        """
 
     async def watch_below(self, path: str, fire: Callable[[str], None]) -> None:
         """Call `fire` on the event loop, with the path, for each znode at or below `path` that is created, changed or

@@ -83,8 +83,9 @@ async def _read_missing(
     session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition], complaints: Complaints
 ) -> dict[TopicPartition, VersionedState]:
     """Tell new partitions from partitions whose znodes were deleted by hand. One multi creates the state and its
-    parent. A missing state below a present parent was deleted, and its replicas still count. Where both are missing,
-    both may have been deleted (`_with_deleted`), and only brokers know."""
+    parent. A missing state below a present parent was deleted, and its replicas still count. If both are missing,
+    both may have been deleted (`_with_deleted`), which only brokers know.
+    """
     found: dict[TopicPartition, VersionedState] = {}
     for start in range(0, len(partitions), _LEADER_READS_MAX):
         some = partitions[start : start + _LEADER_READS_MAX]
@@ -110,7 +111,7 @@ def _of_topics(topics: Sequence[str]) -> list[str]:
 
 def _with_deleted(topics: Sequence[str], nodes: Sequence[NodeRead | None]) -> set[str]:
     """Topics with deleted partition znodes (by a partition removal or by hand), or with a znode restored by hand. A
-    partition without znodes there need not be new.
+    partition without these znodes may not be new.
 
     A znode's cversion counts created and deleted children; one multi creates a topic and its config.
 
@@ -128,8 +129,9 @@ def _with_deleted(topics: Sequence[str], nodes: Sequence[NodeRead | None]) -> se
 async def read_for_leader(
     session: Session, asked: Mapping[TopicPartition, ReplicaIdentity], unreadable: set[TopicPartition]
 ) -> Mapping[TopicPartition, VersionedState]:
-    """Sync, then read; partitions whose incarnation was deleted are left out, and those added to `unreadable` whose
-    state alone is damaged or deleted."""
+    """Sync, then read; partitions whose incarnation was deleted are omitted; partitions whose state only is damaged
+    or deleted are added to `unreadable`.
+    """
     await session.sync()
     partitions = list(asked)
     parts = [partitions[start : start + _LEADER_READS_MAX] for start in range(0, len(partitions), _LEADER_READS_MAX)]
@@ -145,7 +147,7 @@ async def _read_part(
     asked: Mapping[TopicPartition, ReplicaIdentity],
     unreadable: set[TopicPartition],
 ) -> dict[TopicPartition, VersionedState]:
-    """One request reads incarnation and state at one moment, so both belong together."""
+    """One request reads incarnation and state at the same time, so both belong together."""
     wanted = []
     for partition in partitions:
         wanted += [paths.incarnation(partition, asked[partition].incarnation), paths.state(partition)]
@@ -189,7 +191,7 @@ def _claims_to_be_first(write: StateWrite) -> bool:
 
 async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
     """Conditional writes that also check the incarnation and the registrations of joining brokers (rules R8, R9), many
-    in a multi. There is one result for each, in order."""
+    in a multi. There is one result for each write, in order."""
     assert all(write.expected_version >= 0 for write in writes), "a leader changes an ISR, it never creates one"
     items = [
         (
@@ -217,10 +219,10 @@ def _in_order(writes: Sequence[StateWrite], parts: Sequence[Mapping[int, WriteRe
 async def _write_part(
     session: Session, part: Sequence[tuple[int, Sequence[Operation]]], term: ControllerTerm | None = None
 ) -> dict[int, WriteResult]:
-    """A multi is atomic: when one write fails, a read finds all that are outdated, and the others are written (rule
-    Z2).
+    """A multi is atomic: when one write fails, a read finds all outdated writes, and the other writes are repeated
+    (rule Z2).
 
-    Otherwise a leader and the controller that change thousands of partitions at once make each other retry them all.
+    Otherwise a leader and the controller that change thousands of partitions would make each other retry all writes.
     A multi checks each broker's epoch once; of two different epochs of a broker one fails.
     """
     found: dict[int, WriteResult] = {}

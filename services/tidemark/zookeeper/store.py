@@ -222,7 +222,7 @@ class SessionMetadataStore:
         return await topics.read(self._session, names, self._watch(StoreEvent.TOPICS, watch))
 
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
-        """One multi guarded by absence; raises TOPIC_ALREADY_EXISTS."""
+        """One multi, which fails if the topic exists; raises TOPIC_ALREADY_EXISTS."""
         return await topics.create(self._session, topic)
 
     async def add_schema(
@@ -289,7 +289,7 @@ class SessionMetadataStore:
         return await requested_elections.request(self._session, kind, partitions, request_id)
 
     async def requested_elections(self, kind: ElectionKind, *, watch: bool = False) -> ElectionRequest | None:
-        """The request of this kind, which may carry an error; None without a request."""
+        """The request of this kind, which may carry an error; None if there is no request."""
         return await requested_elections.read(self._session, kind, self._watch(StoreEvent.ELECTIONS, watch))
 
     async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
@@ -305,11 +305,11 @@ class SessionMetadataStore:
     # partition reassignments
 
     async def submit_moves(self, moves: Sequence[PartitionReassignment]) -> None:
-        """Add these reassignments to /admin/reassign_partitions, all or none."""
+        """Add these reassignments to /admin/reassign_partitions, either all or none."""
         await move_nodes.submit(self._session, moves)
 
     async def cancel_moves(self, partitions: Sequence[TopicPartition]) -> None:
-        """Mark these reassignments as cancelled, all or none."""
+        """Mark these reassignments as cancelled, either all or none."""
         await move_nodes.cancel(self._session, partitions)
 
     async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
@@ -329,11 +329,11 @@ class SessionMetadataStore:
     # partitions added and removed
 
     async def request_partitions(self, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
-        """Create znodes below /admin/partitions_add, all or none."""
+        """Create znodes below /admin/partitions_add, either all or none."""
         await partition_nodes.request_added(self._session, added)
 
     async def request_partition_removal(self, removed: Mapping[TopicPartition, bool]) -> None:
-        """Create znodes below /admin/partitions_remove, all or none."""
+        """Create znodes below /admin/partitions_remove, either all or none."""
         await partition_nodes.request_removed(self._session, removed)
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
@@ -477,7 +477,7 @@ class ZooKeeperMetadataStore(SessionMetadataStore):
 def store_of(settings: ServiceSettings, clock: Clock) -> ZooKeeperMetadataStore:
     """The store of a service.
 
-    Wrong TLS files end the process with status 2 and one line on stderr, as wrong settings do.
+    Invalid TLS files end the process with status 2 and one line on stderr, as do invalid settings.
     """
     try:
         tls = tls_of(settings)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads all topics again and again; only changed topics are parsed and watched again.
 
-A znode with an unchanged mzxid has unchanged data, and the watch on it is still set. So a thousand topics created one
-by one are a thousand parses and watches, not half a million. A watch event without a path (a lost connection), or a new
-session, clears the known watches. A typed topic costs one more watch: on the versions of its schema, which are read
-once each.
+A znode with an unchanged mzxid has unchanged data, and the watch on it is still set. So a thousand topics that are
+created one by one need a thousand parses and watches, not half a million. A watch event without a path (a lost
+connection), or a new session, clears the known watches. A typed topic costs one more watch: on the versions of its
+schema, which are read once each.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TopicReader:
         self._watched: dict[str, _Version] = {}
         self._session_id = 0
         self._watches: dict[Watch, Watch] = {}
-        """One watch for each `fire`: the client keeps one watch once, however often it is set."""
+        """One watch for each `fire`: the client keeps a watch only once, even if it is set again."""
 
     async def read(
         self, fire: Watch | None = None, unreadable: set[str] | None = None
@@ -53,7 +53,7 @@ class TopicReader:
         """Every topic with its configs; `fire` watches the list and every topic.
 
         A topic that does not parse, or whose znode was deleted by hand, is logged, left out and added to `unreadable`.
-        So the other topics stay manageable, and no replica of that topic becomes a stray.
+        So all other topics stay manageable, and no replica of the unreadable topic becomes a stray.
         """
         watch = None if fire is None else self._watch(fire)
         names = sorted(await self._session.children(paths.TOPICS, watch))
@@ -87,15 +87,16 @@ class TopicReader:
         return found
 
     async def _orphans(self, names: Sequence[str], watch: Watch | None) -> set[str]:
-        """Topics whose znode was deleted by hand. One multi creates the znode and its config, and one deletes them.
-        So a config without a topic znode belongs to a topic without a deletion request: brokers still have its
-        records."""
+        """Topics whose znode was deleted by hand. One multi creates the znode and its config, and one multi deletes
+        both. So a config without a topic znode belongs to a topic without a deletion request: brokers still have its
+        records.
+        """
         configured = await self._session.children(paths.TOPIC_CONFIGS)
         alone = sorted(set(configured) - set(names))
         orphans = set()
         for start in range(0, len(alone), _SLICE):
             some = alone[start : start + _SLICE]
-            nodes = await self._nodes(some)  # read again, both at one moment, because topics are created and deleted
+            nodes = await self._nodes(some)  # read both again, at the same time, because topics are created and deleted
             # meanwhile
             orphans |= {name for name in some if nodes[name][0] is None and nodes[name][1] is not None}
         for name in sorted(orphans):
@@ -103,8 +104,8 @@ class TopicReader:
                 await self._session.get(paths.topic_config(name), watch)
             known = self._known.get(name)
             _log.error(
-                "topic skipped: its node was deleted by hand; put it back as it was, or delete that of its config to "
-                "give its records up",
+                "topic skipped: its node was deleted by hand; restore it, or delete the node of its config to give its "
+                "records up",
                 extra={
                     "topic": name,
                     "path": paths.topic(name),
@@ -135,8 +136,9 @@ class TopicReader:
     async def _watch_changed(
         self, nodes: Mapping[str, Nodes], watch: Watch, versions: dict[str, Sequence[str]]
     ) -> dict[str, Nodes]:
-        """Read and watch the topics that have no watch yet, or a watch on older data. Of typed ones also read the names
-        of the versions, which go into `versions`."""
+        """Read and watch the topics that have no watch yet, or a watch on older data. For typed topics, also read
+        the names of the versions, into `versions`.
+        """
         watched = self._watched
         changed = [name for name, both in nodes.items() if None in both or watched.get(name) != _version(both)]
         found: dict[str, Nodes] = {}

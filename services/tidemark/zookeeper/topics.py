@@ -69,7 +69,7 @@ async def read(
 
 
 async def create(session: Session, topic: TopicDescription) -> TopicDescription:
-    """One multi guarded by absence; the result has the zxids and the version."""
+    """One multi, which fails if the topic exists; the result has the zxids and the version."""
     node = codecs.encode_topic(topic)
     if len(node) > NODE_BYTES_MAX:
         fitting = len(topic.partitions) * NODE_BYTES_MAX // len(node)
@@ -109,8 +109,8 @@ def _orphaned(topic: str) -> TidemarkError:
     path, config = paths.topic(topic), paths.topic_config(topic)
     return TidemarkError(
         ErrorCode.TOPIC_ALREADY_EXISTS,
-        f"there is a topic {topic} whose node {path} was deleted by hand. Put it back as it was, or delete {config} to "
-        f"give its records up",
+        f"there is a topic {topic} whose node {path} was deleted by hand. Restore it, or delete {config} to give its "
+        "records up",
         {"topic": topic, "path": path},
     )
 

@@ -21,7 +21,7 @@ WHOLE = {"leader": 0, "leader_epoch": 1, "isr": [[0, 0]]}
         (b"\xff\xfe\x00\x00garbage!", "its content is no JSON"),
         (b"{\xc3}", "its content is no JSON"),
         (b"[" * 100_000, "its content is no JSON"),
-        (b"[]", "it is no JSON object"),
+        (b"[]", "it is not a JSON object"),
         (b"{}", "'leader' is missing"),
         (json.dumps({**WHOLE, "isr": 5}).encode(), "a field has a wrong type or value"),
         (json.dumps({**WHOLE, "isr": [[1]]}).encode(), "a field has a wrong type or value"),

@@ -53,8 +53,8 @@ class Init:
 
     Attributes:
         producer: the present identity of a producer that continues after an error; None for a new producer.
-        fresh_producer_id: a producer id that was never given before, if the caller has one. Without it the request is
-            refused with CONCURRENT_TRANSACTIONS where `needs_producer_id` is true; an id that is not used is lost.
+        fresh_producer_id: a new producer id, if the caller has one. Without a fresh id the request is refused with
+            CONCURRENT_TRANSACTIONS if `needs_producer_id` is true; an id that is not used is lost.
     """
 
     transactional_id: str
@@ -118,7 +118,7 @@ class Marker(NamedTuple):
 
     Attributes:
         producer: the identity of the marker: its epoch is that of the transaction + 1.
-        partitions: those that have not answered yet.
+        partitions: partitions that have not answered yet.
     """
 
     transactional_id: str

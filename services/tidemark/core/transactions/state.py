@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The persistent state of a transactional id: immutable values, each under a key of the compacted topic.
 
-An id has one record of its own, with the first `PAGE_ITEMS` writers and partitions of its transaction. A larger
-transaction has the others in pages: a record for each `PAGE_ITEMS` of them. So a record has a bounded size, one more
+An id has one main record, with the first `PAGE_ITEMS` writers and partitions of its transaction. A larger transaction
+has the remaining ones in pages: a record for each `PAGE_ITEMS` of them. So a record has a bounded size, one more
 partition costs one bounded record, and the cost of a transaction is linear in its partitions.
 """
 
@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 from tidemark.core.transactions.phases import Phase
 
 LAST_EPOCH: Final = 32766
-"""The last epoch of a producer id. Its markers have the epoch above, the largest of a batch."""
+"""The last epoch of a producer id. Its markers have the next epoch, which is the largest of a batch."""
 PAGE_ITEMS: Final = 100
 """Writers and partitions in one record."""
 NO_SEQUENCE: Final = -1
-"""`CommitMembers` without a number; also `last_sequence` before the first one."""
+"""`CommitMembers` without a number; also `last_sequence` before the first number."""
 
 
 class ProducerIdentity(NamedTuple):
@@ -30,7 +30,7 @@ class ProducerIdentity(NamedTuple):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer id has no later epoch to give."""
+        """Whether the producer id has no later epoch."""
         return self.producer_epoch >= LAST_EPOCH
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Writer(NamedTuple):
 class EndReason(StrEnum):
     """The cause of the last decision. The names are stored, and are values of a metric's label."""
 
-    NONE = "none"  # nothing was decided yet
+    NONE = "none"  # no decision so far
     PRODUCER = "producer"  # the producer asked (X12)
     MEMBERS = "members"  # CommitMembers (X16)
     INIT = "init"  # a producer of the id started (X10)
@@ -77,13 +77,13 @@ class TransactionMetadata:
         generation: raised by each InitTransactions, and when an operator aborts the transaction.
         timeout_ms: the open transaction is aborted after that time.
         number: number of the transaction, rising; pages with another number are left from earlier transactions.
-        started_ms: begin of the transaction, since 1970, UTC; 0 without one.
+        started_ms: begin of the transaction, since 1970, UTC; 0 if there is none.
         updated_ms: the last change, since 1970, UTC.
-        last_sequence: of CommitMembers; NO_SEQUENCE before the first one.
+        last_sequence: last sequence of CommitMembers; NO_SEQUENCE before the first one.
         end_reason: cause of the last decision.
         committed: in a PREPARE phase, the producer ids whose writes are committed, sorted; writes of other producers
             are aborted.
-        writers: the first writers and partitions of the transaction; empty without one.
+        writers: the first writers and partitions of the transaction; empty if there is none.
     """
 
     producer: ProducerIdentity

@@ -31,7 +31,7 @@ class TransactionalId:
 
     Attributes:
         metadata: its own record.
-        open: the transaction that is open or being completed. Invariant: it is None in the CLOSED phases only.
+        open: the transaction that is open or being completed. Invariant: None exactly in the CLOSED phases.
         _stored_pages: pages up to this one may have a record in the log.
     """
 
@@ -44,7 +44,7 @@ class TransactionalId:
         self._stored_pages = 0
 
     def replay(self, pages: Mapping[int, WritersPage], now_ms: int) -> None:
-        """Add the pages of the log; those with the number of another transaction were left by a failure."""
+        """Add the pages of the log; pages with the number of another transaction were left by a failure."""
         self._stored_pages = max(pages, default=0)
         if self.metadata.phase is not Phase.ONGOING and self.metadata.phase not in PREPARED:
             return
@@ -52,7 +52,7 @@ class TransactionalId:
         self.open = OpenTransaction.replay((self.metadata.writers, *current), now_ms)
 
     def next_phase(self, happened: Input) -> Phase:
-        """The row of the table; raises CONCURRENT_TRANSACTIONS without one."""
+        """The row of the table; raises CONCURRENT_TRANSACTIONS if there is none."""
         found = TRANSITIONS.get((self.metadata.phase, happened))
         if found is None:
             raise concurrent(self.transactional_id)
@@ -70,11 +70,10 @@ class TransactionalId:
     def write(
         self, producer: ProducerIdentity, partitions: Iterable[TransactionPartition], now: Situation
     ) -> tuple[Change, ...]:
-        """Add a writer and its partitions to the open transaction, or begin one; no change for a partition that is
-        known.
+        """Add a writer and its partitions to the open transaction, or begin one; a known partition has no effect.
 
         Raises:
-            TidemarkError: CONCURRENT_TRANSACTIONS; then nothing has changed.
+            TidemarkError: CONCURRENT_TRANSACTIONS; then the state is unchanged.
         """
         phase = self.next_phase(Input.WRITE)
         metadata = self.metadata
@@ -95,7 +94,7 @@ class TransactionalId:
     def decide(
         self, decided: TransactionMetadata, decision: Input, committed: Collection[int], now: Situation
     ) -> tuple[Change, ...]:
-        """Decide the transaction for good; without partitions the transaction is complete at once.
+        """Make the final decision; without partitions the transaction is complete immediately.
 
         Args:
             decided: the present record, with the facts that this decision changes.
@@ -103,7 +102,7 @@ class TransactionalId:
             committed: producer ids whose writes are committed; the writes of all other producers are aborted.
 
         Raises:
-            TidemarkError: CONCURRENT_TRANSACTIONS; then nothing has changed.
+            TidemarkError: CONCURRENT_TRANSACTIONS; then the state is unchanged.
         """
         decided = replace(decided, phase=self.next_phase(decision))
         if self.open is None or not self.open.partition_count:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FutureLog: the copy of a replica's log in another directory that is to replace the log (rule M3).
+"""FutureLog: the copy of a replica's log in another directory, which will replace the log (rule M3).
 
 Batches are copied byte by byte from the local log. The copy follows truncations and log starts of the log one step
-later. One thread copies; the log is not affected by its copy.
+later. One thread copies. The copy has no effect on the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FutureLog:
 
     Args:
         source: the replica's log.
-        log: the copy; this object alone appends to it and reads it.
+        log: the copy; only this object appends to and reads the copy.
         directory: index of the directory of the copy.
         clean_point: clean point of the log when the copying began. Records cleaned later may have been copied before.
     """
@@ -75,10 +75,10 @@ class FutureLog:
         self.clean_point = min(self.clean_point, self.log.log_end_offset)
 
     def copy(self, max_bytes: int) -> Copied:
-        """Copy about `max_bytes` of whole batches, at least one batch if there is one.
+        """Copy about `max_bytes` of whole batches, at least one batch if the log has one.
 
         Raises:
-            TidemarkError: STORAGE_ERROR of either log; DISK_FULL of the copy, which is unchanged then.
+            TidemarkError: STORAGE_ERROR of either log; DISK_FULL of the copy, which is then unchanged.
         """
         size_bytes = 0
         while True:  # a read ends with its segment

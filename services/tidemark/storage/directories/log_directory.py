@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One log directory: its owner, its lock, how it was left, and its checkpoints (rule T1, docs/formats.md)."""
+"""One log directory: its owner, its lock, the kind of the last shutdown, and its checkpoints (rule T1,
+docs/formats.md).
+"""
 
 from __future__ import annotations
 
@@ -156,7 +158,7 @@ class _Lock:
             return False
 
     def sync(self, path: Path) -> None:
-        """Make everything written so far durable, by `sync_file_system` of the directory."""
+        """Make all earlier writes durable, by `sync_file_system` of the directory."""
         sync_file_system(path, self._place)
 
     def release(self) -> None:
@@ -169,7 +171,7 @@ class LogDirectory:
     """A log directory locked by this process.
 
     Attributes:
-        failed: why the directory is offline, None while it is online; a failed sync is never retried.
+        failed: why the directory is offline; None while it is online; a failed sync is never retried.
         on_failed: called once `failed` is set, on the thread that met the error.
         logs: the open logs.
         futures: open copies of replicas that move into this directory (rule M3).
@@ -240,7 +242,7 @@ class LogDirectory:
     def fail(self, reason: str) -> None:
         """Take the directory offline until the next start, which must not trust unsynced writes (rule T1).
 
-        The kernel reports a writeback error once, so the next process would not see it."""
+        The kernel reports a writeback error once, so the next process would not get the error."""
         if self.failed is None:
             self.failed = f"the log directory {self.path} is offline: {reason}"
             if self._held is not None and self._held.is_at(self.path):
@@ -249,7 +251,7 @@ class LogDirectory:
             self.on_failed()
 
     def _forget_boot(self) -> None:
-        """Remove the boot id; the broker epoch stays, as everything flushed under it is on disk."""
+        """Remove the boot id; the broker epoch stays, since all data flushed in that epoch is on disk."""
         place = self.path / INCARNATION_FILE
         try:
             known = _incarnation(self.path)
@@ -264,7 +266,7 @@ class LogDirectory:
                 )
 
     def delete_later(self, paths: list[Path], delay_ms: int) -> None:
-        """Delete these files of no log after the delay: `due_files` gives them then."""
+        """Delete these files, which are in no log, after the delay: `due_files` then returns them."""
         self._to_delete.append((time.monotonic() + delay_ms / 1000, paths))
 
     def due_files(self) -> list[Path]:
@@ -275,7 +277,7 @@ class LogDirectory:
         return [path for due_s, paths in waiting if due_s <= now_s for path in paths]
 
     def sync(self) -> None:
-        """Make everything written so far durable, by one syncfs.
+        """Make all earlier writes durable, by one syncfs.
 
         Raises:
             TidemarkError: STORAGE_ERROR; the directory is offline.
@@ -323,7 +325,7 @@ class LogDirectory:
         # Other threads open logs. A copy of a dict is atomic. A list of its items is not: each may begin a collection.
         for key, log in (*self.logs.copy().items(), *self.futures.copy().items()):
             if not log.has_directory:
-                continue  # it holds nothing, as does a replica without offsets in the checkpoints
+                continue  # the replica holds no records, as does a replica without offsets in the checkpoints
             capture = log.durability.capture()
             if capture is None:
                 continue
@@ -351,7 +353,7 @@ class LogDirectory:
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
         """After a confirmed registration: write its boot id and broker epoch (rule T1), also on a full disk.
 
-        Without the file, or with a part of it, the next start counts as unclean.
+        If the file is missing or incomplete, the next start counts as unclean.
 
         Raises:
             TidemarkError: STORAGE_ERROR. DISK_FULL if the directory had no such file yet.
@@ -426,7 +428,7 @@ class LogDirectory:
         self._held.sync(self.path)
 
     def _check_online(self) -> None:
-        """Raise where the directory is offline or another one has its path now: syncfs goes by the path."""
+        """Raise if the directory is offline, or if another directory has its path: syncfs uses the path."""
         if self.failed is None and self._held is not None and not self._held.is_at(self.path):
             self.fail("the directory was removed or replaced since it was opened")
         if self.failed is not None:
@@ -434,7 +436,7 @@ class LogDirectory:
 
 
 def aside_path(path: Path, suffix: str) -> Path:
-    """Path of a replica's directory that is set aside: <name>.<uuid>-<suffix>, at most 255 bytes."""
+    """Path for a replica's directory that is set aside: <name>.<uuid>-<suffix>, at most 255 bytes."""
     ending = f".{uuid.uuid4().hex}-{suffix}"
     return path.with_name(path.name[: _NAME_BYTES_MAX - len(ending)] + ending)
 

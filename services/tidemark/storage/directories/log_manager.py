@@ -148,12 +148,12 @@ class LogManager:
             directory.on_failed = on_failed
 
     def directory_of(self, partition: TopicPartition) -> int | None:
-        """Index of the directory of a replica, usable or not; None where there is no such replica."""
+        """Index of the directory of a replica, usable or not; None if there is no such replica."""
         places = self._found.get(partition)
         return self._directories.index(places[0][0]) if places else None
 
     def directory_named(self, name: str) -> int | None:
-        """Index of the directory with this path or uuid; None for no such directory."""
+        """Index of the directory with this path or uuid; None if there is no such directory."""
         path = os.path.realpath(name)
         for index, directory in enumerate(self._directories):
             if name == directory.directory_id or path == os.path.realpath(directory.path):
@@ -186,7 +186,7 @@ class LogManager:
         """One syncfs for each directory, which must report no error (rule T1).
 
         Raises:
-            TidemarkError: STORAGE_ERROR; that directory is offline, the others are synced.
+            TidemarkError: STORAGE_ERROR; that directory is offline, all others are synced.
         """
         self._on_each(LogDirectory.sync)
 
@@ -211,7 +211,7 @@ class LogManager:
     def open(
         self, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
     ) -> tuple[PartitionLog, RecoveredLog]:
-        """Open or make a replica; first set aside a replica of another identity as stray (rule F4).
+        """Open or create a replica; first set aside a replica of another identity as stray (rule F4).
 
         Raises:
             TidemarkError: STORAGE_ERROR.
@@ -285,7 +285,9 @@ class LogManager:
         return None
 
     def _set_others_aside(self, partition: TopicPartition, identity: ReplicaIdentity) -> KnownDamage | None:
-        """Set aside all but the directory to open; gives the damage to assume after an unreadable one."""
+        """Set aside all directories except the one to open; returns the damage to assume after an unreadable
+        directory.
+        """
         assumed = None
         places = self._found.get(partition, [])
         ours = [place for place in places if place[1].identity == identity]
@@ -308,12 +310,12 @@ class LogManager:
         return assumed
 
     def _place_for(self, partition: TopicPartition) -> LogDirectory:
-        """The preferred directory if it is online, else by the configured choice."""
+        """The preferred directory if online, else the configured choice."""
         preferred = self._preferred.pop(partition, None)
         if preferred is None or preferred.failed is None:
             return preferred or self._placement.choose()
         _LOGGER.warning(
-            "preferred log directory is offline: replica made in another one",
+            "preferred log directory is offline: replica created in another directory",
             extra={"partition": str(partition), "why": preferred.failed},
         )
         return self._placement.choose()
@@ -367,7 +369,7 @@ class LogManager:
         """Write the HW, recovery-point and log-start checkpoints of every directory, one syncfs each.
 
         Raises:
-            TidemarkError: STORAGE_ERROR; that directory is offline, the others are written.
+            TidemarkError: STORAGE_ERROR; that directory is offline, all others are written.
         """
         try:
             self._on_each(lambda directory: directory.checkpoint(high_watermarks))
@@ -376,10 +378,10 @@ class LogManager:
             self._sweep_files()
 
     def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """A clean stop: write everything, one syncfs for each directory, its marker last.
+        """A clean stop: write all files, run one syncfs for each directory, and write its marker last.
 
         Raises:
-            TidemarkError: STORAGE_ERROR; that directory has no marker. All are closed in any case.
+            TidemarkError: STORAGE_ERROR; that directory has no marker. All logs are closed, even after an error.
         """
         try:
             self._on_each(lambda directory: directory.close_clean(broker_epoch, high_watermarks))
@@ -387,7 +389,7 @@ class LogManager:
             self.close()
 
     def close(self) -> None:
-        """Close without writing anything: for the next start this is a kill."""
+        """Close without a write: for the next start, this is a kill."""
         for directory in self._directories:
             directory.release()
         self._deleter.shutdown(wait=True)
@@ -456,8 +458,8 @@ def _delete(path: Path) -> None:
 def _assumed_damage(path: Path) -> KnownDamage | None:
     """Damage of the successor of a replica with an unreadable identity, up to the end of that replica's records.
 
-    None for a replica that held nothing. partition.json is written before the first batch. Without this file and
-    without a byte in any segment, the broker was killed while it created the replica.
+    None for a replica without records. partition.json is written before the first batch. Without this file and without
+    a byte in any segment, the broker was killed while it created the replica.
     """
     logs = [Segment(path, base).log_path for base in segment_offsets(path)]
     if not (path / PARTITION_FILE).exists() and not any(log.exists() and log.stat().st_size for log in logs):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses the log directory of a new replica (rule C8): the one with the fewest replicas, or the most free bytes.
 
-Empty replicas take no space yet, so many new replicas would all go to the directory with the most free bytes. The free
-bytes of a directory are therefore divided among its empty replicas; the new replica goes where this share is largest.
+Empty replicas take no space yet, so many new replicas would all be placed in the directory with the most free bytes.
+The free bytes of a directory are therefore divided among its empty replicas; the new replica goes where this share is
+largest.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Placement:
 
 
 def _share_bytes(directory: LogDirectory) -> float:
-    """Free bytes of the file system divided by the empty replicas and the new one; -1 where statvfs fails."""
+    """Free bytes of the file system divided by the empty replicas and the new one; -1 if statvfs fails."""
     try:
         found = os.statvfs(directory.path)
     except OSError:

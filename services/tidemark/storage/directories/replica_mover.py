@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves a replica to another log directory; a kill, power loss or broken disk at any point leaves one whole log (M3).
 
-1. The copy `<name>.<uuid>-future` is made in the target and filled beside appends (`FutureLog`). A start that finds it
-   continues the copy if the replica is there, else deletes it.
-2. Appends stop. The last records are copied, the copy is compared with the log and checkpointed, durably by one syncfs.
+1. The copy `<name>.<uuid>-future` is made in the target and filled beside appends (`FutureLog`). A start continues the
+   copy if the replica is there, else deletes the copy.
+2. Appends stop. The last records are copied, and the copy is compared with the log and checkpointed, durably by one
+   syncfs.
 3. partition.json of the copy gets generation + 1, durably: the copy is the replica now. A start takes the highest
    generation and carries out the remaining steps.
 4. The copy is renamed to `<name>`, durably.
 5. The old directory is renamed to `-delete`, durably; where its disk does not answer, the old log directory goes
    offline. Appends resume, on the new log.
 
-A target that fails in steps 3 or 4 may or may not come back as the replica. So the old replica gets generation + 2
+If the target fails in steps 3 or 4, it may later return as the replica, or not. So the old replica gets generation + 2
 before its appends resume.
 """
 
@@ -60,8 +61,8 @@ class ReplicaMover:
 
     Args:
         found, lock: the manager's replicas, and the lock that guards them.
-        take_aside: called with a directory that was set aside and its suffix. A plain function: a reference back to
-            the manager would keep it alive.
+        take_aside: called with a directory that was set aside and its suffix. A plain function, because a reference
+            back to the manager would keep the manager in memory.
         moved: called after a replica has moved.
     """
 
@@ -100,7 +101,7 @@ class ReplicaMover:
     # -- step 1
 
     def begin(self, partition: TopicPartition, directory: int, configs: Mapping[str, str]) -> FutureLog:
-        """Make a copy, or continue the one in this directory; a copy in another directory is deleted.
+        """Create a copy, or continue the copy in this directory; a copy in another directory is deleted.
 
         Raises:
             TidemarkError: REPLICA_OFFLINE: the replica is not open; LOG_DIR_OFFLINE; STORAGE_ERROR, DISK_FULL.
@@ -181,7 +182,7 @@ class ReplicaMover:
         """Make an empty copy, partition.json last: without it a start deletes the directory."""
         assert found.identity is not None, "a moved replica has an identity"
         place = target.path / str(found.partition)
-        if place.exists():  # an old directory, never opened by this process
+        if place.exists():  # an old directory, which this process never opened
             aside = aside_path(place, "stray")
             place.rename(aside)
             self._take_aside(aside, "stray")
@@ -200,7 +201,7 @@ class ReplicaMover:
             make_segment(path, 0)
             replace_file(path / PARTITION_FILE, document)
         except OSError:
-            shutil.rmtree(path, ignore_errors=True)  # a full disk needs the space; a start would delete it too
+            shutil.rmtree(path, ignore_errors=True)  # a full disk needs the space; a start would also delete the copy
             raise
         with self._lock:
             self._futures[found.partition] = (target, future)
@@ -217,7 +218,7 @@ class ReplicaMover:
     # -- steps 2 to 5
 
     def finish(self, future: FutureLog, high_watermark: Offset) -> PartitionLog:
-        """Replace the replica by its copy; gives the open log of the copy. No append may be pending.
+        """Replace the replica by its copy; returns the open log of the copy. No append may be pending.
 
         Raises:
             TidemarkError: LOG_DIR_OFFLINE: the target failed; STORAGE_ERROR, DISK_FULL. The replica stays in its
@@ -268,7 +269,7 @@ class ReplicaMover:
         return FoundReplica(future.partition, place, future.identity, found.generation + 1)
 
     def _outbid(self, home: LogDirectory, found: FoundReplica) -> None:
-        """Give the replica a higher generation than a copy that may or may not be committed."""
+        """Set the replica's generation above that of a copy whose commit is unknown."""
         assert found.identity is not None, "a moved replica has an identity"
         better = found._replace(generation=found.generation + 2)
         document = future_document(found.partition, found.identity, generation=better.generation, future=False)
@@ -297,7 +298,7 @@ class ReplicaMover:
     # -- abandoned copies
 
     def abandon(self, partition: TopicPartition) -> None:
-        """Delete the copy, if there is one; the replica stays in its directory."""
+        """Delete the copy, if any; the replica stays in its directory."""
         with self._lock:
             known = self._futures.pop(partition, None)
             if known is None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The roster of a log directory: a line for each replica that never held a record, instead of a directory.
 
-Making a directory with its files costs about as much as a thousand appends, so a partition gets one with its first
-record. Until then it has a line in the roster. The line survives a kill (rule T5) and is durable with the next syncfs.
-A lost line costs nothing: the replica is made again, as empty as before. A directory overrides a line of that name.
+Making a directory with its files costs about as much as a thousand appends, so a partition gets a directory with its
+first record. Until then it has a line in the roster. The line survives a kill (rule T5) and is durable with the next
+syncfs. A lost line does no harm: the replica is created again, and is empty as before. A directory overrides a line of
+that name.
 
 Each line ends with the CRC-32C of the text before it. "+ topic partition topic_id incarnation epochs" adds a replica or
 replaces its entry (`epochs`: "epoch:start,...", or "-" for none); "- topic partition" removes it. "x topic partition
@@ -74,7 +75,7 @@ class Roster:
             self._entries[partition] = entry
 
     def forget(self, partition: TopicPartition) -> bool:
-        """Remove an entry; whether there was one."""
+        """Remove an entry; returns whether there was one."""
         with self._lock:
             if partition not in self._entries:
                 return False
@@ -83,7 +84,7 @@ class Roster:
             return True
 
     def was_set_aside(self, partition: TopicPartition, incarnation: str) -> None:
-        """Record that a replica's directory was set aside: checkpoints are written later than that."""
+        """Record that a replica's directory was set aside: checkpoints are written after that."""
         with self._lock:
             self._append(_sealed(f"x {partition.topic} {partition.partition} {incarnation}"))
 
@@ -132,7 +133,7 @@ class Roster:
         return True
 
     def _enter(self, sign: str, topic: str, index: str, *rest: str) -> None:
-        """Apply a line. Raises TypeError or ValueError without a change for one that does not parse."""
+        """Apply a line. Raises TypeError or ValueError, without a change, if the line does not parse."""
         partition = TopicPartition(topic, int(index))
         if sign == "-":
             self._entries.pop(partition, None)

@@ -18,7 +18,7 @@ class ScrubPosition(NamedTuple):
         began_ms: milliseconds since 1970.
         ended: the pass has reached the end; the next one begins an interval after `began_ms`.
         partition: name of the replica's directory that is being read.
-        offset: the next one to read there, inclusive.
+        offset: the next offset to read in the segment, inclusive.
     """
 
     began_ms: int
@@ -28,7 +28,7 @@ class ScrubPosition(NamedTuple):
 
 
 def read_scrub_position(directory: Path) -> ScrubPosition | None:
-    """The position that was stored; None where there is none, or the file is damaged."""
+    """The stored position; None if there is none, or the file is damaged."""
     try:
         document = read_json(directory / SCRUB_FILE, began_ms=int, ended=bool, partition=str, offset=int)
     except BadFile:

@@ -52,7 +52,7 @@ class Options(NamedTuple):
     Attributes:
         deep: decode every payload too.
         compacted: topics that were compacted once: their logs may have holes without other signs of compaction.
-        live: a broker has the directory open, undetectably (one in another container).
+        live: a broker has the directory open, and cannot be detected (in another container).
     """
 
     deep: bool = False
@@ -277,7 +277,7 @@ class _ReplicaVerifier:
         self._points = points.get((report.partition, self._incarnation()), _Points())
 
     def run(self) -> None:
-        """Verify everything and add the findings to the report."""
+        """Verify all files and add the findings to the report."""
         names = sorted(path.name for path in self._path.iterdir())
         points = self._after_cut()
         epochs = read_epochs(self._path)
@@ -440,7 +440,9 @@ class _ReplicaVerifier:
 def _resolve(path: Path) -> tuple[Path, list[ReplicaPath]]:
     """The log directory, and the replicas to verify."""
     if not path.is_dir():
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{path} is no directory: give a log directory, or a replica's")
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST, f"{path} is not a directory: give a log directory, or the directory of a replica"
+        )
     path = path.resolve()
     own = [one for one in replica_paths(path.parent) if one.path == path]
     if own and not (path / META_FILE).exists():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small files of a log directory as tables: checkpoints, epochs, indexes, snapshots.
 
-Nothing is repaired: of a damaged file the valid part is shown, with the reason.
+This code repairs no file: it shows the valid part of a damaged file, with the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Cell = str | int | None
 
 
 class Document(NamedTuple):
-    """A small file: its columns, its rows, and its damage (empty for none)."""
+    """A small file: its columns, its rows, and its damage (empty: no damage)."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Cell, ...]]
@@ -78,7 +78,7 @@ def read_document(path: Path) -> Document | None:
 
 
 def read_roster(path: Path) -> list[RosterLine]:
-    """Every line of the roster, in order; none where there is no file."""
+    """Every line of the roster, in order; empty if there is no file."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def _snapshot(path: Path) -> Document:
 
 
 def _aborted(path: Path) -> Document:
-    path.stat()  # a missing file is not an empty one
+    path.stat()  # a missing file is not an empty file
     try:
         rows: list[tuple[Cell, ...]] = [tuple(row) for row in read_aborted(path.with_suffix(""))]
     except BadFile as bad:

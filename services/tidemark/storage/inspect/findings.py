@@ -11,14 +11,14 @@ from typing import Final
 from tidemark.model import TopicPartition
 
 _FINDINGS_MAX: Final = 100
-"""Bound of the findings kept of one replica; more from a file of random bytes would not help."""
+"""Bound of the findings kept for one replica; more findings in a file of random bytes would not help."""
 
 
 class Severity(StrEnum):
     """Severities of a finding."""
 
     ERROR = "error"
-    """Bytes differ from those written, or files contradict one another."""
+    """Bytes differ from the written bytes, or files contradict one another."""
     NOTE = "note"
     """A normal state that is worth a line."""
 
@@ -61,7 +61,7 @@ class Finding:
         offset: offset of the log; None: unknown.
         end_offset: of damaged batches, the first offset after them (exclusive); None: unknown.
         sentence: the description.
-        advice: the next step; empty for none.
+        advice: the next step; empty: no step.
     """
 
     severity: Severity
@@ -79,7 +79,7 @@ class ReplicaReport:
     """The report on one replica; `log_end` is exclusive.
 
     Attributes:
-        aside: "future", "delete" or "stray" of a replica that is not served.
+        aside: "future", "delete" or "stray" for a replica that is not served.
         suppressed: number of findings that were counted and not kept.
     """
 
@@ -96,7 +96,7 @@ class ReplicaReport:
     suppressed: int = 0
 
     def add(self, finding: Finding) -> None:
-        """Add a finding; the report keeps the first 100, and only counts the others."""
+        """Add a finding; the report keeps the first 100, and only counts later findings."""
         if len(self.findings) < _FINDINGS_MAX:
             self.findings.append(finding)
         else:

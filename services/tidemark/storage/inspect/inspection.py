@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading the files of a log without being its broker: nothing is written, locked or repaired (docs/formats.md).
+"""Reads the files of a log outside of its broker, without writes, locks or repairs (docs/formats.md).
 
 Batches are streamed in chunks, so a segment of any size takes the memory of one chunk or of its largest batch. Bytes
 that are no batch are given as a `Bad` with their position, and reading continues at the next valid header.
@@ -64,7 +64,7 @@ class ReplicaPath(NamedTuple):
 
 
 def is_segment(path: Path) -> bool:
-    """Whether a file of this name has batches: a segment, also one set aside, deleted or compacted."""
+    """Whether a file of this name has batches: a segment, or a segment that was set aside, deleted or compacted."""
     return _SEGMENT_NAME.fullmatch(path.name) is not None
 
 
@@ -74,7 +74,8 @@ def base_offset_of(path: Path) -> int:
 
 
 def replica_paths(directory: Path) -> list[ReplicaPath]:
-    """The directories of replicas in a log directory, also those set aside, by topic and partition.
+    """The directories of replicas in a log directory, including directories that were set aside, by topic and
+    partition.
 
     Raises:
         OSError: the directory cannot be read.
@@ -160,7 +161,7 @@ def read_log(directory: Path, *, from_offset: int = 0) -> Iterator[tuple[Path, G
 
 
 def _start_of(path: Path, offset: int) -> int:
-    """Position to begin at in a segment, by its index; 0 for a wrong index."""
+    """First position to read in a segment, by its index; 0 for an invalid index."""
     if offset <= base_offset_of(path):
         return 0
     index = load_index(path.with_suffix(""))
@@ -177,7 +178,7 @@ def _start_of(path: Path, offset: int) -> int:
 
 
 def _next_header(descriptor: int, start: int, end: int) -> int:
-    """Position of the first valid header in [start, end) at a multiple of 8; `end` for none."""
+    """Position of the first valid header in [start, end) at a multiple of 8; `end` if there is none."""
     position = (start + 7) & ~7
     while position + ENVELOPE_BYTES <= end:
         chunk = read_exactly(descriptor, min(_CHUNK_BYTES, end - position), position)

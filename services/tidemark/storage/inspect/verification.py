@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verifies the segments of a replica: CRCs, offsets, epochs, indexes (rules E1, L1, T5). Nothing is changed.
+"""Verifies the segments of a replica: CRCs, offsets, epochs, indexes (rules E1, L1, T5). The files are not changed.
 
-Every batch is read once; records only where payloads are to be decoded. A running broker appends, rolls and deletes
-files meanwhile: a finding in its directory counts only if a second pass confirms it.
+Every batch is read once; records only if payloads are decoded. A running broker appends, rolls and deletes files
+meanwhile: a finding in its directory counts only if a second pass confirms it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class LogFacts:
 
     Attributes:
         live: a broker has the directory open, or may have.
-        epochs: of the epoch file, None without a valid one; the file may lack epochs at or past `recovery_point`.
+        epochs: entries of the epoch file; None without a valid file; the file may lack epochs at or past
+            `recovery_point`.
         compacted: holes are no finding.
     """
 
@@ -67,7 +68,7 @@ class _Walk:
     Attributes:
         next_offset: expected of the next batch; None before the first segment, and after damage.
         end: next offset of the last valid batch.
-        compacted: the cleaner wrote one of the batches.
+        compacted: the cleaner wrote at least one of the batches.
     """
 
     next_offset: int | None = None
@@ -121,7 +122,7 @@ class SegmentVerifier:
 
     @property
     def met_compacted(self) -> bool:
-        """Whether the cleaner wrote one of the batches: holes are normal in the whole log then (rule L1)."""
+        """Whether the cleaner wrote a batch: then holes are normal in the whole log (rule L1)."""
         return self._walk.compacted
 
 
@@ -326,7 +327,7 @@ class _IndexWalk:
         self._newest_us = max(self._newest_us, envelope.max_timestamp_us)
 
     def pass_over(self, position: int) -> None:
-        """Skip damage: neither its entries nor later timestamps can be verified."""
+        """Skip damage: the index entries of damaged bytes, and later timestamps, cannot be verified."""
         self._has_bad = True
         while self._next < len(self._positions) and self._positions[self._next] <= position:
             self._next += 1
@@ -360,4 +361,4 @@ class _IndexWalk:
 
 
 def _nothing(_: int) -> None:
-    """Count nothing: a second pass reports no progress."""
+    """Has no effect: a second pass reports no progress."""

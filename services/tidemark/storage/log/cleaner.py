@@ -2,13 +2,14 @@
 """Cleaning one log: keep the latest record of each key, with bounded memory and disk traffic (rule L1).
 
 A pass reads keys of the dirty segments into a map until the map is full. Then the pass rewrites every segment up to
-that offset, from the first of the log, and swaps it in (`recovery/segment_swap.py`). Segments are rewritten in rising
-order: a tombstone's horizon is set only after the records that it deletes are gone. Some batches stay even without
-records: the last batches of each producer, and the first of each leader epoch. The last batch of each segment stays
-too, so that segments still join without a gap.
+that offset, from the first segment of the log, and swaps it in (`recovery/segment_swap.py`). Segments are rewritten in
+rising order: a tombstone's horizon is set only after the records that it deletes are gone. Some batches stay even
+without records: the last batches of each producer, and the first of each leader epoch. The last batch of each segment
+stays too, so that segments still join without a gap.
 
-A pass ends at the last stable offset. Records of aborted transactions neither replace others nor stay. A marker stays
-as long as a batch of its transaction, or while it is the last batch of a known producer (rule X6).
+A pass ends at the last stable offset. Records of aborted transactions are removed, and do not replace other records. A
+marker stays while a batch of its transaction stays, or while the marker is the last batch of a known producer (rule
+X6).
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Dirt:
     """The dirty part of a log.
 
     Attributes:
-        first_dirty_offset, end_offset: the records that may be cleaned and are not, [first, end).
-        clean_bytes, dirty_bytes: of the segments up to `end_offset`.
+        first_dirty_offset, end_offset: the range of records that may be cleaned and are not clean, [first, end).
+        clean_bytes, dirty_bytes: bytes of the segments up to `end_offset`.
     """
 
     first_dirty_offset: int
@@ -92,7 +93,9 @@ Pace = Callable[[int], None]
 
 
 def dirt_of(view: CleaningView, settings: CleanerSettings, *, now_us: int) -> Dirt:
-    """The dirt of a log, up to the first segment with a record younger than `min.compaction.lag.ms`."""
+    """The part of a log that is not clean, up to the first segment with a record younger than
+    `min.compaction.lag.ms`.
+    """
     young_us = now_us - settings.min_compaction_lag_ms * 1000
     first = view.segments[0].base_offset if view.segments else view.clean_point
     point = max(view.clean_point, first)
@@ -175,7 +178,7 @@ class _Pass:
         """Base offsets of the markers in the group's new segment."""
 
     def run(self) -> bool:
-        """Whether the pass was completed; else the log has changed and the view is obsolete."""
+        """Whether the pass was completed; if not, the log has changed and the view is obsolete."""
         latest = KeyOffsets(self._settings.dedupe_buffer_bytes)
         aborted = self._log.aborted(0, self._dirt.end_offset)
         self._aborted = AbortedBatches(aborted)
@@ -200,7 +203,7 @@ class _Pass:
         return True
 
     def _read_keys(self, latest: KeyOffsets) -> int:
-        """Fill the map from the first dirty offset on; gives the end offset (exclusive) that it covers."""
+        """Fill the map from the first dirty offset on; returns the end offset (exclusive) of the map."""
         reached, end = self._dirt.first_dirty_offset, self._dirt.end_offset
         for segment in self._view.segments:
             if segment.next_offset <= reached or segment.base_offset >= end:
@@ -241,7 +244,7 @@ class _Pass:
         return frozenset(kept.union(last_markers.values()))
 
     def _clean(self, group: Sequence[Segment], latest: KeyOffsets, rule: CleaningRule) -> bool:
-        """Rewrite a group of neighbours as one segment and swap it in, if that changes anything."""
+        """Rewrite a group of neighbours as one segment and swap it in, if the result differs."""
         base, end = group[0].base_offset, group[-1].next_offset
         path = cleaned_path(self._view.path, base, end)
         cleaned = Segment(self._view.path, base)

@@ -32,8 +32,8 @@ class CleaningView(NamedTuple):
 
     Attributes:
         path: directory of the replica.
-        segments: whole segments below an offset, from the first of the log, without the active one.
-        clean_point: below it (exclusive) there is one record of each key.
+        segments: complete segments below an offset, from the first segment of the log, without the active segment.
+        clean_point: offset (exclusive) below which there is one record of each key.
         producers: ids of the producers whose last batches must stay.
         truncations: `replace` and `note_clean_point` refuse a view from before a later truncation.
         interval_bytes: `index.interval.bytes`.
@@ -74,7 +74,7 @@ class SegmentCleaning:
     def view(self, end_offset: int, *, truncations: int | None = None) -> CleaningView | None:
         """The sealed segments below `end_offset` (exclusive).
 
-        None where the log cannot be used, or was truncated after `truncations`.
+        None if the log cannot be used, or was truncated after `truncations`.
         """
         context, segments = self._context, self._segments
         with context.files_lock:
@@ -101,7 +101,7 @@ class SegmentCleaning:
         return self._segments.open(segment)
 
     def make_durable(self, file: Descriptor) -> None:
-        """fsync of a file that is to replace segments.
+        """fsync of a file that will replace segments.
 
         Raises:
             TidemarkError: STORAGE_ERROR, and the whole log directory is offline: a failed sync is never retried.
@@ -129,10 +129,10 @@ class SegmentCleaning:
     ) -> bool:
         """Put a cleaned segment, written durably to `file`, in the place of neighbours of the view.
 
-        `markers`: base offsets of the markers that it has; None: the same as before.
+        `markers`: base offsets of the markers in the file; None: the same as before.
 
-        False: the log was truncated or closed, or has dropped one of them; nothing was changed and `file` is the
-        caller's.
+        False: the log was truncated or closed, or has dropped a segment; then the log is unchanged and the caller owns
+        `file`.
 
         Raises:
             TidemarkError: STORAGE_ERROR; the directory is offline, and the next start finishes the replacement.
@@ -171,7 +171,7 @@ class SegmentCleaning:
             return True
 
     def heal_index(self, segment: Segment) -> bool:
-        """Check the index files of a sealed segment without damaged batches, on the disk, and rewrite damaged ones.
+        """Check the index files of a sealed segment without damaged batches, on the disk, and rewrite damaged files.
 
         Returns:
             Whether the files were rewritten.
@@ -224,7 +224,7 @@ class SegmentCleaning:
             return True
 
     def adopt_clean_point(self, offset: int) -> None:
-        """Take over the clean point of the log that this one is a copy of; the caller holds `files_lock`.
+        """Take over the clean point of the log of which this log is a copy; the caller holds `files_lock`.
 
         Raises:
             OSError: the disk does not answer.

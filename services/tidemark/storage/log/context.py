@@ -18,7 +18,7 @@ class Home(Protocol):
 
     @property
     def failed(self) -> str | None:
-        """Why the directory is offline, None while it is online."""
+        """Why the directory is offline; None while it is online."""
 
     def fail(self, reason: str) -> None:
         """Take the directory offline: a failed sync is never retried."""

@@ -29,11 +29,11 @@ _INDEX_BEHIND_ENTRIES: Final = 64
 
 
 class Captured(NamedTuple):
-    """The log at one instant, as the next checkpoint covers it.
+    """The state of the log at one instant, for the next checkpoint.
 
     Attributes:
         truncations: `LogSegments.truncations` at that instant.
-        high_watermark_max: a reported high watermark above it may date from before a truncation.
+        high_watermark_max: a reported high watermark above this offset may be older than a truncation.
         damage_over: the log was refetched past its damage.
     """
 
@@ -48,7 +48,7 @@ class Durability:
     """Flushes a log and gives its offsets to checkpoints. Thread-safe beside appends, unless a method says otherwise.
 
     Attributes:
-        flushed_offset: everything below is on disk; written under `memory_lock`.
+        flushed_offset: all records below are on disk; written under `memory_lock`.
     """
 
     __slots__ = (
@@ -81,12 +81,12 @@ class Durability:
         self._damaged_until = recovered.damage.until if recovered.damage else None
         """Log end that ends the damage, None for an undamaged log."""
         self._captured_end = -1
-        """Log end of the last checkpoint: an equal one means an idle log."""
+        """Log end of the last checkpoint: an equal log end means an idle log."""
 
     # -- flushing
 
     def flush(self) -> Offset:
-        """fdatasync; everything below the result is on disk.
+        """fdatasync; all records below the result are on disk.
 
         Raises:
             TidemarkError: STORAGE_ERROR, and the whole log directory is offline: a failed sync is never retried.
@@ -119,7 +119,9 @@ class Durability:
         try:
             opened = self._segments.open(segment)
         except FileNotFoundError:
-            with self._context.files_lock:  # an operation that removes files holds it until the list is up to date
+            with (
+                self._context.files_lock
+            ):  # an operation that removes files holds this lock until the list is up to date
                 if segment in self._segments.all:
                     raise
             return
@@ -153,7 +155,7 @@ class Durability:
         The caller holds `files_lock`.
 
         Raises:
-            TidemarkError: DISK_FULL; nothing is truncated yet, so the truncation can be retried.
+            TidemarkError: DISK_FULL; the log is unchanged, so the truncation can be retried.
             OSError: the disk does not answer.
         """
         path = self._context.path
@@ -192,16 +194,16 @@ class Durability:
 
     @property
     def high_watermark_max(self) -> int:
-        """Bound of the high watermark that a checkpoint may write, `NOT_TRUNCATED` for none.
+        """Bound of the high watermark that a checkpoint may write; `NOT_TRUNCATED`: no bound.
 
-        High watermarks are taken before a checkpoint looks at the log: after a truncation one may be that of before.
-        The bound ends when a checkpoint gets a high watermark after the log has grown past the truncation. Appends
-        begin only after the caller that reports high watermarks knows of the truncation.
+        High watermarks are read before a checkpoint reads the log, so after a truncation a high watermark may be
+        outdated. The bound ends when a checkpoint gets a high watermark after the log has grown past the truncation.
+        Appends begin only after the caller that reports high watermarks knows of the truncation.
         """
         return self._high_watermark_max
 
     def capture(self) -> Captured | None:
-        """Before a syncfs: complete the files; gives the state that the syncfs covers, None for a broken log.
+        """Before a syncfs: complete the files; returns the state that the syncfs covers, None for a broken log.
 
         Raises:
             OSError: the disk does not answer.
@@ -230,7 +232,7 @@ class Durability:
     def checkpointed(self, captured: Captured, *, has_high_watermark: bool) -> None:
         """After the checkpoints were renamed: they cover the captured state.
 
-        `has_high_watermark`: they hold a reported high watermark, so the next one is taken later than this capture.
+        `has_high_watermark`: the files hold a reported high watermark, so the next one is read after this capture.
 
         Raises:
             OSError: the disk does not answer.
@@ -255,7 +257,7 @@ class Durability:
             self._replayed.forget_epochs_below(captured.log_start)
 
     def finish(self) -> None:
-        """Before the last syncfs of a clean stop: complete the files, so that the next start scans nothing.
+        """Before the last syncfs of a clean stop: complete the files, so that the next start needs no scan.
 
         The files are the index and the end mark of the active segment, the producer snapshot and the leader epochs.
 

@@ -38,7 +38,7 @@ class LogSegments:
     `memory_lock`. The attributes are replaced as a whole, so a reader of one attribute needs no lock.
 
     Attributes:
-        all: the segments in offset order, contiguous, never none; the last is the active one.
+        all: the segments in offset order, contiguous, at least one; the last is the active segment.
         start_offset: first offset of the log, inclusive.
         end_offset: next offset of the log, exclusive; every byte below has been written.
         truncations: counts the beginnings and the ends of truncations, and the close.
@@ -96,7 +96,9 @@ class LogSegments:
         return sum(segment.size_bytes for segment in self.all)
 
     def bytes_from(self, offset: int) -> int:
-        """Estimated bytes from this offset to the end, from memory alone: as if all records of a segment were equal."""
+        """Estimated bytes from this offset to the end, from memory only, as if all records of a segment had the same
+        size.
+        """
         segments, end, found = self.all, self.end_offset, 0
         for segment in reversed(segments):
             base = segment.base_offset
@@ -138,7 +140,7 @@ class LogSegments:
         return self._pool.get(segment, segment.log_path)
 
     def index_of(self, segment: Segment, descriptor: Descriptor) -> SegmentIndex:
-        """The index, loaded where it is not in memory; the caller holds `memory_lock`."""
+        """The index, loaded if it is not in memory; the caller holds `memory_lock`."""
         index = segment.ensure_index(descriptor.number, self._context.settings.index_interval_bytes)
         if segment is not self.all[-1]:
             self._pool.indexes.use(segment, len(index))
@@ -164,7 +166,7 @@ class LogSegments:
         self.end_offset = following
 
     def add(self, segment: Segment) -> None:
-        """Make this empty segment the active one; the caller holds both locks and has sealed the active one."""
+        """Make this empty segment the active one; the caller holds both locks and has sealed the active segment."""
         sealed = self.all[-1]
         self.all = (*self.all, segment)
         self._tail = Tail(self.end_offset, 0)
@@ -172,7 +174,7 @@ class LogSegments:
             self._pool.indexes.use(sealed, len(sealed.index))
 
     def restart_at(self, base_offset: int) -> None:
-        """Replace the empty active segment by one with this base offset; the caller holds both locks."""
+        """Replace the empty active segment by a segment with this base offset; the caller holds both locks."""
         old = self.all[-1]
         self._remove_trimmed()
         segment = make_segment(self._context.path, base_offset)
@@ -183,7 +185,7 @@ class LogSegments:
             old.remove()
 
     def extend_to(self, end_offset: int) -> None:
-        """End the log past its last batch, where truncation in a hole left it; the caller holds both locks."""
+        """Set the log end past the last batch, as after a truncation in a hole; the caller holds both locks."""
         if self.end_offset < end_offset:
             self.end_offset = self.all[-1].next_offset = end_offset
             self._tail = Tail(end_offset, self.all[-1].size_bytes)
@@ -193,7 +195,7 @@ class LogSegments:
     def take_lowest_truncation(self) -> int:
         """The lowest end of truncations since the last call, `NOT_TRUNCATED` for none.
 
-        Batches that a copy holds at or past it may differ from the batches of this log.
+        At or past this offset, batches of a copy may differ from the batches of this log.
         """
         with self._context.memory_lock:
             lowest, self._lowest_truncation = self._lowest_truncation, NOT_TRUNCATED
@@ -220,7 +222,7 @@ class LogSegments:
         return Boundary(segment, index, segment.size_bytes, min(end_offset, self.end_offset))
 
     def truncate(self, boundary: Boundary) -> tuple[Segment, ...]:
-        """End the log there, in memory; gives the segments to `remove`. The caller holds both locks."""
+        """Set the log end, in memory; returns the segments to `remove`. The caller holds both locks."""
         segment, index, position, end_offset = boundary
         self._begin_truncation(end_offset)
         dropped = tuple(other for other in self.all if other.base_offset > segment.base_offset)
@@ -233,7 +235,7 @@ class LogSegments:
         return dropped
 
     def finish_truncation(self) -> None:
-        """Note that the files are as the list says; the caller holds both locks."""
+        """Note that the files match the list; the caller holds both locks."""
         self.truncations += 1
 
     def remove(self, dropped: Sequence[Segment]) -> None:
@@ -243,7 +245,7 @@ class LogSegments:
             segment.remove()
 
     def renew_file(self, segment: Segment) -> None:
-        """Put an empty file in the place of a flushed one; a disk without space keeps the old file.
+        """Replace a flushed file by an empty file; without disk space the old file is kept.
 
         After a power loss the old name has its old bytes, beside the segments that followed. The caller holds
         `files_lock`. Raises OSError.
@@ -303,7 +305,7 @@ class LogSegments:
         return bool(self._trimmed)
 
     def trim(self, start_offset: int) -> None:
-        """Raise the log start; whole segments below leave the log at once. The caller holds `files_lock`."""
+        """Raise the log start; complete segments below it leave the log immediately. The caller holds `files_lock`."""
         with self._context.memory_lock:
             self.start_offset = max(self.start_offset, start_offset)
             count = 0

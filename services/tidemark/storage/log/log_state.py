@@ -11,7 +11,7 @@ from tidemark.model import NO_EPOCH, EpochEntry, Offset
 
 
 class LogState(NamedTuple):
-    """The state of a log beside its batches, at one instant; equal in a complete copy."""
+    """The state of a log in addition to its batches, at one instant; equal in a complete copy."""
 
     log_start_offset: Offset
     log_end_offset: Offset
@@ -37,7 +37,7 @@ def shared_end(copy: LogState, log: LogState) -> Offset:
 
 
 def disagreement(copy: LogState, log: LogState) -> str | None:
-    """The first difference between the epochs and producers of a copy and its log; None for none."""
+    """The first difference between the epochs and producers of a copy and its log; None if there is no difference."""
     if (copy.log_start_offset, copy.log_end_offset) != (log.log_start_offset, log.log_end_offset):
         return f"it holds [{copy.log_start_offset}, {copy.log_end_offset})"
     epochs, copied = LeaderEpochs(log.epochs), LeaderEpochs(copy.epochs)

@@ -44,8 +44,9 @@ _IOV_MAX: Final = 1024
 class PartitionLog:
     """Appends to, truncates and trims one log, and assembles the parts that read, flush and clean it.
 
-    One thread appends, truncates, resets, trims and rolls. Reads, flushes, checkpoints and the cleaner run beside it;
-    the locks are those of `LogContext`. A change that spans parts is made here: under `memory_lock` the parts agree.
+    One thread appends, truncates, resets, trims and rolls. Reads, flushes, checkpoints and the cleaner run
+    concurrently; `LogContext` has the locks. A change that spans parts is made here: under `memory_lock` the parts
+    agree.
 
     Attributes:
         segments: which segments there are, and the log start and end.
@@ -101,7 +102,7 @@ class PartitionLog:
 
     @property
     def flushed_offset(self) -> Offset:
-        """Offset (exclusive) below which everything is on disk."""
+        """Offset (exclusive) below which all records are on disk."""
         return Offset(self.durability.flushed_offset)
 
     @property
@@ -116,7 +117,7 @@ class PartitionLog:
 
     @property
     def has_directory(self) -> bool:
-        """Whether the replica has a directory: it has held a record, or had to make room for one."""
+        """Whether the replica has a directory: the replica has held a record, or has prepared for one."""
         return self._unmade is None
 
     def size_bytes(self) -> int:
@@ -124,11 +125,11 @@ class PartitionLog:
         return self.segments.size_bytes()
 
     def segment_count(self) -> int:
-        """Number of segments, with the active one."""
+        """Number of segments, including the active segment."""
         return len(self.segments.all)
 
     def bytes_from(self, offset: int) -> int:
-        """Estimated bytes from this offset to the end, from memory alone."""
+        """Estimated bytes from this offset to the end, from memory only."""
         return self.segments.bytes_from(offset)
 
     def configure(self, configs: Mapping[str, str]) -> None:
@@ -141,10 +142,10 @@ class PartitionLog:
     def append(
         self, batches: Sequence[Batch], *, base_offset: Offset, leader_epoch: LeaderEpoch, stamp: bool
     ) -> Offset:
-        """Append all of the batches or none, stamped with offset and leader epoch by a leader; gives the log end.
+        """Append all of the batches or none, stamped with offset and leader epoch by a leader; returns the log end.
 
         Raises:
-            TidemarkError: STORAGE_ERROR: the replica is offline. DISK_FULL: the log is as it was.
+            TidemarkError: STORAGE_ERROR: the replica is offline. DISK_FULL: the log is unchanged.
         """
         context, segments = self._context, self.segments
         context.check_usable()
@@ -162,7 +163,7 @@ class PartitionLog:
             while start < len(batches):
                 start = self._append_group(batches, start, leader_epoch if stamp else None)
         except (OSError, Damage) as error:
-            if segments.end_offset != end or not is_unopened(error):  # else no file was opened, nothing written
+            if segments.end_offset != end or not is_unopened(error):  # otherwise no file was opened or written
                 self._undo_append(end)
             if isinstance(error, OSError) and has_no_room(error) and context.broken is None:
                 raise storage_error(f"append to {self.path.name} in {self.path.parent}", error) from error
@@ -187,7 +188,7 @@ class PartitionLog:
                 self._unmade = None
 
     def _append_group(self, batches: Sequence[Batch], start: int, stamped_epoch: int | None) -> int:
-        """Write the batches from `start` that fit the active segment with one writev; gives the next start."""
+        """Write the batches from `start` that fit the active segment with one writev; returns the next start."""
         segments, settings = self.segments, self._context.settings
         segment_us = settings.segment_ms * 1000
         active = segments.active
@@ -269,10 +270,11 @@ class PartitionLog:
     # -- truncate
 
     def truncate(self, end_offset: Offset) -> ProducerStates:
-        """Truncate to `end_offset` (exclusive), or before the batch that spans it; gives the remaining producer state.
+        """Truncate to `end_offset` (exclusive), or before the batch that spans it; returns the remaining producer
+        state.
 
         Raises:
-            TidemarkError: STORAGE_ERROR: the replica is offline. DISK_FULL: nothing was truncated.
+            TidemarkError: STORAGE_ERROR: the replica is offline. DISK_FULL: the log is unchanged.
         """
         self._context.check_usable()
         if end_offset < self.segments.start_offset:
@@ -308,14 +310,14 @@ class PartitionLog:
             with context.memory_lock:
                 durability.names_changed()
             # Flushed bytes are never overwritten: the truncation may reach the disk after later appends. After an
-            # unclean election records below the log start may have later epochs than those that follow.
+            # unclean election, records below the log start may have later epochs than the records that follow.
             if position and (was_flushed or end == segments.start_offset):
                 self._roll_if_there_is_space()
 
     def reset(self, start_offset: Offset, epoch_below: LeaderEpoch = NO_EPOCH) -> None:
         """Delete every record and start empty at `start_offset` (rule E3).
 
-        `epoch_below`: leader epoch of the last record below, -1 for an unknown one.
+        `epoch_below`: leader epoch of the last record below; -1: unknown.
 
         Raises:
             TidemarkError: STORAGE_ERROR: the replica is offline.
@@ -355,8 +357,8 @@ class PartitionLog:
     def trim(self, start_offset: Offset) -> None:
         """Raise the log start to `start_offset`; a log trimmed to its end rolls first.
 
-        Segments below leave the log at once. Their files go after a checkpoint on disk names that log start: before,
-        a start would miss them and take the log for damaged.
+        Segments below leave the log immediately. Their files are deleted after a checkpoint on disk names that log
+        start. If they were deleted before, a start would treat the log as damaged.
 
         Raises:
             TidemarkError: STORAGE_ERROR.
@@ -375,7 +377,7 @@ class PartitionLog:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"trim {self.path.name}: {error}") from error
 
     def may_roll_by_time(self, now_ms: int) -> bool:
-        """Whether the active segment may be older than segment.ms, from memory alone; `roll_by_time` reads its age."""
+        """Whether the active segment may be older than segment.ms, from memory only; `roll_by_time` reads its age."""
         active = self.segments.active
         first_us = active.first_timestamp_us
         return active.size_bytes > 0 and (first_us is None or self._is_old(first_us, now_ms))
@@ -384,7 +386,7 @@ class PartitionLog:
         return now_ms * 1000 - first_timestamp_us > self._context.settings.segment_ms * 1000
 
     def roll_by_time(self, now_ms: int) -> None:
-        """Roll an active segment older than segment.ms, also when nothing is appended.
+        """Roll an active segment older than segment.ms, even without appends.
 
         Raises:
             TidemarkError: STORAGE_ERROR.
@@ -406,7 +408,7 @@ class PartitionLog:
     # -- read
 
     def read(self, offset: Offset, *, end_offset: int, max_bytes: int, cached_only: bool = False) -> bytes | None:
-        """Whole batches from the one that holds `offset`, all below `end_offset` (exclusive); b"" for none.
+        """Whole batches from the one that holds `offset`, all below `end_offset` (exclusive); b"" if there are none.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE, STORAGE_ERROR; CORRUPT_BATCH where a header that was read is damaged.
@@ -467,7 +469,7 @@ class PartitionLog:
     # -- make durable
 
     def flush(self) -> Offset:
-        """fdatasync; everything below the result is on disk. Thread-safe.
+        """fdatasync; all records below the result are on disk. Thread-safe.
 
         Raises:
             TidemarkError: STORAGE_ERROR, and the whole log directory is offline: a failed sync is never retried.
@@ -488,7 +490,7 @@ class PartitionLog:
                 raise_storage_error(f"write {EPOCH_FILE} of {self.path.name}", error)
 
     def end_damage(self) -> None:
-        """Note that the log is refetched: the next checkpoint covers the log as it is, and removes the damage."""
+        """Note that the log is refetched: the next checkpoint covers the present log, and removes the damage."""
         self.durability.end_damage()
 
     def finish(self) -> None:
@@ -520,9 +522,8 @@ class PartitionLog:
     def adopt(self, state: LogState, clean_point: int) -> None:
         """Take over the state that a copy cannot read from batches.
 
-        This state is leader epochs without a record, producers whose batches were removed, and a log end past the last
-        batch.
-        The next `finish` writes them.
+        This state consists of leader epochs without a record, producers whose batches were removed, and a log end past
+        the last batch. The next `finish` writes them.
 
         Raises:
             OSError: the disk does not answer.
@@ -534,7 +535,7 @@ class PartitionLog:
             self.cleaning.adopt_clean_point(clean_point)
 
     def rename(self, path: Path) -> None:
-        """Rename the directory of a copy; nothing reads this log yet.
+        """Rename the directory of a copy; this log has no readers yet.
 
         Raises:
             OSError: the directory keeps its name.
@@ -548,7 +549,7 @@ class PartitionLog:
                     (path / name).unlink(missing_ok=True)
 
     def give_way(self, successor: PartitionLog) -> None:
-        """Close; the copy answers the readers of this log from now on."""
+        """Close; from now on, readers of this log read the copy."""
         self._successor = successor
         self.close()
 
@@ -567,7 +568,7 @@ def _is_too_late(active: Segment, timestamp_us: int, segment_us: int) -> bool:
 
 
 def _first_timestamp(active: Segment, descriptor: int, *, otherwise_us: int) -> int:
-    """Largest timestamp of the first batch of the segment, `otherwise_us` for an empty one."""
+    """Largest timestamp of the first batch of the segment; `otherwise_us` for an empty segment."""
     if active.size_bytes == 0:
         return otherwise_us
     return next(walk(descriptor, 0, active.size_bytes))[1].max_timestamp_us

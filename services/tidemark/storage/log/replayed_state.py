@@ -40,10 +40,10 @@ class Unwritten(NamedTuple):
 
 
 class ReplayedState:
-    """The leader epochs, producer states and aborted transactions that a replay of the log's batches gives.
+    """The leader epochs, producer states and aborted transactions that result from a replay of the log's batches.
 
-    The append thread folds batches in, in the section of `memory_lock` that publishes them. Under the lock, the state
-    is that of every batch below the log end. Files are written under `files_lock`.
+    The append thread folds batches in, in the section of `memory_lock` that publishes them. While the lock is held, the
+    state covers every batch below the log end. Files are written under `files_lock`.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class ReplayedState:
         self._producers = self._expiring(recovered.producers)
         self._aborted = AbortedIndex(recovered.aborted, recovered.aborted_unwritten_from)
         self._snapshot_at = recovered.snapshot_at
-        """Offset of the newest producer snapshot, -1 where there may be none."""
+        """Offset of the newest producer snapshot; -1 if there may be none."""
         self._unsnapshotted_batches = recovered.unsnapshotted_batches
 
     def _expiring(self, producers: ProducerStates) -> ProducerStates:
@@ -86,7 +86,7 @@ class ReplayedState:
     # -- in memory
 
     def fold(self, batches: Sequence[Batch], start: int, placed: Sequence[Placed], stamped_epoch: int | None) -> None:
-        """Fold in the batches from number `start`, as they were placed; the caller holds `memory_lock`.
+        """Apply the batches from number `start`, in their order; the caller holds `memory_lock`.
 
         `stamped_epoch`: the leader epoch that was stamped into them; None where they keep their own.
         """
@@ -128,7 +128,7 @@ class ReplayedState:
         self._latest_epoch, self._epochs_behind, self._snapshot_at = self._epochs.latest, False, -1
 
     def adopt(self, epochs: Sequence[EpochEntry], producers: ProducerStates) -> None:
-        """Replace all by the state of another copy of the log; the caller holds both locks."""
+        """Replace all state by that of another copy of the log; the caller holds both locks."""
         self._epochs = LeaderEpochs(epochs)
         self._latest_epoch, self._epochs_behind = self._epochs.latest, True
         self._producers = self._expiring(producers)
@@ -248,17 +248,19 @@ class ReplayedState:
             self._aborted.unwritten_from = min(self._aborted.unwritten_from, base_offset)
 
     def retain_aborted(self, segment: Segment, markers: Sequence[int]) -> None:
-        """Forget the aborted transactions of a cleaned segment but those with these markers."""
+        """Drop the aborted transactions of a cleaned segment, except transactions with these markers."""
         with self._context.memory_lock:
             self._aborted.retain(segment.base_offset, segment.next_offset, markers)
 
     def trim_aborted(self, base_offset: int) -> None:
-        """Forget the aborted transactions of segments below the first one."""
+        """Drop the aborted transactions of segments below the first segment."""
         with self._context.memory_lock:
             self._aborted.trim(base_offset)
 
     def write_snapshot(self, log_end: int) -> None:
-        """Write the producer snapshot of this log end, where a segment starts; by the append thread. Raises OSError."""
+        """Write the producer snapshot of this log end, at the start of a segment; called by the append thread.
+        Raises OSError.
+        """
         self._write_snapshot(log_end, self._producers)
 
     def _write_snapshot(self, log_end: int, producers: ProducerStates) -> None:
@@ -266,7 +268,7 @@ class ReplayedState:
         self._snapshot_at, self._unsnapshotted_batches = log_end, 0
 
     def _replace_snapshots(self, log_end: int, producers: ProducerStates, segments: Sequence[Segment]) -> None:
-        """Write a snapshot and delete those before it, except at the starts of segments: truncations begin there."""
+        """Write a snapshot and delete earlier snapshots, except at the starts of segments, where truncations begin."""
         self._write_snapshot(log_end, producers)
         kept = {segment.base_offset for segment in segments} | {log_end}
         self._delete_snapshots(offset for offset in self._snapshots() if offset not in kept)

@@ -23,10 +23,10 @@ class SegmentFigures(NamedTuple):
 def expired_until(
     segments: Sequence[SegmentFigures], start_offset: int, limits: RetentionLimits, *, high_watermark: int, now_ms: int
 ) -> int:
-    """Offset where a log of these segments may start: whole segments go, never past the high watermark.
+    """The new log start for these segments: complete segments are deleted, never past the high watermark.
 
-    A segment expires by time when its newest record is older than `retention_ms`; the active (last) one too. A segment
-    expires by size when the log keeps `retention_bytes` without it; the active one never.
+    A segment, also the active (last) one, expires by time when its newest record is older than `retention_ms`. A
+    segment expires by size when the log keeps `retention_bytes` without it; the active one never.
     """
     oldest_us = (now_ms - limits.retention_ms) * 1000
     left_bytes = sum(segment.size_bytes for segment in segments)

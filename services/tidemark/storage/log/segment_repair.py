@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damage of sealed segments below the high watermark: finding it, and replacing the bad bytes (rule T6).
+"""Finds damage in sealed segments below the high watermark, and replaces the damaged bytes (rule T6).
 
 A repaired segment is written beside the damaged one, and checked from its first byte to its last. The new file is
-swapped in as a cleaned segment is (`recovery/segment_swap.py`). Every other segment stays as it is. Damaged bytes for
-which no replica has a good copy are copied, so that each range is repaired by itself.
+swapped in as a cleaned segment is (`recovery/segment_swap.py`). Other segments are not changed. Damaged bytes without a
+valid copy on any replica are copied, so that each range is repaired independently.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Pace = Callable[[int], None]
 
 
 class DamagedRange(NamedTuple):
-    """Bytes of a segment that hold no valid batch, from a batch that is damaged to the next one that is not.
+    """Bytes of a segment without a valid batch, from a damaged batch to the next valid batch.
 
     Attributes:
         base_offset: base offset of the segment.
-        start_position, end_position: bytes of its file, the end exclusive.
-        start_offset, end_offset: offsets that only the damaged batches can have held, the end exclusive.
+        start_position, end_position: byte range of its file, the end exclusive.
+        start_offset, end_offset: range of offsets that can only belong to the damaged batches, the end exclusive.
         reason: reason of the first damaged batch.
     """
 
@@ -90,7 +90,7 @@ def find_damage(cleaning: SegmentCleaning, segment: Segment, pace: Pace) -> list
 def find_damage_on_disk(cleaning: SegmentCleaning, segment: Segment, pace: Pace) -> list[DamagedRange]:
     """`find_damage` past the page cache, which may still hold the bytes that were written.
 
-    The bytes that are read leave the page cache at once: a pass through a directory evicts nothing else.
+    The bytes that are read leave the page cache immediately, so a pass through a directory does not evict other pages.
 
     Raises:
         OSError: the errors of `find_damage`.
@@ -112,11 +112,10 @@ def find_damage_on_disk(cleaning: SegmentCleaning, segment: Segment, pace: Pace)
 
 
 def _extent(opened: Descriptor, segment: Segment, damage: Damage, position: int, offset: int) -> DamagedRange:
-    """The damage from `position` on, where the batch at or after `offset` starts, to the next good batch.
+    """The damage from `position` on, where the batch at or after `offset` starts, to the next valid batch.
 
     A damaged header hides the length of its batch, and a record may look like a batch. So the search continues at the
-    next entry of the index, whose blocks have CRCs of their own. Without the index file, the damage ends with the
-    segment.
+    next entry of the index, whose blocks have separate CRCs. Without the index file, the damage ends with the segment.
     """
     size = segment.size_bytes
     index = segment.index or load_index(segment.stem)
@@ -133,7 +132,7 @@ def _extent(opened: Descriptor, segment: Segment, damage: Damage, position: int,
 
 
 def _next_positions(opened: Descriptor, position: int, size: int, index: SegmentIndex) -> Iterator[int]:
-    """Where the next batches start: behind a batch with a good header, else at the next index entry."""
+    """The start of the next batches: after a batch with a valid header, else at the next index entry."""
     while True:
         header = read_exactly(opened.number, min(ENVELOPE_BYTES, size - position), position)
         try:
@@ -147,7 +146,7 @@ def _next_positions(opened: Descriptor, position: int, size: int, index: Segment
 
 
 def _uncounted(size_bytes: int) -> None:
-    """Count nothing: the reader of the segment counts these bytes."""
+    """Has no effect: the reader of the segment counts these bytes."""
 
 
 def repair_segment(
@@ -163,15 +162,15 @@ def repair_segment(
 
     Args:
         view: that the segment is of; the log may have changed since.
-        patches: rising, one for each damaged range.
+        patches: one for each damaged range, in ascending order.
         holes_until: below this offset (exclusive) the log may have holes: compaction (rule L1), or the log start.
 
     Returns:
-        False: the log was truncated, trimmed or closed; nothing was changed.
+        False: the log was truncated, trimmed or closed; then the log is unchanged.
 
     Raises:
-        NotJoined: the patched segment would not be whole; nothing was changed.
-        TidemarkError: DISK_FULL: nothing was changed. STORAGE_ERROR.
+        NotJoined: the patched segment would have a gap; the log is unchanged.
+        TidemarkError: DISK_FULL: the log is unchanged. STORAGE_ERROR.
         OSError: a read failed, or the segment was removed meanwhile.
     """
     path = cleaned_path(view.path, segment.base_offset, segment.next_offset)
@@ -190,7 +189,7 @@ def repair_segment(
 def _write(
     source: Descriptor, target: Descriptor, segment: Segment, patches: Sequence[Patch], pace: Pace
 ) -> tuple[int, list[_Kept]]:
-    """Copy the good bytes, write the patches between them; gives the size in bytes, and the damage that is left."""
+    """Copy the valid bytes and write the patches between them; returns the size in bytes, and the remaining damage."""
     position = written = 0
     kept: list[_Kept] = []
     for damaged, batches in patches:
@@ -208,7 +207,7 @@ def _write(
 
 
 def _copy(source: Descriptor, target: Descriptor, start: int, end: int, written: int, pace: Pace) -> int:
-    """Copy [start, end), with zeros for bytes that the file has lost; gives the end in the target."""
+    """Copy [start, end), with zeros for bytes that the file has lost; returns the end in the target."""
     for position in range(start, end, _COPY_BYTES):
         size = min(_COPY_BYTES, end - position)
         _put(target, read_exactly(source.number, size, position).ljust(size, b"\0"), written)

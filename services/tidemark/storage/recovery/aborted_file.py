@@ -2,7 +2,7 @@
 """Files of aborted transactions: `<base>.txnindex` has a row for each abort marker of a segment (rule X5).
 
 A segment without abort markers has no such file. Rows are fixed in size and have a CRC each. The last row has the
-number of the others, because a power loss may cut the file between two rows.
+number of other rows, because a power loss may cut the file between two rows.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ def aborted_path(stem: Path) -> Path:
 
 
 def write_aborted(stem: Path, rows: Iterable[AbortedRow], *, durable: bool = False) -> None:
-    """Replace the file by one with these rows; without rows there is none. With `durable` it is on disk at once.
+    """Replace the file by a file with these rows; without rows, delete the file. With `durable` the file is on disk at
+    the return.
 
     Raises:
-        OSError: the file is as it was.
+        OSError: the file is unchanged.
     """
     packed = [_pack(_KIND, row) for row in rows]
     if packed:
@@ -61,7 +62,7 @@ def _pack(kind: int, fields: Iterable[int]) -> bytes:
 
 
 def read_aborted(stem: Path) -> Sequence[AbortedRow]:
-    """The rows of a segment; none without a file.
+    """The rows of a segment; empty without a file.
 
     Raises:
         BadFile: the file is damaged.

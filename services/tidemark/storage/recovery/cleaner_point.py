@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cleaner's point of one log: below it (exclusive) there is one record of each key (rule L1).
+"""The cleaner's point of one log: below this offset (exclusive) there is one record of each key (rule L1).
 
 `cleaner-offset-checkpoint` is in the replica's directory and moves with the replica. A point that is too low costs a
-cleaning. A point that is too high would delete a tombstone before the records it deletes, so truncation lowers it.
+cleaning. With too high a point, the cleaner would delete a tombstone before its records, so truncation lowers the
+point.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _SEARCH_BYTES: Final = 8 << 20
 
 
 class CutPoint(NamedTuple):
-    """The mark of a truncation: checkpoints prove nothing at or past `end_offset`.
+    """The mark of a truncation: checkpoints are not valid at or past `end_offset`.
 
     Attributes:
         log_start: log start offset of the log after the truncation.
@@ -55,7 +55,7 @@ class KnownDamage(NamedTuple):
     """Known damage of a log, which keeps its replica out of clean elections.
 
     Attributes:
-        until: up to which offset (exclusive) records are missing or set aside.
+        until: offset (exclusive) up to which records are missing or set aside.
         cut: only a torn tail was cut off (rule T7). The number of records there is unknown, so `until` is `NO_END`.
     """
 
@@ -64,14 +64,14 @@ class KnownDamage(NamedTuple):
     cut: bool = False
 
     def joined(self, earlier: KnownDamage | None) -> KnownDamage:
-        """This damage of a log with earlier damage, which is not refetched yet."""
+        """Add this damage to earlier damage of the log, which is not refetched yet."""
         if earlier is None:
             return self
         return KnownDamage(self.reason, max(self.until, earlier.until), self.cut and earlier.cut)
 
 
 def write_cut_point(directory: Path, cut: CutPoint) -> None:
-    """Write the mark before a truncation. Not synced: after a power loss an empty mark proves nothing.
+    """Write the mark before a truncation. The mark is not synced: after a power loss an empty mark has no meaning.
 
     The mark of a reset is synced: the producer states of a half deleted log without snapshots would be wrong.
     """
@@ -79,9 +79,9 @@ def write_cut_point(directory: Path, cut: CutPoint) -> None:
 
 
 def read_cut_point(directory: Path) -> CutPoint | None:
-    """Read the mark of the last truncation; None if there was none since the last checkpoint.
+    """Read the mark of the last truncation; None without a truncation since the last checkpoint.
 
-    Both offsets of a damaged mark are UNKNOWN, so recovery trusts no checkpoint of this log.
+    Both offsets of a damaged mark are UNKNOWN, so recovery uses no checkpoint of this log.
     """
     try:
         document = read_json(directory / CUT_FILE, end_offset=int, log_start=int)
@@ -136,7 +136,7 @@ def forget_damage(directory: Path) -> None:
 def set_aside(segment: Segment, *, keep_bytes: int) -> None:
     """Rename the damaged file, and keep its first `keep_bytes` as the segment, if any.
 
-    At every instant the log file is the old or the new one, whole.
+    At every instant the log file is the complete old file or the complete new file.
     """
     path = segment.log_path
     segment.remove_indexes()
@@ -159,8 +159,8 @@ def set_aside(segment: Segment, *, keep_bytes: int) -> None:
 def end_of_valid_batches(descriptor: int, *, start: int, end: int, at_least: int) -> int | None:
     """Next offset (exclusive) of the last valid batch that starts anywhere in [start, end) at an offset >= `at_least`.
 
-    None for none: the bytes may be a torn tail. Batches start at multiples of 8; a candidate counts when every check
-    of a replicated batch passes.
+    None if there is none: the bytes may be a torn tail. Batches start at multiples of 8; a candidate counts when every
+    check of a replicated batch passes.
     """
     found: int | None = None
     position = (start + 7) & ~7

@@ -23,7 +23,7 @@ def write_epochs(directory: Path, entries: Iterable[EpochEntry]) -> None:
 
 
 def read_epochs(directory: Path) -> LeaderEpochs | None:
-    """The epochs of the file; None where it is missing or damaged, and the envelopes must be read."""
+    """The epochs of the file; None if the file is missing or damaged, so that the envelopes must be read."""
     try:
         return _read(directory / EPOCH_FILE)
     except BadFile as bad:

@@ -2,11 +2,10 @@
 """Recovery of one log at a start: which bytes of the replica's directory are trusted (rule T5).
 
 Everything below the recovery point was made durable. A segment below it whose end mark fits its file needs no scan, so
-a start after a clean stop scans nothing. Above the recovery point every batch is checked as a replicated batch is.
-Damage there without a valid batch behind it is a torn tail and truncated. With any other damage the log is kept up to
-the damage, and the bytes after it are set aside. A torn tail on a machine that has not rebooted since is remembered as
-damage, too
-(rule T7). An interrupted write looks like the loss of acknowledged records.
+a start after a clean stop needs none. Above the recovery point every batch is checked as a replicated batch is. Damage
+there without a valid batch after it is a torn tail, which is truncated. With any other damage the log is kept up to the
+damage, and the bytes after it are set aside. A torn tail on a machine that has not rebooted since is remembered as
+damage, too (rule T7). An interrupted write looks like the loss of acknowledged records.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Recovered:
-    """A recovered replica; `segments` is never empty, the last is the active one."""
+    """A recovered replica; `segments` is never empty; the last is the active segment."""
 
     segments: list[Segment]
     log_start: int
@@ -89,15 +88,15 @@ class Recovered:
     cut: CutPoint | None = None
     """A truncation that is newer than the checkpoints."""
     snapshot_at: int = -1
-    """Offset of the producer snapshot that recovery used, -1 for none."""
+    """Offset of the producer snapshot that recovery used; -1: none."""
     unsnapshotted_batches: int = 0
     """Number of batches past that snapshot."""
     aborted: Sequence[AbortedRow] = ()
     """The aborted transactions, by their markers (rule X5)."""
     aborted_unwritten_from: int = _ALL
-    """Files of the segments that end above it (exclusive) lack some of these rows."""
+    """Files of the segments that end above this offset (exclusive) lack some of these rows."""
     unsealed: Sequence[Segment] = ()
-    """Segments without an end mark that others follow: a replacement of segments was interrupted."""
+    """Segments without an end mark before other segments: a replacement of segments was interrupted."""
 
     @property
     def log_end(self) -> int:
@@ -114,7 +113,7 @@ class _Reading(NamedTuple):
 
 
 def segment_offsets(directory: Path, suffix: str = LOG_SUFFIX) -> list[int]:
-    """Base offsets of the files with this suffix, rising."""
+    """Base offsets of the files with this suffix, in ascending order."""
     length = OFFSET_DIGITS + len(suffix)
     names = (name for name in os.listdir(directory) if len(name) == length and name.endswith(suffix))
     return sorted(int(name[:OFFSET_DIGITS]) for name in names if name.isascii() and name[:OFFSET_DIGITS].isdigit())
@@ -164,7 +163,7 @@ def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recov
     segment = restart_empty(directory, [Segment(directory, base) for base in segment_offsets(directory)], start)
     epochs = LeaderEpochs()
     epochs.begin_at(Offset(start), LeaderEpoch(cut.epoch_below))
-    _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # else cut-point.json has the epoch
+    _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # otherwise cut-point.json has the epoch
     write_cut_point(directory, cut._replace(resetting=False))
     damage = _remembered(directory, None, read_damage(directory), start)
     if damage is None:
@@ -173,7 +172,7 @@ def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recov
 
 
 def restart_empty(directory: Path, segments: Sequence[Segment], start_offset: int) -> Segment:
-    """Delete all segments, epochs and snapshots; gives an empty segment at `start_offset`.
+    """Delete all segments, epochs and snapshots; returns an empty segment at `start_offset`.
 
     Epochs and snapshots are deleted first, so that the new log never begins with epochs or snapshots of the old log.
     """
@@ -203,7 +202,7 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
     log_start = max(segments[0].base_offset, log_start or 0)
     end = segments[-1].next_offset
     if end < log_start and not any(segment.size_bytes for segment in segments):
-        # killed before the batch that spans the log start was written to the segment made for it
+        # killed before the first write to the new segment, of the batch that spans the log start
         empty, segments = segments, [make_segment(directory, log_start)]
         for segment in empty:
             segment.remove()
@@ -234,7 +233,7 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
     doubted = any(one is not None and not one.cut for one in (earlier, damage))
     aborted = _fold(directory, recovered, expected, reading.interval_bytes, doubted=doubted)
     if earlier is not None and damage is None:
-        _if_there_is_space(partial(_forget_damage, directory, recovered, aborted))  # else the next start does
+        _if_there_is_space(partial(_forget_damage, directory, recovered, aborted))  # otherwise the next start does
     return recovered
 
 
@@ -299,7 +298,7 @@ def _recover_segments(
         if not last and (mark is None or not trusting):
             unsealed.append(segment)  # until the file of its aborted transactions is complete
         elif not last:
-            _if_there_is_space(segment.seal)  # else the next read rebuilds its index
+            _if_there_is_space(segment.seal)  # otherwise the next read rebuilds its index
             segment.forget_index()
         segments.append(segment)
     return segments, None
@@ -316,7 +315,9 @@ class _Found:
 
 
 def _without_trimmed(directory: Path, bases: list[int], log_start: int | None) -> list[int]:
-    """Delete segments wholly below the log start: a crash may have brought back some that were being deleted."""
+    """Delete segments completely below the log start: after a crash, segments that were being deleted may exist
+    again.
+    """
     if log_start is not None:
         while len(bases) > 1 and bases[1] <= log_start:
             Segment(directory, bases.pop(0)).remove()
@@ -332,7 +333,7 @@ def _judge(
     *,
     notes_cut: bool = False,
 ) -> KnownDamage | None:
-    """Truncate a torn tail, set damage aside; gives the damage, and appends the kept part to `segments`."""
+    """Truncate a torn tail, set damage aside; returns the damage, and appends the kept part to `segments`."""
     ends = [valid_batches_in_file(Segment(directory, base).log_path, at_least=found.offset) for base in later]
     segment = found.segment
     if segment is not None:
@@ -439,7 +440,7 @@ def _starts_at(descriptor: int, position: int, size: int, offset: int) -> bool:
 def _remembered(
     directory: Path, damage: KnownDamage | None, earlier: KnownDamage | None, end: int
 ) -> KnownDamage | None:
-    """The new damage, extended by the recorded one; or the recorded damage while it is not refetched."""
+    """The new damage, extended by the recorded damage; or the recorded damage while it is not refetched."""
     if damage is not None:
         damage = damage.joined(earlier)
         write_damage(directory, damage)
@@ -453,7 +454,7 @@ def _fold(
     """Leader epochs, producer states and aborted transactions up to the log end, from their files and the envelopes.
 
     `doubted`: the log was or is damaged, and a checkpoint may stand for records that were lost. Then the epochs and the
-    aborted transactions of every batch count, even if the files have others.
+    aborted transactions of every batch count, even if the files differ.
     """
     end, recovery_point = recovered.segments[-1].next_offset, expected.recovery_point
     file = read_epochs(directory)
@@ -466,7 +467,7 @@ def _fold(
     epochs = _epochs_of_file(recovered, known or from_cut, end, interval_bytes)
     offsets = segment_offsets(directory, SNAPSHOT_SUFFIX)
     for offset in offsets:
-        if offset > end:  # of lost batches: it would become valid again with other batches at their offsets
+        if offset > end:  # files of lost batches: they would become valid again for other batches at the same offsets
             snapshot_path(directory, offset).unlink(missing_ok=True)
     front = recovered.segments[0].base_offset
     segments = recovered.segments
@@ -502,7 +503,8 @@ def _read_aborted(
 ) -> None:
     """The aborted transactions that the files lack, from before the recovery point.
 
-    Not together with the producer states: compaction may have left those of some producers to a later snapshot.
+    This is not done with the producer states: after compaction, only a later snapshot may have the states of some
+    producers.
     """
     front = recovered.segments[0].base_offset
     snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=aborted.replayed_from)
@@ -513,7 +515,9 @@ def _read_aborted(
 
 
 def _take_aborted(recovered: Recovered, aborted: StoredAborted) -> None:
-    """Write the files of segments that others follow before their end marks, which prove these files complete."""
+    """For all segments except the last, write the files before the end marks, which prove that these files are
+    complete.
+    """
     recovered.aborted, recovered.aborted_unwritten_from = aborted.rows, aborted.unwritten_from
 
     def seal() -> None:
@@ -534,9 +538,10 @@ def _if_there_is_space(write: Callable[[], None]) -> None:
 
 
 def _epochs_of_file(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:
-    """The epochs of the file for a log that ends there; epochs before those of the file are read from the batches.
+    """The epochs of the file for a log that ends there; epochs before the first entry of the file are read from the
+    batches.
 
-    Batches do not give the epoch of the record before the first of them."""
+    The epoch of the record before the first batch is not in the batches."""
     first = known[0].start_offset if known else 0
     if known and first <= recovered.log_start:
         epochs = LeaderEpochs(known)
@@ -557,7 +562,7 @@ def _epochs_of_file(recovered: Recovered, known: Sequence[EpochEntry], end: int,
 def replay_from(
     segments: Sequence[Segment], offset: int, interval_bytes: int
 ) -> Iterator[tuple[Envelope, EndMarker | None]]:
-    """Envelope, and the content if it is a marker, of every batch from the one that holds `offset` on.
+    """Envelope of every batch from the one that holds `offset` on; for a marker also the content.
 
     Raises:
         Damage: a header or a marker is damaged.

@@ -32,7 +32,7 @@ def snapshot_path(directory: Path, offset: int) -> Path:
 
 
 def snapshot_due(batches: int, states: ProducerStates) -> bool:
-    """Whether to write a snapshot after this number of batches, as a start after a kill reads the header of each.
+    """Whether to write a snapshot after this number of batches, as a start after a kill reads the header of each batch.
 
     A snapshot costs a few appends, and more with more producers.
     """

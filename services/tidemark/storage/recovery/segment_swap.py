@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacing segments by a cleaned one, so that a kill at any point loses or doubles no record.
+"""Replaces segments by a cleaned segment, so that a kill at any point neither loses nor duplicates a record.
 
 1. `<base>-<end>.cleaned` is written and made durable. A start that finds it deletes it: the old segments stand.
 2. `.cleaned` is renamed to `<base>-<end>.swap`, durably: the replacement is committed, and a start carries out the
-   rest. A `.swap` that was damaged since is dropped if its source segments are whole, else it is set aside.
+   remaining steps. A `.swap` that was damaged later is deleted if its source segments are complete, else it is set
+   aside.
 3. The segments within [base, end) and the old indexes of the first are deleted; the directory is made durable.
 4. `.swap` is renamed to `<base>.log`.
 
@@ -31,15 +32,15 @@ _SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}}
 
 
 def cleaned_path(directory: Path, base_offset: int, end_offset: int) -> Path:
-    """Path of the segment that is to replace those in [base_offset, end_offset)."""
+    """Path of the segment that replaces the segments in [base_offset, end_offset)."""
     return directory / f"{base_offset:0{OFFSET_DIGITS}d}-{end_offset:0{OFFSET_DIGITS}d}{CLEANED_SUFFIX}"
 
 
 def commit_swap(cleaned: Path) -> Path:
-    """Step 2 without its sync, for a durable file; gives the new path.
+    """Step 2 without its sync, for a durable file; returns the new path.
 
     Raises:
-        OSError: nothing has changed.
+        OSError: the files are unchanged.
     """
     swap = cleaned.with_suffix(SWAP_SUFFIX)
     cleaned.rename(swap)
@@ -109,7 +110,9 @@ def _checked_end(path: Path, base: int) -> int | None:
 
 
 def _joined_end(directory: Path, base: int, end: int) -> int | None:
-    """Next offset after the whole segments that join without a gap from `base` to `end`; None where one is damaged."""
+    """Next offset after the complete segments that join without a gap from `base` to `end`; None if a segment is
+    damaged.
+    """
     reached: int | None = base
     bases = sorted(int(name[:OFFSET_DIGITS]) for name in os.listdir(directory) if _LOG_NAME.fullmatch(name))
     within = [one for one in bases if base <= one < end]

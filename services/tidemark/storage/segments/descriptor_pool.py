@@ -27,7 +27,7 @@ class DescriptorPool:
         self._open: OrderedDict[Indexed, Descriptor] = OrderedDict()
 
     def get(self, key: Indexed, path: Path) -> Descriptor:
-        """The descriptor of `key`, opened for reading and writing where it is not open."""
+        """The descriptor of `key`, opened for reading and writing if it is not open."""
         with self._lock:
             found = self._open.get(key)
             if found is not None:

@@ -21,7 +21,7 @@ INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 NO_TIMESTAMP_US: Final = -(1 << 63)
 
-_HEADER: Final = struct.Struct("<IIQ")  # crc of what follows, kind, number of entries
+_HEADER: Final = struct.Struct("<IIQ")  # crc of the following bytes, kind, number of entries
 _ENTRY_BYTES: Final = 16
 _ENTRIES: Final = 1
 _END: Final = 2
@@ -63,11 +63,11 @@ class SegmentIndex:
         self.timestamps.append(timestamp_us_before)
 
     def floor(self, offset: int) -> int:
-        """Number of the last entry at or below the offset, -1 where there is none."""
+        """Number of the last entry at or below the offset, -1 if there is none."""
         return bisect_right(self.offsets, offset) - 1
 
     def before_timestamp(self, timestamp_us: int) -> int:
-        """Number of the last entry before which every record is older than the timestamp, -1 where there is none."""
+        """Number of the last entry before which every record is older than the timestamp, -1 if there is none."""
         return bisect_left(self.timestamps, timestamp_us) - 1
 
     def cut(self, position: int) -> None:
@@ -143,7 +143,7 @@ def _append(stem: Path, suffix: str, block: bytes, *, rewrite: bool = False) -> 
 
 
 def read_index_file(stem: Path, suffix: str) -> tuple[array[int], bool]:
-    """Pairs of all good blocks of one of the two files, flat; and whether the file exists with only good blocks."""
+    """Pairs of all valid blocks of one of the two files, flat; and whether the file exists with only valid blocks."""
     entries = array("q")
     try:
         data = stem.with_name(stem.name + suffix).read_bytes()

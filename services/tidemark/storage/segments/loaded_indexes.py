@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaded indexes of sealed segments, under a bound: the least recently used are unloaded and read again on demand.
 
-Indexes of active segments do not count: there is one for each replica with appends, and it begins small.
+Indexes of active segments do not count: each replica with appends has one, which begins small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Indexed(Protocol):
 
 
 class LoadedIndexes:
-    """Thread-safe. Once `drop` has returned, the index of that segment is never unloaded from here."""
+    """Thread-safe. After `drop` returned, the index of that segment is never unloaded by this object."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -36,7 +36,7 @@ class LoadedIndexes:
         return self._total_bytes
 
     def use(self, segment: Indexed, entries: int) -> None:
-        """Count the loaded index of a segment, which may unload others."""
+        """Count the loaded index of a segment, which may unload other indexes."""
         with self._lock:
             if segment in self._sizes:
                 self._sizes.move_to_end(segment)

@@ -35,7 +35,7 @@ def checked_batches(
             if at + length > len(buffer):
                 length = checked_header(buffer, at, position=position + at, end=end).batch_length
                 if at:
-                    break  # the next read starts with it
+                    break  # the next read starts with that
                 buffer = read_exactly(descriptor, length, position)
             yield position + at, check_at(buffer, at, position=position + at, end=end)
             at += length
@@ -52,7 +52,7 @@ def check_at(buffer: bytes, at: int, *, position: int, end: int) -> Envelope:
     try:
         return check_batch(buffer, at).envelope
     except TidemarkError as error:
-        checked_header(buffer, at, position=position, end=end)  # the reason that a reader of headers gives
+        checked_header(buffer, at, position=position, end=end)  # the reason from a reader of headers
         raise Damage(position, error.message) from error
 
 

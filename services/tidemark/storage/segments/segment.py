@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One segment of a log: `<base offset>.log`, its figures and its index."""
+"""One segment of a log: `<base offset>.log`, its counters and its index."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Span(NamedTuple):
 class Segment:
     """A file of batches with rising offsets, and its index.
 
-    Invariant: [0, size_bytes) holds whole batches; `next_offset` (exclusive) is where the next segment would start.
+    Invariant: [0, size_bytes) holds complete batches; `next_offset` (exclusive) is where the next segment would start.
 
     Attributes:
         max_timestamp_us: largest timestamp of the segment.
-        first_timestamp_us: largest timestamp of the first batch, None where it was not read.
+        first_timestamp_us: largest timestamp of the first batch, None if it was not read.
         index: the index; None while no index is loaded.
-        expected_entries: entries of the index files when they were complete, -1 where unknown.
+        expected_entries: entries of the index files when they were complete, -1 if unknown.
         unindexed_bytes: bytes after the last index entry.
     """
 
@@ -98,7 +98,7 @@ class Segment:
         self.expected_entries = mark.entries
 
     def note(self, *, base_offset: int, next_offset: int, length: int, timestamp_us: int, interval_bytes: int) -> None:
-        """Count a batch written at the end, with an index entry where one is due; the index must be loaded."""
+        """Count a batch written at the end, with an index entry if one is due; the index must be loaded."""
         index = self.index
         assert index is not None
         if self.unindexed_bytes >= interval_bytes or not index.positions:
@@ -155,7 +155,7 @@ class Segment:
             self.index.persist(self.stem)
 
     def seal(self) -> None:
-        """Write the index and an end mark for the segment as it is."""
+        """Write the index and an end mark for the present segment."""
         if self.index is None:
             return  # unchanged since it was opened: the end mark is valid
         self.index.persist(self.stem)
@@ -163,7 +163,7 @@ class Segment:
         write_end_mark(self.stem, mark)
 
     def has_whole_index_files(self) -> bool:
-        """Whether both index files are whole, with the right end mark. Does not compare entries with the log."""
+        """Whether both index files are complete, with the right end mark. Does not compare entries with the log."""
         first, whole_first = read_index_file(self.stem, INDEX_SUFFIX)
         second, whole_second = read_index_file(self.stem, TIME_INDEX_SUFFIX)
         mark = read_end_mark(self.stem)
@@ -253,7 +253,7 @@ def skip_to(descriptor: int, offset: int, *, start: int, end: int) -> int:
         before = position
     if before >= 0:
         # A hole at the offset: compaction, or the header of another batch, or a damaged last_offset_delta. Only the CRC
-        # of the body covers that one, so the CRC of the batch before decides.
+        # of the body covers this field, so the CRC of the previous batch is used.
         _check_whole(descriptor, before, found)
     return found
 

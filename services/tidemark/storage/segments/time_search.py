@@ -48,7 +48,8 @@ def first_at_or_after(
 def newest_record(
     descriptor: int, found: TimestampOffset | None, *, end: int, start_offset: int, end_offset: int
 ) -> TimestampOffset | None:
-    """The newest record in [0, end) and [start_offset, end_offset), the first of equals; `found` if none is newer.
+    """The newest record in [0, end) and [start_offset, end_offset), the first among equals; `found` if no record is
+    newer.
 
     Raises:
         Damage: a batch is damaged.

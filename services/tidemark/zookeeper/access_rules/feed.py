@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the rules of an authorizer up to date with ZooKeeper; without any the authorizer is not ready."""
+"""Keeps the rules of an authorizer up to date with ZooKeeper; without rules the authorizer is not ready."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tidemark.zookeeper.whole_nodes import packed
 
 
 async def read(session: Session, watch: Callable[[Any], None] | None) -> Rules:
-    """The rules; none, of generation -1, while there is no node, whose creation is watched too.
+    """The rules; empty, with generation -1, while the node does not exist; its creation is watched, too.
 
     A read without watch is no older than this call. Raises INTERNAL for a damaged node.
     """

@@ -11,7 +11,7 @@ from tidemark.zookeeper import paths
 from tidemark.zookeeper.draining import DRAINING_BROKERS
 
 ROOTS: Final = (paths.TOPICS, paths.TOPIC_CONFIGS, paths.BROKERS, paths.CONTROLLER, DRAINING_BROKERS)
-"""A change below one of these changes a description of the cluster."""
+"""A change below one of these paths changes a description of the cluster."""
 _STATE: Final = "leaderAndISR"
 
 
@@ -20,7 +20,7 @@ class Changes:
     """The parts of the mirror that changed since the last read.
 
     Attributes:
-        everything: nothing of the mirror is known to be up to date.
+        everything: no part of the mirror is known to be up to date.
         topics: their znodes, settings or schemas.
         states: leaderAndISR znodes.
     """
@@ -33,7 +33,7 @@ class Changes:
     states: set[TopicPartition] = field(default_factory=set)
 
     def __bool__(self) -> bool:
-        """Whether anything has changed."""
+        """Whether there is a change."""
         alone = self.everything or self.brokers or self.controller or self.draining
         return bool(alone or self.topics or self.states)
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mirror of the znodes that describe the cluster: a read costs one sync, and a request for each changed znode.
 
-A read is as fresh as one of ZooKeeper after a sync. First the session syncs and delivers every event of a watch that
+A read is as fresh as a read of ZooKeeper after a sync. First the session syncs and delivers every event of a watch that
 ZooKeeper sent before its answer. Then the mirror reads the changed znodes. So a change that was committed before the
 read, through any server, is in the result. Without an answer of ZooKeeper the read fails; it never returns the old
 copy.
 
-The server forgets the watches when a connection ends. The session reports that before it delivers later answers, and
-the next read sets the watches and reads everything again.
+The server forgets the watches when a connection ends. The session reports the loss before it delivers later answers.
+The next read then sets the watches and reads all nodes again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ClusterMirror:
             self._watched_by = None
 
     async def read(self) -> ClusterSnapshot:
-        """The cluster, no older than this call; the same object as before if nothing has changed.
+        """The cluster, no older than this call; the same object as before if there is no change.
 
         Raises:
             TidemarkError: COORDINATION_UNAVAILABLE.
@@ -71,7 +71,7 @@ class ClusterMirror:
                 self._changes.add(changes)
                 raise
             self._snapshot = snapshot
-            # A server of a new session may be behind the one that has synced.
+            # A server of a new session may be behind the server that has synced.
             if self._session.session_id == session_id:
                 return snapshot
 

@@ -38,7 +38,8 @@ class AddWatch:
 
 
 class RecursiveWatches:
-    """The recursive watches of one kazoo client. `add` is for the event loop; all else runs on kazoo's thread.
+    """The recursive watches of one kazoo client. `add` is called on the event loop; all other methods run on kazoo's
+    thread.
 
     The server forgets the watches when the connection ends; then they must be requested again.
     """

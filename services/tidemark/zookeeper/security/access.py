@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The access to Tidemark's znodes: open to every session, or closed to all but the certificates of one subject.
 
-The ACL of the root (the chroot) says which: an open root has `world:anyone`, a closed root the subject alone. Services
-create znodes as their root is, so one command closes a tree while the cluster runs (`closing.py`), and no setting can
-contradict the tree. A service refuses a root that is neither. The first service with TLS closes a new tree before it
-creates anything below.
+The ACL of the root (the chroot) shows the state: an open root has `world:anyone`, a closed root only the subject.
+Services create znodes as their root is, so one command closes a tree while the cluster runs (`closing.py`), and no
+setting can contradict the tree. A service refuses a root that is neither open nor closed. The first service with TLS
+closes a new tree before it creates nodes below.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ REFUSALS: Final = (NoAuthError, InvalidACLError, CertificateRequiredError)
 
 @dataclass(frozen=True, slots=True)
 class WhoAmI:
-    """A request for kazoo's connection, which lacks this one; the answer is (scheme, id) for each identity."""
+    """A request for kazoo's connection, which kazoo does not have; the answer is (scheme, id) for each identity."""
 
     type: ClassVar[int] = _WHO_AM_I
 
@@ -113,7 +113,9 @@ class NodeAccess:
         self._use(self._says_closed(acl, root), "at the start")
 
     async def check(self, ask: Ask, chroot: str) -> None:
-        """Learn whether the tree was closed or opened since; a root that is neither, or is missing, changes nothing."""
+        """Check whether the tree was closed or opened since the start. A root that is neither, or is missing, has no
+        effect.
+        """
         root = chroot or "/"
         acl = await _acl(ask, root)
         if acl is None:
@@ -153,7 +155,7 @@ class NodeAccess:
             return True
         found = ", ".join(f"{one.id.scheme}:{one.id.id} ({'+'.join(one.acl_list)})" for one in acl)
         raise AccessError(
-            f"the ACL of {root} is {found}, but a closed root has x509:{self.subject} (ALL) alone. Find out which "
+            f"the ACL of {root} is {found}, but a closed root has only x509:{self.subject} (ALL). Find out which "
             f"session wrote the ACL, then delete {root} if no cluster is there, or run `tidemark zookeeper close`"
         )
 
@@ -178,7 +180,7 @@ _UNCHECKED: Final = (
 
 
 async def subject_of(ask: Ask) -> str:
-    """The subject of this session's certificate, as ZooKeeper writes the name; raises AccessError without one."""
+    """The subject of this session's certificate, as ZooKeeper writes the name; raises AccessError if there is none."""
     try:
         identities: dict[str, str] = dict(await ask(WhoAmI()))
     except UnimplementedError:
@@ -204,7 +206,7 @@ def is_open(acl: Sequence[ACL]) -> bool:
 
 
 async def is_closed(ask: Ask, path: str, subject: str) -> bool | None:
-    """Whether the subject, and no other, has access to the znode; None if the znode is missing."""
+    """Whether only the subject has access to the znode; None if the znode is missing."""
     acl = await _acl(ask, path)
     return None if acl is None else set(acl) == set(closed_acl(subject))
 

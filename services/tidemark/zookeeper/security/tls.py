@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS to ZooKeeper: the files of a session, the connections of kazoo, and reasons for those that fail.
+"""TLS to ZooKeeper: the files of a session, the connections of kazoo, and reasons for failed connections.
 
 kazoo's own TLS does not suffice. kazoo's TLS trusts the authorities of the operating system, and checks no host name.
 kazoo also selects on the socket although TLS has already decrypted the next answer.
@@ -27,7 +27,7 @@ NAMES: Final[Names] = ("zookeeper.tls.ca.file", "zookeeper.tls.certificate.file"
 """Names of the settings."""
 
 _READ_BYTES: Final = 1 << 16
-"""More than a record of TLS holds."""
+"""Larger than a TLS record."""
 
 _OTHER_NAME: Final = (62, 64)
 """OpenSSL's verify codes for a certificate of another host name or address."""
@@ -37,7 +37,7 @@ def tls_of(settings: ServiceSettings) -> ZooKeeperTls | None:
     """TLS of a service's sessions; None: plain text.
 
     Raises:
-        TidemarkError: INVALID_CONFIG: a file is missing, cannot be read, or does not fit the others.
+        TidemarkError: INVALID_CONFIG: a file is missing, cannot be read, or does not fit the other files.
     """
     own = TlsFiles(
         settings.zookeeper_tls_ca_file, settings.zookeeper_tls_certificate_file, settings.zookeeper_tls_key_file
@@ -61,7 +61,7 @@ class ZooKeeperTls:
         failure: why the last attempt to connect failed; "" if the reason is not TLS.
 
     Raises:
-        TidemarkError: INVALID_CONFIG: a file is missing, cannot be read, or does not fit the others.
+        TidemarkError: INVALID_CONFIG: a file is missing, cannot be read, or does not fit the other files.
     """
 
     def __init__(self, files: TlsFiles, names: Names = NAMES) -> None:
@@ -83,7 +83,7 @@ class ZooKeeperTls:
         return TlsHandler(self)
 
     def context(self) -> ssl.SSLContext:
-        """The context with the newest files that fit together; raises OSError if no files ever did."""
+        """The context with the newest files that fit together; raises OSError if no files have fitted so far."""
         fingerprint = self._identity.current().fingerprint
         if self._context is None or fingerprint != self._fingerprint:
             try:
@@ -105,7 +105,7 @@ class ZooKeeperTls:
             made = context.wrap_socket(plain, server_hostname=host)
         except OSError as error:
             plain.close()
-            if not isinstance(error, TimeoutError):  # a slow attempt says nothing new
+            if not isinstance(error, TimeoutError):  # a slow attempt does not change the reason
                 self.failure = self._reason(error, f"{host}:{address[1]}")
             raise
         assert isinstance(made, TlsSocket)
@@ -170,12 +170,13 @@ class TlsSocket(ssl.SSLSocket):
     _ended = _answered = False
 
     def holds(self) -> bool:
-        """Whether `recv` returns at once: bytes, the end, or an error."""
+        """Whether `recv` returns without a wait: bytes, the end, or an error."""
         return bool(self._held or self._ended or self._error)
 
     def fill(self) -> bool:
-        """Take the bytes that have arrived; returns `holds`. Part of a record, or a record without data, holds
-        nothing."""
+        """Take the bytes that have arrived; returns `holds`. A part of a record, or a record without data, yields no
+        bytes.
+        """
         if not self.holds():
             try:
                 self._held = super().recv(_READ_BYTES)
@@ -210,7 +211,7 @@ class TlsHandler(PollHandler):
     """kazoo's handler, with connections and a `select` for TLS.
 
     kazoo selects before it reads an answer. Without this, the first read of a TLS record with several answers decrypts
-    all of them. The socket then has nothing left to select, and the other answers wait for the next ping, for seconds.
+    all of them. Then `select` does not report the socket, and later answers wait for the next ping, for seconds.
     """
 
     def __init__(self, tls: ZooKeeperTls) -> None:

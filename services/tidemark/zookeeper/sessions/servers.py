@@ -4,11 +4,11 @@
 By itself kazoo counts any sent request as a sign of life, so it leaves a silent server late or never. Then kazoo waits
 a whole session timeout for each connection: one unreachable server ends sessions that two others would have kept.
 
-Here the client leaves a silent server after a third of the session timeout. A connection attempt times out after a
-sixth; so does a DNS query whose earlier answer is known. The server that was tried last comes last.
+Here the client leaves a silent server after a third of the session timeout. A connection attempt, or a DNS query with a
+known earlier answer, times out after a sixth. The server that was tried last comes last.
 
 A server that is starting may accept a connection and forget it (its `NIOServerCnxn` fails without a database). A client
-with a session times such a connection out after a third of the session timeout, even with a single server.
+with a session closes a silent connection after a third of the session timeout, even with a single server.
 
 The lease (rule F1) lasts five sixths, which covers one silence. That is a sixth until the next request, a third and a
 little of silence, a sixth for a failed connection.
@@ -31,11 +31,12 @@ SILENCE_FRACTION: Final = 3
 _CONNECT_FRACTION: Final = 6
 _CONNECT_S_MIN: Final = 0.2
 STEPS: Final = 4
-"""Steps in which a silence is counted; a process that was itself suspended then counts one step only."""
+"""Steps in which a silence is counted; after a suspension, a process counts only one step."""
 
 
 class Servers:
-    """Chooses the server of one kazoo client. `leave` is for the event loop; all else runs on kazoo's thread.
+    """Chooses the server of one kazoo client. `leave` is called on the event loop; all other methods run on kazoo's
+    thread.
 
     Attributes:
         negotiated_timeout_ms: granted by the last server, known before kazoo reports the connection; 0 before.
@@ -59,11 +60,11 @@ class Servers:
         client.handler.create_connection = self._opened
 
     def leave(self) -> None:
-        """Close the connection if another server is configured; kazoo then connects to the next one."""
+        """Close the connection if another server is configured; kazoo then connects to the next server."""
         if len(self._addresses) < 2 or self._tried is None:
             return
         _log.warning("a ZooKeeper server is silent; trying another", extra={"server": "{}:{}".format(*self._tried)})
-        with contextlib.suppress(OSError, AttributeError):  # no socket, or a closed one
+        with contextlib.suppress(OSError, AttributeError):  # no socket, or a closed socket
             self._connection._socket.shutdown(socket.SHUT_RDWR)
 
     def _in_order(self) -> list[tuple[str, str, int]]:

@@ -57,7 +57,9 @@ PING_FRACTION: Final = 6
 """Fraction of the timeout after which an idle session is touched."""
 
 _IN_FLIGHT_MAX: Final = 128
-"""Requests queued in kazoo: each writes a byte into a socket pair, and from about 270 on that write would block."""
+"""Requests queued in kazoo: each writes a byte into a socket pair, and from about 270 requests on, that write would
+block.
+"""
 
 _READS_PER_REQUEST: Final = 250
 
@@ -311,7 +313,7 @@ class ZooKeeperSession:
             raise self._unavailable("no answer in time") from None
 
     async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:
-        """Data of many znodes, None for a missing one; by a few concurrent requests."""
+        """Data of many znodes, by a few concurrent requests; None for a missing znode."""
         parts = [paths[start : start + _READS_PER_REQUEST] for start in range(0, len(paths), _READS_PER_REQUEST)]
         answers = await self.gather([self.read(_reader_of(part)) for part in parts])
         found: list[NodeRead | None] = []
@@ -327,7 +329,7 @@ class ZooKeeperSession:
         return found
 
     async def get(self, path: str, watch: Callable[[Any], None] | None = None) -> NodeRead | None:
-        """Data of one znode, None for a missing one."""
+        """Data of one znode; None if it is missing."""
         try:
             data, stat = await self.read(lambda client: client.get_async(path, watch=watch))
         except NoNodeError:
@@ -356,7 +358,7 @@ class ZooKeeperSession:
 
     @property
     def chroot(self) -> str:
-        """The chroot of the connect string; "" without one, and without a session."""
+        """The chroot of the connect string; "" if there is none, or no session."""
         return self._client.chroot if self._client is not None else ""
 
     async def ensure_chroot(self) -> None:
@@ -371,7 +373,7 @@ class ZooKeeperSession:
             await self._look_again(chroot)
 
     async def _look_again(self, chroot: str) -> None:
-        """Learn the access again: another session may have created the missing root since the start of this one."""
+        """Read the access again: another session may have created the missing root since the start of this one."""
         try:
             await self._access.begin(self.ask, chroot)
         except AccessError as error:
@@ -527,7 +529,7 @@ class ZooKeeperSession:
                 await asyncio.sleep((interval_ms - idle_ms) / 1000)
 
     async def _ask_first(self, request: Any) -> Any:
-        """`ask` for the requests that all others wait for."""
+        """`ask` for the requests for which all other requests wait."""
         return await self._read(_submitter(request), self._ready_to_ask)
 
     async def _begin_access(self, client: Any) -> None:
@@ -604,7 +606,7 @@ def _submitter(request: Any) -> Callable[[Any], Any]:
 def _close_in_thread(client: Any) -> asyncio.Future[None]:
     """End kazoo's threads and the session; this blocks for seconds when the server does not answer.
 
-    A daemon thread does this, so that neither the event loop nor the end of the process waits.
+    A daemon thread closes it, so the event loop and the end of the process do not wait.
     """
     loop = asyncio.get_running_loop()
     closed: asyncio.Future[None] = loop.create_future()

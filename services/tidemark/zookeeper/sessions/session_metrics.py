@@ -50,12 +50,12 @@ class SessionTally:
         self.expiries += 1
 
     def closed(self) -> None:
-        """Note that this process closed the session; an expired session stays expired until the next one."""
+        """Note that this process closed the session; an expired session stays expired until the next session."""
         if self.state != "expired":
             self.state = "closed"
 
     def answered(self, seconds: float) -> None:
-        """Count an answered request, also one that ZooKeeper refused."""
+        """Count an answered request, including a request that ZooKeeper refused."""
         self._counts[bisect_left(_BOUNDS_S, seconds)] += 1
         self._total_s += seconds
 

@@ -95,7 +95,7 @@ class Asked(NamedTuple):
 
 
 async def with_schemas(session: Session, asked: Sequence[Asked]) -> list[TopicDescription]:
-    """The topics with their versions, pipelined. A topic without a schema costs nothing.
+    """The topics with their versions, pipelined. A topic without a schema needs no request.
 
     The text of a damaged version is empty. A version of another topic id is left out: the topic was deleted, or created
     again, during the read.
@@ -115,7 +115,7 @@ async def with_schemas(session: Session, asked: Sequence[Asked]) -> list[TopicDe
 
 
 def _known(one: Asked, names: Iterable[str]) -> dict[int, SchemaText]:
-    """The versions with these names; one that has yet to be read has no text."""
+    """The versions with these names; a version that is not read yet has no text."""
     same = one.known is not None and one.known.topic_id == one.topic.topic_id
     known = one.known.schemas if one.known is not None and same else {}
     return {
@@ -150,7 +150,7 @@ def _understood(path: str, data: bytes, topic_id: str) -> SchemaText | None:
     try:
         of, schema = decode(path, data)
     except TidemarkError as error:
-        _log.error("the version of a schema is damaged; put it back as it was", extra={"path": path, "why": str(error)})
+        _log.error("the version of a schema is damaged; restore it", extra={"path": path, "why": str(error)})
         return _UNREAD
     return schema if of == topic_id else None
 
@@ -178,7 +178,7 @@ async def add(
     """Create a version in one multi, which checks the topic and its settings as they were read (rule S2).
 
     False: the topic, its settings or its versions changed since then, the controller has not initialised the topic yet,
-    or the request was answered. Nothing was written then.
+    or the request was answered. Then there was no write.
     """
     operations: list[Operation] = [
         Check(paths.incarnation(TopicPartition(topic.topic, 0), topic.incarnations[0])),

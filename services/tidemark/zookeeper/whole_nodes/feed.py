@@ -72,7 +72,7 @@ class NodeFeed(Generic[ContentT]):
 
     @property
     def generation(self) -> int:
-        """Version of the content in use; -1: there was no node, or it was never read."""
+        """Version of the content in use; -1: there was no node, or the node was never read."""
         return -1 if self._found is None else self._found.generation
 
     async def start(self) -> None:
@@ -111,7 +111,7 @@ class NodeFeed(Generic[ContentT]):
                 await asyncio.sleep(_RETRY_S)
 
     async def _is_read(self) -> bool:
-        """Read the node once; False if it is to be read again soon. A change of a damaged node fires the watch."""
+        """Read the node once; False if another read is needed soon. A change of a damaged node fires the watch."""
         self._wanted.clear()
         try:
             found = await self._read()

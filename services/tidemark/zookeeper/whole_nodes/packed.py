@@ -25,7 +25,7 @@ EXPANDED_BYTES_MAX: Final = 64 << 20
 async def read(
     session: Session, path: str, watch: Callable[[Any], None] | None, decode: Callable[[bytes, int], T]
 ) -> T | None:
-    """The decoded node; None while there is none, whose creation is watched too. Another thread decodes.
+    """The decoded node; None while the node does not exist; its creation is watched, too. Another thread decodes.
 
     A read without watch is no older than this call. Raises INTERNAL for a damaged node.
     """

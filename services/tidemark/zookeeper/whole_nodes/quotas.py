@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 async def read(session: Session, watch: Callable[[Any], None] | None) -> Quotas:
-    """The quotas; none, of generation -1, while there is no node, whose creation is watched too.
+    """The quotas; empty, with generation -1, while the node does not exist; its creation is watched, too.
 
     A read without watch is no older than this call. Raises INTERNAL for a damaged node.
     """
@@ -65,7 +65,7 @@ def _entry(user: str | None, client_id: str | None, limits: Mapping[str, float])
 
 
 class QuotaFeed(NodeFeed[Quotas]):
-    """Keeps the quotas of a process up to date; until they are read there are none.
+    """Keeps the quotas of a process up to date; until the first read there are no quotas.
 
     Args:
         use: called with the quotas after each change.
