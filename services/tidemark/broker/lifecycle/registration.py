@@ -63,7 +63,7 @@ class RegisteredLogs(Protocol):
         """Sync every online directory; raises STORAGE_ERROR."""
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
-        """Write the incarnation of a confirmed registration; raises STORAGE_ERROR."""
+        """Write the incarnation of a confirmed registration; raises DISK_FULL, or STORAGE_ERROR without a directory."""
 
 
 class Registration:
@@ -107,7 +107,7 @@ class Registration:
         store.listen(self._on_store_event)
 
     async def start(self) -> None:
-        """Register, retrying until ZooKeeper answers; raises BROKER_ID_TAKEN or STORAGE_ERROR."""
+        """Register, retrying until ZooKeeper answers; raises BROKER_ID_TAKEN, STORAGE_ERROR or DISK_FULL."""
         await self._register()
         for work in (self._keep(), self._check()):
             self._scheduler.spawn(work, self._driver.fail)

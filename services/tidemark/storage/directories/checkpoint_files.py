@@ -8,7 +8,7 @@ offsets of the deleted partition.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -99,5 +99,6 @@ def _read(path: Path) -> dict[CheckpointKey, int] | None:
     return found
 
 
-def _lines(offsets: Mapping[CheckpointKey, int]) -> list[str]:
-    return [f"{key[0].topic} {key[0].partition} {key[1]} {offset}" for key, offset in list(offsets.items())]
+def _lines(offsets: dict[CheckpointKey, int]) -> list[str]:
+    # Other threads set replicas aside. A copy of a dict is atomic.
+    return [f"{key[0].topic} {key[0].partition} {key[1]} {offset}" for key, offset in offsets.copy().items()]

@@ -356,7 +356,7 @@ class LogDirectory:
         If the file is missing or incomplete, the next start counts as unclean.
 
         Raises:
-            TidemarkError: STORAGE_ERROR. DISK_FULL if the directory had no such file yet.
+            TidemarkError: STORAGE_ERROR; the directory is offline. DISK_FULL if the directory had no such file yet.
         """
         self._check_online()
         try:
@@ -365,6 +365,8 @@ class LogDirectory:
             (self.path / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
             sync_directory(self.path)
         except OSError as error:
+            if not has_no_room(error):
+                self.fail(f"confirm the registration: {error.strerror}")
             raise storage_error(f"confirm the registration in {self.path}", error) from error
 
     def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:

@@ -193,11 +193,17 @@ class LogManager:
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
         """After the registration is confirmed: write incarnation.json, remove the clean-shutdown markers (rule T1).
 
+        A directory that fails is offline; the other directories continue.
+
         Raises:
-            TidemarkError: STORAGE_ERROR.
+            TidemarkError: DISK_FULL; STORAGE_ERROR if no directory is left.
         """
         self._boot_id = boot_id
-        self._on_each(lambda directory: directory.confirm_registration(broker_epoch, boot_id))
+        try:
+            self._on_each(lambda directory: directory.confirm_registration(broker_epoch, boot_id))
+        except TidemarkError as error:
+            if error.code is ErrorCode.DISK_FULL or not self.directory_ids:
+                raise
 
     def replicas(self) -> Mapping[TopicPartition, ReplicaIdentity]:
         """The replicas on disk (not stray, not deleted); of two directories, the one with the highest generation."""
@@ -415,7 +421,7 @@ class LogManager:
     def _sweep_strays(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            due = [path for path, due_s in list(self._strays.items()) if due_s <= now_s]
+            due = [path for path, due_s in self._strays.copy().items() if due_s <= now_s]
             for path in due:
                 del self._strays[path]
         for path in due:

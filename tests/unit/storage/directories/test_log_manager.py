@@ -104,6 +104,35 @@ def test_the_markers_show_how_the_directory_was_left(path: Path) -> None:
     logs.close()
 
 
+def test_a_disk_that_breaks_during_a_registration_takes_only_its_directory_offline(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = open_logs([path / "a", path / "b"], cluster_id=CLUSTER, broker_id=BROKER)
+    kept, _ = logs.directory_ids
+    replace_or_overwrite = directory_module.replace_or_overwrite
+
+    def replace(place: Path, content: bytes) -> None:
+        if place.parent.name == "b":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        replace_or_overwrite(place, content)
+
+    monkeypatch.setattr(directory_module, "replace_or_overwrite", replace)
+    logs.confirm_registration(BrokerEpoch(4), "boot-one")
+    assert logs.directory_ids == (kept,)
+    monkeypatch.setattr(directory_module, "replace_or_overwrite", no_disk)
+    with pytest.raises(TidemarkError) as caught:
+        logs.confirm_registration(BrokerEpoch(5), "boot-one")
+    assert caught.value.code is ErrorCode.STORAGE_ERROR
+    logs.close()
+    logs = open_logs([path / "a", path / "b"], cluster_id=CLUSTER, broker_id=BROKER)
+    assert [one.incarnation for one in logs.previous] == [("", 4), None], "the next start trusts neither"
+    logs.close()
+
+
+def no_disk(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 def test_new_replicas_go_to_the_directory_with_the_fewest(path: Path) -> None:
     logs = open_logs([path / "a", path / "b"], cluster_id=CLUSTER, broker_id=BROKER)
     opened = [logs.open(TopicPartition("t", number), ReplicaIdentity("t", str(number)), {})[1] for number in range(6)]
