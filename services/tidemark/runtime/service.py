@@ -24,6 +24,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 """The start, the run or the stop failed."""
 
+_DEFECT: Final = "a defect of this service; report it with the log, and start the service again"
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -118,8 +119,8 @@ class _Failures:
             _log.error("%s: %s", what, error, extra={"code": str(error.code)})
             self._told(f"{what}: {error.code}: {error.message}")
         else:
-            _log.error(what, exc_info=error)
-            self._told(f"{what}: {type(error).__name__}: {error}")
+            _log.error("%s: %s", what, _DEFECT, exc_info=error)
+            self._told(f"{what}: {type(error).__name__}: {error}: {_DEFECT}")
         return False
 
     def ended_by_itself(self) -> None:

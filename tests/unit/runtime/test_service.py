@@ -174,7 +174,10 @@ async def test_a_service_that_breaks_while_it_runs_leaves_a_termination_message(
         pass
 
     assert await run_until_stopped(start, stop, failed=failed, termination_path=str(path)) == EXIT_FAILED
-    assert path.read_text() == "the service failed: ZeroDivisionError: by nought\n"
+    assert path.read_text() == (
+        "the service failed: ZeroDivisionError: by nought: a defect of this service; report it with the log, and start "
+        "the service again\n"
+    )
 
 
 async def test_a_service_that_stops_as_it_should_leaves_no_termination_message(tmp_path: Path) -> None:
