@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tidemark.cli.bench.options import (
+    RATE_MAX,
     Batches,
     BatchOption,
     ConsumersOption,
@@ -29,7 +30,10 @@ bench_app = Commands(help="Measure throughput and latency of a cluster.")
 @bench_app.command(short_help="Throughput of producers.")
 def produce(
     rate: Annotated[
-        float, typer.Option("--rate", metavar="N", min=0, help="Records per second of all producers; 0: no limit.")
+        float,
+        typer.Option(
+            "--rate", metavar="N", min=0, max=RATE_MAX, help="Records per second of all producers; 0: no limit."
+        ),
     ] = 0.0,
     producers: ProducersOption = 1,
     size: SizeOption = "1kB",
@@ -115,7 +119,7 @@ def consume(
 @bench_app.command(short_help="Latency at a fixed rate.")
 def latency(
     rate: Annotated[
-        float, typer.Option("--rate", metavar="N", min=0.1, help="Records per second of all producers.")
+        float, typer.Option("--rate", metavar="N", min=0.1, max=RATE_MAX, help="Records per second of all producers.")
     ] = 1000.0,
     producers: ProducersOption = 1,
     consumers: ConsumersOption = 1,

@@ -17,6 +17,9 @@ from tidemark.cli.produce.options import Acks, AcksOption, CodecOption, Compress
 _BATCH_BYTES_MAX: Final = 8 << 20
 """The largest batch that a producer and a topic accept."""
 _LINGER_MS_MAX: Final = 60_000
+_SPAN_S_MAX: Final = 86_400
+RATE_MAX: Final = 1_000_000_000
+"""Most records per second that a benchmark takes as its rate."""
 
 SizeOption = Annotated[
     str, typer.Option("--message-size", metavar="SIZE", help="Random bytes of each value: 100, 1kB, 64KiB.")
@@ -105,10 +108,10 @@ class Span:
     """Warm-up and length of the measured time."""
 
     warm_up_s: Annotated[
-        float, typer.Option("--warm-up", metavar="SECONDS", min=0, help="Time before the measurement.")
+        float, typer.Option("--warm-up", metavar="SECONDS", min=0, max=_SPAN_S_MAX, help="Time before the measurement.")
     ] = 5.0
     duration_s: Annotated[
-        float, typer.Option("--duration", metavar="SECONDS", min=0.1, help="Time of the measurement.")
+        float, typer.Option("--duration", metavar="SECONDS", min=0.1, max=_SPAN_S_MAX, help="Time of the measurement.")
     ] = 30.0
 
 

@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -32,6 +32,8 @@ transaction_app = Commands(help="Show transactions, abort them, find those that 
 
 _T = TypeVar("_T")
 
+_LONGER_S_MAX: Final = 86_400 * 3_650
+
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="Transactional id.", autocompletion=completion.transactional_ids)
 ]
@@ -40,7 +42,13 @@ OpenIdArgument = Annotated[
 ]
 LongerOption = Annotated[
     float,
-    typer.Option("--open-longer-than", metavar="SECONDS", min=0, help="Only transactions that are open for longer."),
+    typer.Option(
+        "--open-longer-than",
+        metavar="SECONDS",
+        min=0,
+        max=_LONGER_S_MAX,
+        help="Only transactions that are open for longer.",
+    ),
 ]
 
 
