@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tidemark.client import AdminClient, Consumer, Producer, QuotaExceededError, TlsFiles
+from tidemark.client import AdminClient, Consumer, Producer, QuotaExceededError, RequestTimedOutError, TlsFiles
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.quotas import DEFAULT, QuotaChange, QuotaEntity, QuotaKind
@@ -148,6 +148,25 @@ def test_a_client_over_its_quota_is_as_slow_as_the_quota_and_other_users_are_not
     assert found[f"tidemark_quota_fetched_bytes_total{{{labels}}}"] >= SIZE_BYTES
     assert found[f'tidemark_quota_throttle_seconds_total{{kind="producer_byte_rate",{labels}}}'] > 1
     assert not [key for key in found if "user/bob" in key or "quick" in key]
+
+
+def test_a_new_producer_of_a_user_in_debt_waits_beyond_its_request_timeout(cluster: Cluster) -> None:
+    cluster.limit({user("erin"): {PRODUCE: RATE}})
+
+    def producer(delivery_timeout_ms: int) -> Producer:
+        files = cluster.files("erin")
+        return Producer(
+            cluster.local.bootstrap, tls=files, delivery_timeout_ms=delivery_timeout_ms, request_timeout_ms=1_000
+        )
+
+    with producer(60_000) as first:
+        first.send(TOPIC, bytes(10 * RATE)).result(CALL_S)
+    with producer(2_000) as hasty, pytest.raises(RequestTimedOutError, match="a quota slowed this producer down"):
+        hasty.send(TOPIC, VALUE).result(CALL_S)
+    with producer(60_000) as patient:
+        patient.send(TOPIC, VALUE).result(CALL_S)
+        metrics = patient.metrics()
+    assert metrics.throttled_s > 0
 
 
 def leader(cluster: Cluster) -> Any:

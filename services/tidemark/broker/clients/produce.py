@@ -35,6 +35,7 @@ from tidemark.rpc import errors
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.limits.answer_size import ErrorRoom
 from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas
+from tidemark.rpc.quotas.told import wait_headers
 from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
@@ -96,6 +97,9 @@ class ProduceService:
     async def serve(self, context: Any, access: Access | None = None, quotas: CallerQuotas = NO_QUOTAS) -> None:
         """Serve one client's stream until its end; `access`: the client's rights, None: all."""
         stream = _Stream(access, quotas)
+        wait_ms = quotas.wait_ms(*_QUOTAS)
+        if wait_ms:  # else the client would take the wait for a broker that does not answer
+            await context.send_initial_metadata(wait_headers(wait_ms))
         self._streams.add(stream)
         reader = asyncio.create_task(self._read(stream, context), name="produce stream")
         try:

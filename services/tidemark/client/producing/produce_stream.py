@@ -15,7 +15,7 @@ from tidemark.client.producing.batching import PendingBatch
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.codecs import wire
-from tidemark.rpc.quotas.told import told_wait_s
+from tidemark.rpc.quotas.told import told_wait_s, wait_of_headers_s
 from tidemark.rpc.raw_methods import Headers, open_produce
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -182,6 +182,7 @@ class ProduceStream:
 
     async def _read(self) -> None:
         try:
+            self._note_wait(wait_of_headers_s(await self._call.initial_metadata()))
             while (response := await self._call.read()) is not grpc.aio.EOF:
                 self._take(response)
             code = await self._call.code()
@@ -191,6 +192,11 @@ class ProduceStream:
         except TidemarkError as failure:
             error = failure
         self.break_off(error)
+
+    def _note_wait(self, wait_s: float) -> None:
+        if wait_s:
+            self.free_at_s = time.monotonic() + wait_s
+            self._on_throttled(wait_s)
 
     def _loss(self, failure: grpc.RpcError) -> TidemarkError:
         """Make the error of a broken stream. The error is no refusal of a batch (rule K3), so always retriable.
@@ -209,10 +215,8 @@ class ProduceStream:
             raise TidemarkError(
                 ErrorCode.INTERNAL, f"{self.address} sent a response for other partitions than requested"
             )
-        wait_s = told_wait_s(response.throttle_time_ms)
-        self.free_at_s = time.monotonic() + wait_s  # the newest response counts: quotas change
-        if wait_s:
-            self._on_throttled(wait_s)
+        self.free_at_s = 0.0  # the newest response counts: quotas change
+        self._note_wait(told_wait_s(response.throttle_time_ms))
         for group, result in zip(request.groups, response.partitions, strict=True):
             error = errors.from_proto(result.error) if result.HasField("error") else None
             offset = result.base_offset

@@ -3,13 +3,26 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from tidemark.core.quotas.accounts import WAIT_MAX_S
 
 TOLD_MAX_S: Final = 2 * WAIT_MAX_S
 """Longest wait that a client accepts; brokers state at most half of it."""
 _MS_MAX: Final = 1 << 40
+_HEADER: Final = "throttle-time-ms"
+
+
+def wait_headers(throttle_time_ms: int) -> tuple[tuple[str, str], ...]:
+    """The initial metadata of a stream that the service does not read yet."""
+    return ((_HEADER, str(throttle_time_ms)),)
+
+
+def wait_of_headers_s(headers: Iterable[tuple[str, Any]] | None) -> float:
+    """Seconds until the service reads a new stream; 0 without the header, or with an invalid one."""
+    text = dict(headers or ()).get(_HEADER, "")
+    return told_wait_s(int(text)) if isinstance(text, str) and text.isascii() and text.isdecimal() else 0.0
 
 
 def told_wait_s(throttle_time_ms: int) -> float:

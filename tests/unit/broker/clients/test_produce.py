@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -66,12 +66,16 @@ class FakeContext:
     def __init__(self) -> None:
         self.requests: asyncio.Queue[Any] = asyncio.Queue()
         self.responses: asyncio.Queue[pb.ProduceResponse] = asyncio.Queue()
+        self.metadata: dict[str, str] = {}
 
     async def read(self) -> Any:
         return await self.requests.get()
 
     async def write(self, response: pb.ProduceResponse) -> None:
         self.responses.put_nowait(response)
+
+    async def send_initial_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        self.metadata.update(metadata)
 
     def send(
         self, number: int, *batches: bytes, acks: int = -1, partitions: int = 1, transactional_id: str = ""
@@ -291,8 +295,10 @@ async def test_a_stopping_broker_ends_a_stream_that_it_holds_up(harness: Harness
     owner.use(Quotas({QuotaEntity(DEFAULT): {QuotaKind.PRODUCER_BYTE_RATE: 1.0}}))
     quotas = CallerQuotas(owner, "User:ANONYMOUS")
     quotas.debit(QuotaKind.PRODUCER_BYTE_RATE, 1e9)
-    stream = asyncio.create_task(harness.service.serve(FakeContext(), None, quotas))
+    context = FakeContext()
+    stream = asyncio.create_task(harness.service.serve(context, None, quotas))
     await harness.arrived(0)
+    assert 0 < int(context.metadata["throttle-time-ms"]) <= 30_001
     harness.service.stop()
     async with asyncio.timeout(10):
         await stream

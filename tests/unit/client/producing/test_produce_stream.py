@@ -15,12 +15,18 @@ from tidemark.client.producing.produce_stream import Answer, ProduceStream
 from tidemark.model import ErrorCode, TopicPartition
 from tidemark.v1 import broker_service_pb2 as pb
 
+Metadata = tuple[tuple[str, str | bytes], ...]
+
 
 class Call:
     """A stream whose responses come from the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, metadata: Metadata) -> None:
         self.responses: asyncio.Queue[Any] = asyncio.Queue()
+        self.metadata = metadata
+
+    async def initial_metadata(self) -> Metadata:
+        return self.metadata
 
     async def write(self, _: bytes) -> None:
         return
@@ -38,8 +44,8 @@ class Call:
 class Stream:
     """A produce stream with the request timeout of a second, and its answers."""
 
-    def __init__(self, free_at_s: float = 0.0) -> None:
-        self.call = Call()
+    def __init__(self, free_at_s: float = 0.0, metadata: Metadata = ()) -> None:
+        self.call = Call(metadata)
         self.headers: list[Any] = []
         self.answers: list[Answer] = []
         self.waits_s: list[float] = []
@@ -94,6 +100,24 @@ async def test_a_stream_waits_as_the_newest_response_asks(stream: Stream) -> Non
     await stream.respond(2, 0)
     assert not stream.stream.is_busy(time.monotonic())
     assert [answer.error for answer in stream.answers] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("stated", "wait_s"), [("30000", 30), ("9" * 30, 60), ("0", 0), ("-1", 0), ("x", 0), ("\u0663", 0), (b"1", 0)]
+)
+async def test_a_new_stream_waits_as_its_metadata_asks_before_the_first_response(
+    stated: str | bytes, wait_s: int
+) -> None:
+    stream = Stream(metadata=(("throttle-time-ms", stated),))
+    stream.send()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert stream.waits_s == [wait_s] * bool(wait_s)
+    now_s = time.monotonic()
+    assert stream.stream.is_busy(now_s) is bool(wait_s)
+    stream.stream.check_deadlines(now_s + wait_s + 1)
+    assert not stream.stream.broken
+    await stream.stream.close()
 
 
 async def test_a_wait_of_weeks_is_cut_off(stream: Stream) -> None:
