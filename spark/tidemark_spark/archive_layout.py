@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout of an archive: files of Spark's file sink, compacted files, and manifests that state which files to read.
 
-    landing/date=D/hour=H/part-*.parquet      written by the file sink; landing/_spark_metadata says which files count
+    landing/date=D/hour=H/part-*.parquet      written by the file sink; landing/_spark_metadata names the valid files
     compacted/date=D/hour=H/part-*.parquet    the same rows in fewer files
     manifests/D-H.json                        of that hour: valid compacted files, and the landed files they replace
 

@@ -61,7 +61,7 @@ class Columns:
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether there is a dead-letter column: a read without values has none."""
+        """Whether there is a dead-letter column: a read without values has no such column."""
         return self.malformed is Malformed.DEAD_LETTER and "value" in self.names
 
     @property
@@ -70,7 +70,7 @@ class Columns:
         return (*self.names, DEAD_LETTER) if self.has_dead_letters else self.names
 
     def ddl(self) -> str:
-        """The schema as DDL; raises ValueError if values need a schema and have none."""
+        """The schema as DDL; raises ValueError if values need a schema and do not have one."""
         types = _TYPES | {"value": self._value_type() if "value" in self.names else "", DEAD_LETTER: "binary"}
         return ", ".join(f"{name} {types[name]}" for name in self.all_names)
 

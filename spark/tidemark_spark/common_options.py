@@ -27,7 +27,7 @@ ISOLATION_LEVEL: Final = ("tidemark.isolation.level", "kafka.isolation.level")
 
 _LIKE: Final = 0.6
 _LIKE_OF_KAFKAS: Final = 0.9
-"""Least similarity of a suggested name, from 0 to 1. Many names of Kafka's clients are like one another."""
+"""Least similarity of a suggested name, from 0 to 1. Many names of Kafka's clients are similar."""
 
 
 def parse_bootstrap(given: Mapping[str, str]) -> str:
@@ -54,7 +54,7 @@ def parse_tls(given: Mapping[str, str]) -> TlsFiles | None:
     """The TLS files of options with lower-case names; None: each process takes the files that its environment names.
 
     Raises:
-        ValueError: a file is missing that the others need, or an option has the content of a file.
+        ValueError: a file is missing that the other files need, or an option has the content of a file.
     """
     files = TlsFiles(*(given.get(name, "").strip() for name in TLS_FILES))
     for name, path in zip(TLS_FILES, files, strict=True):
@@ -82,7 +82,7 @@ def parse_token_file(given: Mapping[str, str]) -> str | None:
 
 
 def parse_client_id(given: Mapping[str, str]) -> str:
-    """The client id in options with lower-case names; "": none. ValueError names the valid form."""
+    """The client id in options with lower-case names; "": no client id. ValueError names the valid form."""
     found = {given[name].strip() for name in CLIENT_ID if name in given}
     if len(found) > 1:
         raise ValueError(f"options {' and '.join(map(repr, CLIENT_ID))} contradict one another; remove one of them")
@@ -93,7 +93,7 @@ def parse_client_id(given: Mapping[str, str]) -> str:
 
 
 def unknown_option(name: str, known: Iterable[str], kind: str) -> ValueError:
-    """The error for an unknown name: with the known name that is most like it, or else with all of them.
+    """The error for an unknown name: with the most similar known name, or else with all known names.
 
     Args:
         name: the given name in lower case, as Spark passes it.

@@ -40,8 +40,8 @@ AvailableNow: Any = _streaming.SupportsTriggerAvailableNow if HAS_READ_LIMITS el
 def finish_available_now(spark: SparkSession) -> None:
     """Make availableNow queries of the session read all records, also after an interrupted micro-batch.
 
-    Before 4.2 such a query of a Python source is one micro-batch: the interrupted one, if there is one. Spark's own
-    remedy is off by default, since rows of some sources may be duplicated; offsets of a log prevent that here.
+    Before 4.2 such a query of a Python source is one micro-batch: the interrupted one, if any. Spark's own remedy is
+    off by default, since rows of some sources may be duplicated; offsets of a log prevent that here.
     """
     if not HAS_READ_LIMITS:
         spark.conf.set(_AVAILABLE_NOW_BY_WRAPPER, "true")

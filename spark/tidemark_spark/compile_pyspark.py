@@ -2,10 +2,10 @@
 """python -m tidemark_spark.compile_pyspark [ZIP...]: adds the compiled form of each Python module, except tests, to zip
 files. By default the zip files come from this Python's PySpark and from SPARK_HOME.
 
-Spark's Python processes import PySpark from python/lib/pyspark.zip, and each compiles the modules again. That takes
-0.4 s of a core, about seven times before the first row, and once for each stream. With compiled modules in the file,
-these processes start faster. Python does not compare compiled modules with their sources here. Another version of
-Python ignores them, and a new PySpark has a new file. A second run changes nothing.
+Spark's Python processes import PySpark from python/lib/pyspark.zip, and each compiles the modules again. That takes 0.4
+s of a core, about seven times before the first row, and once for each stream. With compiled modules in the file, these
+processes start faster. Python does not compare compiled modules with their sources here. Another version of Python
+ignores these files, and a new PySpark has a new file. A second run has no effect.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Comparison:
 
 
 def narrow(comparisons: Iterable[Comparison]) -> Narrowing:
-    """Bounds from all conditions; conditions that narrow nothing are ignored."""
+    """Bounds from all conditions; conditions that do not narrow the range are ignored."""
     found = EVERYTHING
     for one in comparisons:
         if one.column in ("topic", "partition"):

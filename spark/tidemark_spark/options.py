@@ -101,18 +101,18 @@ class ReadOptions:
         max_records_per_partition: most offsets of a range, reached by splitting; None: no bound.
         fail_on_data_loss: whether deleted records end the query, or are skipped, counted and logged.
         deadline_ms: longest time without progress in the driver or a task.
-        rack: tasks read from an in-sync replica in this rack, if there is one; "": from leaders.
+        rack: tasks read from an in-sync replica in this rack, if any; "": from leaders.
         push_down_filters: whether filters of the query narrow the read (docs/spark.md has the cost).
         max_offsets: most offsets of a micro-batch; None: no bound.
         min_offsets: a micro-batch waits for this number of offsets, for at most `max_delay_ms`.
         max_delay_ms: see min_offsets.
         tls: the TLS files; None: files of the environment, or plain text.
-        token_file: path of a file with a bearer token; None: the token of the environment, or none.
-        client_id: a name for quotas and metrics of brokers; "": none.
+        token_file: path of a file with a bearer token; None: the token of the environment, or no token.
+        client_id: a name for quotas and metrics of brokers; "": no name.
         is_typed: whether the topic has a schema; `columns` is then empty.
         goes_on: whether a stream continues with the version of its start after a change of the schema.
         isolation_level: "read_committed" or "read_uncommitted".
-        group_id: consumer group that shows the progress of a stream; "": none.
+        group_id: consumer group that shows the progress of a stream; "": no group.
         history: directory of an archive of the topic, for the rows that are archived; "": all rows from brokers.
     """
 
@@ -148,7 +148,7 @@ class ReadOptions:
         return sorted(name for name in names if not name.startswith("__") and pattern.fullmatch(name))
 
     def no_match(self, names: Iterable[str]) -> str:
-        """The warning that the pattern matches none of these names."""
+        """The warning that the pattern does not match any of these names."""
         assert self.pattern is not None
         parts = sorted(name for name in names if not name.startswith("__") and self.pattern.search(name))
         hint = f", and this one matches only a part of {', '.join(parts[:_NAMED_MAX])}" if parts else ""
@@ -156,7 +156,7 @@ class ReadOptions:
 
 
 def single_topic(given: Mapping[str, str]) -> str | None:
-    """The topic of a read that names one, and may therefore give its columns; None: several, or a read of bytes.
+    """The topic of a read that names only one topic, and may use its columns; None: several topics, or a read of bytes.
 
     Args:
         given: options by lower-case name.

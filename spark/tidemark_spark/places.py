@@ -58,7 +58,7 @@ def parse_place(given: Mapping[str, str], which: str, *, default: int, refused: 
         given: options by lower-case name.
         which: "starting" or "ending".
         default: EARLIEST or LATEST.
-        refused: the word that is not allowed here; None: both are.
+        refused: the word that is not allowed here; None: both words are allowed.
 
     Raises:
         ValueError: names the valid form.
@@ -123,7 +123,7 @@ def _numbers(name: str, text: str, what: str) -> dict[str, dict[int, int]]:
 
 
 def _once(name: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object without duplicate names, of which JSON would silently keep the last."""
+    """A JSON object without duplicate names, for which JSON would silently keep the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [one for one, _ in pairs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that explain themselves reach Spark without Python's stack trace, which would come before the sentence."""
+"""Errors with an explaining sentence reach Spark without Python's stack trace, which would hide the sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Wrap an entry point that Spark calls: PySpark reports errors that explain themselves without their stack traces.
+    """Wrap an entry point that Spark calls: PySpark reports errors with an explaining sentence without their stack
+    traces.
 
     The setting stays on, because Spark's Python process ends after an error. Other processes keep their stack traces.
     """
@@ -34,7 +35,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def _explains_itself(error: Exception) -> bool:
-    """Whether it is an error of a broker or of this source, and neither a library's error nor a defect."""
+    """Whether the error is of a broker or of this source, and not of a library or a defect."""
     if isinstance(error, TidemarkError):
         return error.code is not ErrorCode.INTERNAL
     return type(error) is ValueError or type(error).__module__.startswith("tidemark_spark.")

@@ -34,8 +34,8 @@ class PartitionProgress:
         topic: topic name.
         partition: partition index.
         offset: offset of the next record to read.
-        read_offsets: number of offsets of the micro-batch; None for the first one of a query, since Spark does not
-            report its start.
+        read_offsets: number of offsets of the micro-batch; None for the first micro-batch of a query, since Spark does
+            not report its start.
         lag_offsets: number of later offsets when the micro-batch was planned; None with PySpark 4.0 and 4.1, which do
             not report them.
         skipped_offsets: number of offsets deleted before the query could read them, since its start.
@@ -111,8 +111,9 @@ def _offset(value: Any) -> StreamOffset | None:
 class TidemarkListener(StreamingQueryListener):
     """Logs the progress of a session's queries, by topic, and keeps the last progress of each partition.
 
-    spark.streams.addListener(TidemarkListener()). Lines go to the logger tidemark.spark.progress. At INFO there is one
-    for each topic and micro-batch, with the partition of the largest lag. At DEBUG there is one for each partition.
+    spark.streams.addListener(TidemarkListener()). Lines go to the logger tidemark.spark.progress. At INFO there is a
+    line for each topic and micro-batch, with the partition of the largest lag. At DEBUG there is a line for each
+    partition.
     """
 
     def __init__(self) -> None:

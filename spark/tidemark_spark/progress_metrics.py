@@ -130,7 +130,7 @@ class MetricsListener(StreamingQueryListener):
 
     Args:
         host: address to listen on; default: all interfaces, since Prometheus runs on another machine.
-        port: port to listen on; 0: a free one, in the attribute `port`.
+        port: port to listen on; 0: a free port, in the attribute `port`.
 
     Raises:
         OSError: the port is taken.
@@ -188,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing for a scrape."""
+        """Do not log a scrape."""
 
 
 def _samples(query: _Query) -> Iterator[tuple[str, dict[str, str], float]]:

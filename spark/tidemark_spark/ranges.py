@@ -16,7 +16,7 @@ from tidemark_spark.places import EARLIEST, LATEST, Place
 _log = logging.getLogger("tidemark.spark")
 
 SMALL_OFFSETS: Final = 1000
-"""Most offsets of a task with several ranges."""
+"""Largest number of offsets of a task with several ranges."""
 TASKS_MIN: Final = 32
 """Without minPartitions, a read of more ranges has at least this number of tasks, to occupy the cores of a cluster."""
 
@@ -64,7 +64,7 @@ def times_of(options: ReadOptions, bounds: Bounds, narrowing: Narrowing = EVERYT
 def plan_ranges(
     options: ReadOptions, bounds: Bounds, by_time: ByTime | None = None, narrowing: Narrowing = EVERYTHING
 ) -> list[OffsetRange]:
-    """Ranges to read, none empty; at least `min_partitions`, if there are enough offsets.
+    """Non-empty ranges to read; at least `min_partitions`, if there are enough offsets.
 
     Args:
         options: options of the read.
@@ -161,11 +161,11 @@ def pack(
 ) -> list[list[OffsetRange]]:
     """Divide ranges among tasks: small ranges of one leader share a task, without fewer tasks than `min_partitions`.
 
-    Spark starts tasks in this order, so the largest come first: a core with the last task keeps others waiting less.
-    Tasks of about the same size stay in the order of their ranges.
+    Spark starts tasks in this order, so the largest come first: other cores then wait less for the last task. Tasks of
+    about the same size stay in the order of their ranges.
 
     Args:
-        ranges: ranges, none empty.
+        ranges: non-empty ranges.
         options: options of the read.
         leader_of: returns the broker id of the leader.
     """

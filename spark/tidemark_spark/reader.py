@@ -87,7 +87,7 @@ def _columns(
 def _read(
     options: ReadOptions, ranges: Sequence[Assignment], table: TypedTable | None
 ) -> Iterator[tuple[Assignment, pa.RecordBatch]]:
-    """Rows of a task: all of its ranges are archived, or none."""
+    """Rows of a task, whose ranges are either all archived or all not."""
     if table is None or not ranges[0].archive:
         return topics.read(options, ranges, table)
     from tidemark_spark.typed.history import read_archived
@@ -200,7 +200,7 @@ _OPERATORS: Mapping[str, str] = {
 
 
 def _history(options: ReadOptions, found: Mapping[str, TopicView]) -> History | None:
-    """The archive of the read's one topic, if the options name it."""
+    """The archive of the read's only topic, if the options name an archive."""
     if not options.history:
         return None
     from tidemark_spark.typed.history import History

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers that the tasks of one worker process use one after another, with their connections and metadata.
 
-A task has its reader alone: another task at the same time gets another one. A reader returns to the pool only after a
-read that came to its end. After an error, or a cancelled read with a fetch in flight, it is closed instead.
+A task does not share its reader: a concurrent task gets another reader. A reader returns to the pool only after a
+complete read. After an error, or a cancelled read with a fetch in flight, the reader is closed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ReaderPool:
 
     @contextlib.contextmanager
     def lend(self, key: Hashable, open_reader: Callable[[], RangeReader]) -> Iterator[RangeReader]:
-        """Lend an unused reader of this key, or else a new one.
+        """Lend an unused reader of this key, or else a new reader.
 
         Args:
             key: readers of equal keys are exchangeable.
@@ -111,7 +111,7 @@ class ReaderPool:
             reader.close()
 
     def _forget(self) -> None:
-        """Start again in a forked process, where neither the timer nor a holder of the lock exists."""
+        """Start again in a forked process, where the timer and the holder of the lock do not exist."""
         self._of_parents.append(self._idle)
         self._lock = threading.Lock()
         self._idle = {}

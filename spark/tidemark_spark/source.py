@@ -32,7 +32,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(TidemarkDataSource)
     except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # PySpark 4.0: it was found
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # PySpark 4.0: the topic was found before
             raise
 
 
@@ -40,7 +40,9 @@ class TidemarkDataSource(DataSource):
     """Topics as a table with the columns and options of Spark's Kafka source; see docs/spark.md."""
 
     _typed: TypedTopic | None
-    """The topic, once `_topic` has looked; the reader's process gets it from the one that found the columns."""
+    """The topic, after `_topic` has looked it up; the reader's process gets the topic from the process that found
+    the columns.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -49,7 +51,9 @@ class TidemarkDataSource(DataSource):
 
     @plain_errors()
     def schema(self) -> StructType | str:
-        """Columns of a typed topic; else as DDL, with the names and types of Spark's Kafka source."""
+        """Columns of a typed topic; otherwise, as DDL, the columns of bytes, with the names and types of Spark's
+        Kafka source.
+        """
         topic = self._topic()
         if topic is None:
             return parse_schema_options(self.options).ddl()
@@ -75,7 +79,7 @@ class TidemarkDataSource(DataSource):
         return self._typed
 
     def table(self, schema: StructType) -> TypedTable | None:
-        """The columns of a read of a typed topic; None: the read gives bytes."""
+        """The columns of a read of a typed topic; None: the read returns bytes."""
         topic = self._topic()
         if topic is None:
             return None

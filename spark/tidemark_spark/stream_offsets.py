@@ -144,7 +144,7 @@ class _Way(NamedTuple):
 def advance(start: StreamOffset, available: Available, limit: int | None) -> StreamOffset:
     """The end of the next micro-batch.
 
-    Lost records are skipped and counted here; `losses` describes them, for queries that fail instead.
+    This object skips and counts lost records; `losses` describes them, for queries that fail instead.
 
     Args:
         start: end of the last micro-batch.

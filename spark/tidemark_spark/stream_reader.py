@@ -197,14 +197,16 @@ class StreamPlanner:
         return [tuple(self._assignment(piece, whole[piece.topic, piece.partition]) for piece in task) for task in tasks]
 
     def done(self, offset: StreamOffset, *, idle: bool) -> None:
-        """Show the group that the query has processed everything before an offset; `idle`: nothing newer is there."""
+        """Commit to the group that the query has processed all records before an offset; `idle`: there are no newer
+        records.
+        """
         if self._group is not None:
             self._group.put(offset)
             if idle:
                 self._group.settle()
 
     def stop(self) -> None:
-        """Close the connections to brokers and the group, if there is one."""
+        """Close the connections to brokers and the group, if any."""
         if self._group is not None:
             self._group.close()
             self._group = None
@@ -316,7 +318,7 @@ class StreamPlanner:
             _log.warning("skipped: %s", _enumerated(fresh))
 
     def _warn(self, sentence: str) -> None:
-        """Log a warning once, since Spark asks again and again while nothing changes."""
+        """Log a warning once, since Spark calls repeatedly without a change."""
         if sentence not in self._warned:
             self._warned.append(sentence)
             _log.warning("%s", sentence)
@@ -368,7 +370,7 @@ class _Reader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc
         return read_task(self._options, self._schema, partition, self._table)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Show the progress to the group, if there is one; the query continues from Spark's checkpoint only."""
+        """Commit the progress to the group, if any; the query continues only from Spark's checkpoint."""
         self._planner.done(from_json(end), idle=False)
 
     def stop(self) -> None:
@@ -398,7 +400,8 @@ class LimitedStreamReader(_Reader):
         """End of the next micro-batch."""
         begun = from_json(start)
         end = self._planner.next_end(begun, unlimited=compat.is_unlimited(limit))
-        # Spark commits a micro-batch when it plans the next one, and the last of a query never.
+        # Spark commits a micro-batch when it plans the next one, but the last micro-batch of a query is never
+        # committed.
         self._planner.done(begun, idle=end == begun)
         return start if end == begun else end.to_json()
 
@@ -430,7 +433,7 @@ class PlainStreamReader(_Reader):
         return (found if self._end is None else clamp(found, self._end)).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Tasks of a micro-batch, maybe of one that an earlier process planned."""
+        """Tasks of a micro-batch, which an earlier process may have planned."""
         self._end = self._planned = from_json(end)
         return super().partitions(start, end)
 
@@ -438,7 +441,7 @@ class PlainStreamReader(_Reader):
 class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type: ignore[misc]
     """Raises the error in the options or the schema at every call.
 
-    PySpark (4.0 to 4.3) hides an error of `streamReader` behind another one, since it stops the missing reader.
+    PySpark (4.0 to 4.3) hides an error of `streamReader` behind another error, since PySpark stops the missing reader.
     """
 
     def __init__(self, error: ValueError | TidemarkError) -> None:
@@ -454,7 +457,7 @@ class RefusedStreamReader(compat.AvailableNow, DataSourceStreamReader):  # type:
     prepareForTriggerAvailableNow = getDefaultReadLimit = reportLatestOffset = commit = said  # noqa: N815
 
     def stop(self) -> None:
-        """Do nothing, as there are no connections."""
+        """Has no effect, as there are no connections."""
 
 
 def open_stream_reader(

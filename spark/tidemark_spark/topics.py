@@ -46,8 +46,8 @@ class Assignment:
 
     Attributes:
         offsets: range of one partition.
-        topic_id: uuid; a recreated topic has another one, and the read is refused.
-        incarnation: uuid of the partition; a recreated partition has another one, and the read is refused.
+        topic_id: uuid; a recreated topic has another uuid, and the read is refused.
+        incarnation: uuid of the partition; a recreated partition has another uuid, and the read is refused.
         timestamp_type: CREATE_TIME or LOG_APPEND_TIME.
         last_epoch: highest leader epoch of the records before the range; -1: unknown.
         archive: directory of the archive that has the range; "": brokers have it.
@@ -75,7 +75,7 @@ def open_reader(options: ReadOptions) -> RangeReader:
 
 
 def lend_reader(options: ReadOptions) -> AbstractContextManager[RangeReader]:
-    """A client of an earlier task of this process, if one is unused; else as `open_reader`."""
+    """An unused client of an earlier task of this process, if any; else as `open_reader`."""
     key = (
         options.bootstrap,
         options.deadline_ms,
@@ -112,7 +112,7 @@ def find_topics(
 
 
 def _of_one_kind(options: ReadOptions, found: Mapping[str, TopicView]) -> dict[str, TopicView]:
-    """The topics; raises ValueError if one has a schema and the read gives bytes."""
+    """The topics; raises ValueError if a topic has a schema and the read returns bytes."""
     typed = [] if options.is_typed else sorted(name for name, topic in found.items() if topic.schema_version)
     if typed:
         raise ValueError(
@@ -125,7 +125,7 @@ def _of_one_kind(options: ReadOptions, found: Mapping[str, TopicView]) -> dict[s
 def find_existing(
     reader: RangeReader, options: ReadOptions, warn: Callable[[str], None] = _log.warning
 ) -> dict[str, TopicView]:
-    """Like `find_topics`, without missing topics; one that is being created may lack partitions."""
+    """Like `find_topics`, without missing topics; a topic that is being created may lack partitions."""
     found = reader.topics(None)
     chosen = options.chosen(found)
     if not chosen and options.pattern is not None:
@@ -159,7 +159,7 @@ def find_times(reader: RangeReader, wanted: set[tuple[str, int, int]]) -> ByTime
     """First offset at or after each time, by (topic, partition, milliseconds since 1970); -1: all are older."""
     found: dict[tuple[str, int, int], int] = {}
     left = set(wanted)
-    while left:  # a partition may have two times, and a request has one of them
+    while left:  # a partition may have two times, but a request has only one time
         asked = {TopicPartition(topic, partition): time_ms for topic, partition, time_ms in left}
         positions: dict[TopicPartition, Position] = {where: time_ms * 1000 for where, time_ms in asked.items()}
         for where, stated in reader.offsets(positions).items():
@@ -197,7 +197,7 @@ def read(
 ) -> Iterator[tuple[Assignment, pa.RecordBatch]]:
     """Rows of the ranges of one task: range by range, in order, each once.
 
-    Of bytes in record.schema.OFFSET_SCHEMA; of a typed topic as `TypedTable.rows` makes them.
+    Records of bytes in record.schema.OFFSET_SCHEMA; rows of a typed topic in the form of `TypedTable.rows`.
 
     During a failover the read waits for the new leader. With failOnDataLoss=false deleted records are skipped, counted
     and logged. The first fetches of several ranges are one request.

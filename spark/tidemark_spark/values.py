@@ -19,7 +19,7 @@ from tidemark_spark.columns import Malformed, ValueFormat
 pc: Any = importlib.import_module("pyarrow.compute")
 
 _JOINED_BYTES_MAX: Final = 1 << 30
-"""Most bytes to parse at once, since pyarrow's offsets have 32 bits."""
+"""Largest number of bytes to parse together, since pyarrow's offsets have 32 bits."""
 _TOLD_BYTES_MAX: Final = 60
 
 

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tidemark_spark")
 
 CHUNK_BYTES: Final = 4 << 20
-"""Input of a task that is split by topic and partition at once; large, so that each of many partitions gets a full
-batch."""
+"""Size of a task's input that is split by topic and partition together; large, so that each of many partitions gets
+a full batch.
+"""
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Written:
     """Offsets of a task's records in one partition; records of other producers may lie between.
 
     Attributes:
-        first, last: of the first and last record, both inclusive; -1 with acks=0, which has no answer.
+        first, last: offsets of the first and last record, both inclusive; -1 with acks=0, which has no answer.
         records: number of records.
     """
 
@@ -142,19 +143,22 @@ class TidemarkWriter(DataSourceArrowWriter):
 
     @plain_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the transaction, if there is one, and log the result."""
+        """Commit the transaction, if any, and log the result."""
         already = end_batch(self._options, _memberships(messages))
         _log.info("%s%s", _ALREADY if already else "", summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the transaction, and log the failure of a task; without one, rows of other tasks stay in the topic."""
+        """Abort the transaction, and log the failure of a task; without a transaction, rows of other tasks stay in
+        the topic.
+        """
         give_up(self._options, self._transaction)
         undone = "is not undone" if self._transaction is None else "is aborted"
         _log.warning("the write failed and %s; completed before: %s", undone, summary(messages))
 
 
 class TidemarkStreamWriter(StreamWriterBase):
-    """Writes micro-batches. One that is repeated after a restart is written again, and counts once in transactions.
+    """Writes micro-batches. A micro-batch that is repeated after a restart is written again; in transactions it counts
+    once.
 
     Spark commits by a writer of another process. That writer knows the transaction by the messages of the tasks, or by
     its note.

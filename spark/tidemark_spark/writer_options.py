@@ -115,7 +115,7 @@ class WriteOptions:
         settings: keyword arguments of the producer.
         deadline_ms: time limit of the driver for an answer of a broker.
         tls: the TLS files; None: files of the environment, or plain text.
-        token_file: path of a file with a bearer token; None: the token of the environment, or none.
+        token_file: path of a file with a bearer token; None: the token of the environment, or no token.
         is_typed: whether the job says that the topic has a schema.
         transactions: whether and how the write is transactional.
     """
@@ -176,7 +176,7 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
 def looks_like_bytes(schema: StructType, options: WriteOptions) -> bool:
     """Whether rows of this schema are records of bytes, unless the option `typed` says otherwise.
 
-    So a streaming write of bytes need not ask brokers for a schema in each micro-batch.
+    So a streaming write of bytes does not request a schema from brokers in each micro-batch.
     """
     kinds = {field.name: field.dataType for field in schema.fields}
     return not options.is_typed and "value" in kinds and _is_bytes(kinds["value"])
@@ -217,4 +217,4 @@ _COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
     "partition": (lambda kind: isinstance(kind, IntegerType), "int"),
     "timestamp": (lambda kind: isinstance(kind, TimestampType), "timestamp"),
 }
-"""Columns that are written; others, such as the offset of the source row, are ignored."""
+"""Columns that are written; other columns, such as the offset of the source row, are ignored."""

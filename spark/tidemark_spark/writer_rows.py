@@ -32,7 +32,7 @@ def destined(batches: Sequence[pa.RecordBatch], topic: str | None, now_us: int) 
     Args:
         batches: batches of one schema with `value`, and optionally `key`, `headers`, `topic`, `partition`, `timestamp`.
         topic: topic of all rows; None: the column decides.
-        now_us: timestamp of rows without one, microseconds since 1970.
+        now_us: timestamp of rows without a timestamp, microseconds since 1970.
 
     Raises:
         ValueError: a row has no topic, or a header has no name.

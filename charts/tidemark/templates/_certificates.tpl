@@ -110,7 +110,8 @@ automountServiceAccountToken: false
 {{- else if eq $kind "Role" }}
 rules:
   {{- if $hook }}
-  # The right to create cannot be bound to names. Only the Job has it, until it has succeeded; the CronJob renews.
+  # The right to create cannot be bound to names. Only the Job has this right, until the Job has succeeded; the CronJob
+  # only renews certificates.
   - apiGroups: [""]
     resources: [secrets, configmaps]
     verbs: [create]

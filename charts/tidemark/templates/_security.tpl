@@ -156,7 +156,7 @@ policy-clients: those for services, and those for clients. */}}
       {{- end }}
       {{- end }}
 {{- if eq $component "admin" }}
-# The command line in this pod is the operator's.
+# The command line in this pod runs as the operator.
 - name: operator
   projected:
     defaultMode: 0440
@@ -183,7 +183,8 @@ policy-clients: those for services, and those for clients. */}}
 
 {{/* (whether the service itself uses it) */}}
 {{- define "tidemark.tokenVolume" }}
-# {{ if . }}For the keys that sign tokens of service accounts{{ else }}For the init container only: brokers do not call the API server{{ end }}.
+# {{ if . }}The token reads the keys that sign tokens of service accounts{{ else }}For the init container only: brokers
+# do not call the API server{{ end }}.
 - name: token
   projected:
     sources:

@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Copy the current records, or for ever; or compact once."""
+    """Copy the current records, or continuously; or compact once."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     if arguments.compact and is_typed_archive(arguments.to):
         return _compact_typed(spark, arguments)
@@ -115,7 +115,7 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     typed = [name for name in arguments.topic.split(",") if is_typed_topic(arguments.bootstrap, name.strip())]
     if typed:
         if arguments.topic.strip() != typed[0].strip():
-            raise ValueError(f"topic {typed[0].strip()} has a schema: archive it alone, in a directory of its own")
+            raise ValueError(f"topic {typed[0].strip()} has a schema: archive it separately, in another directory")
         return _run_typed(spark, arguments)
     if arguments.iceberg is not None:
         raise ValueError(f"--iceberg needs a topic with a schema, and {arguments.topic} has none")

@@ -121,9 +121,9 @@ def _audit(
         compacted = "compact" in view.configs.get("cleanup.policy", "")
         bounds = dict(reader.bounds(topic, sorted(view.partitions)))
     if archived is not None and view.schema_version:
-        raise ValueError(f"topic {topic} has a schema, and the archive is of topics without one")
+        raise ValueError(f"topic {topic} has a schema, and the archive is of topics without a schema")
     if typed_archive is not None and not view.schema_version:
-        raise ValueError(f"topic {topic} has no schema, and {typed_archive} is the archive of a topic with one")
+        raise ValueError(f"topic {topic} has no schema, and {typed_archive} is the archive of a topic with a schema")
     tasks = tasks_of(bootstrap, topic, compacted=compacted)
     findings = replica_findings(spark, tasks)
     ends = _ends(spark, topic, bounds)
@@ -143,7 +143,7 @@ def _audit(
 
 
 def _offsets(spark: SparkSession, bootstrap: str, view: TopicView) -> DataFrame:
-    """Offsets of all records, those of open and aborted transactions too."""
+    """Offsets of all records, including those of open and aborted transactions."""
     options = {"tidemark.bootstrap": bootstrap, "tidemark.isolation.level": "read_uncommitted"}
     reader = spark.read.format("tidemark").options(**options)
     if not view.schema_version:
@@ -156,7 +156,7 @@ def _offsets(spark: SparkSession, bootstrap: str, view: TopicView) -> DataFrame:
 
 
 def tasks_of(bootstrap: str, topic: str, *, compacted: bool) -> list[ReplicaTask]:
-    """One task for each partition, by the metadata now."""
+    """One task for each partition, by the present metadata."""
     with ReplicaReader(bootstrap) as reader:
         cluster = reader.view([topic])
     view = cluster.topics[topic]
@@ -250,7 +250,7 @@ def _held(rows: DataFrame) -> DataFrame:
 
 
 def _gaps(rows: DataFrame, before: str, behind: str, ends: DataFrame, problem: str) -> DataFrame:
-    """Ranges of missing offsets: between the rows, and between the rows and the offset on either side."""
+    """Ranges of missing offsets: between the rows, and between the rows and the bounds."""
     marks = [ends.selectExpr(*_PLACE, f"{mark} as offset") for mark in (before, behind) if mark]
     offsets = rows.select(*_PLACE, "offset")
     for mark in marks:

@@ -205,7 +205,7 @@ def _offsets(table: pa.Table) -> list[int]:
 
 
 def _texts(mine: Any, other: Any) -> Iterator[tuple[str, str]]:
-    """Each pair of values as texts: for Arrow, a NaN is unequal to itself."""
+    """Each pair of values as texts: for Arrow, a NaN is not equal to itself."""
     return zip(map(repr, mine.to_pylist()), map(repr, other.to_pylist()), strict=True)
 
 

@@ -64,7 +64,7 @@ def add_bootstrap(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 def add_stream(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a job that reads a topic as a stream."""
     parser.add_argument(
-        "--every", metavar="INTERVAL", help='run for ever, e.g. "1 minute"; default: only current records'
+        "--every", metavar="INTERVAL", help='run continuously, e.g. "1 minute"; default: only current records'
     )
     parser.add_argument("--max-offsets", type=int, metavar="N", help="records of a micro-batch at most (all)")
     parser.add_argument(
@@ -87,7 +87,7 @@ def read_stream(spark: SparkSession, arguments: argparse.Namespace, **options: s
 
 
 def start_stream(writer: DataStreamWriter, every: str | None) -> StreamingQuery:
-    """Trigger of a query: current records only, or for ever."""
+    """Trigger of a query: current records only, or continuously."""
     return (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
 
 
@@ -129,7 +129,7 @@ class RowCounter(StreamingQueryListener):
         return self.totals(query)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - these names are Spark's
-        """Do nothing at the start of a query."""
+        """Has no effect at the start of a query."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Count a micro-batch."""

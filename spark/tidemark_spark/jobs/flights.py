@@ -248,7 +248,9 @@ def _rolling_up(
     words += ["--time", EVENT_TIME, "--window", "1 hour", "--by", "carrier", "--updates"]
     words += ["--watermark", f"{arguments.lead_days + _SPREAD_DAYS} days", "--checkpoint", arguments.checkpoint]
     words += ["--every", "0 seconds", *(word for text in AGGREGATES for word in ("--aggregate", text))]
-    settings = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}  # these would only close windows
+    settings = {
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false"
+    }  # empty micro-batches would only close windows
     if not spark.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
         # Spark's default of 200 would write 200 state files for each of these small micro-batches.
         settings["spark.sql.shuffle.partitions"] = str(spark.sparkContext.defaultParallelism)

@@ -114,7 +114,9 @@ class Feed:
         before, since_s = dict(self._read_offsets()), time.monotonic()
         while any(before.get(partition, 0) < end for partition, end in self._ends.items()):
             if time.monotonic() - since_s > _STALLED_S:
-                raise StalledError(f"nothing was read for {_STALLED_S:.0f} s; the query is at {before} of {self._ends}")
+                raise StalledError(
+                    f"no record was read for {_STALLED_S:.0f} s; the query is at {before} of {self._ends}"
+                )
             time.sleep(_POLL_S)
             now = dict(self._read_offsets())
             if now != before:
@@ -122,7 +124,7 @@ class Feed:
 
 
 class LeaderKiller:
-    """Kills leaders of a topic, one at a time, each after the last one is in every ISR again. Must be closed."""
+    """Kills leaders of a topic, one at a time, each after the previous leader is in every ISR again. Must be closed."""
 
     def __init__(self, cluster: Killable, admin: AdminClient, topic: str, say: Callable[[str], None]) -> None:
         self._cluster = cluster

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aggregates the rows of a topic over event-time windows with a watermark, and writes them to another topic.
 
-Either topic may have a schema: then its rows are columns. Else its values are JSON.
+Either topic may have a schema: then its rows are columns. Otherwise its values are JSON.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
-    """Aggregate the current records, or for ever."""
+    """Aggregate the current records, or continuously."""
     read = run_stream(spark, lambda: start(spark, arguments))
     say(f"rolled up {read.rows} records of {arguments.topic} into {arguments.to_topic}")
     if read.late:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits the progress of a streaming query to a consumer group, for tools that show lag. The checkpoint counts.
 
-Commits run beside the query, one at a time, and the newest position replaces the ones that wait. A failed commit is
+Commits run beside the query, one at a time, and the newest position replaces waiting positions. A failed commit is
 logged and repeated, and never fails or delays the query.
 """
 
@@ -153,7 +153,7 @@ class GroupProgress:
             _log.info("the progress of the query is committed to the group %s again", self._group)
 
     def _note(self, failure: str) -> None:
-        """Log a failure once, until it is another one."""
+        """Log a failure once, until a different failure."""
         if failure != self._failure:
             self._failure = failure
             _log.warning("the progress of the query is not committed to the group %s: %s", self._group, failure)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads Spark's id of a streaming query from its checkpoint: the driver's Python processes learn it nowhere else."""
+"""Reads Spark's id of a streaming query from its checkpoint: the driver's Python processes have no other source for
+it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def _content(checkpoint: str) -> bytes:
         return Path(checkpoint, _METADATA).read_bytes()
     if scheme == "file":
         return Path(unquote(urlsplit(checkpoint).path), _METADATA).read_bytes()
-    from pyarrow.fs import FileSystem  # a library of its own: only for checkpoints that need it
+    from pyarrow.fs import FileSystem  # a separate library: only for checkpoints that need it
 
     system, path = FileSystem.from_uri(_HADOOPS_NAME.sub("s3://", checkpoint))
     with system.open_input_file(f"{path}/{_METADATA}") as file:

@@ -34,7 +34,7 @@ _ABORT_S: Final = 10.0
 
 
 class NoTransactionsError(Exception):
-    """The cluster does not have transactions, or does not allow them to this user; the message says why."""
+    """The cluster does not have transactions, or does not allow them to this user; the message states the reason."""
 
 
 def begin(options: WriteOptions, transactional_id: str) -> Started:
@@ -64,7 +64,8 @@ def begin(options: WriteOptions, transactional_id: str) -> Started:
 
 
 def commit(options: WriteOptions, decision: Decision, sequence: int) -> bool:
-    """Commit the writes of the named members, and abort all others; then wait for a moment until readers see them.
+    """Commit the writes of the named members, and abort all other writes; then wait for a short time until readers get
+    the rows.
 
     Returns:
         Whether this or a later sequence was committed before; then the writes of a repeated batch are aborted.

@@ -22,14 +22,14 @@ _log = logging.getLogger("tidemark.spark")
 
 
 class StaleCheckpointError(RuntimeError):
-    """A query continues from an older checkpoint than the one that it has written with."""
+    """A query continues from a checkpoint that is older than the checkpoint of its last write."""
 
 
 def begin_batch(options: WriteOptions) -> WriteTransaction | None:
     """Begin the transaction of a batch write; None: the write is at least once, and the log says why.
 
     Raises:
-        ValueError: the options contradict one another, or ask for a transaction that cannot be.
+        ValueError: the options contradict one another, or require an impossible transaction.
         TidemarkError: INVALID_TRANSACTION_TIMEOUT, INVALID_TRANSACTIONAL_ID; REQUEST_TIMED_OUT with the last error.
     """
     transactional_id, sequence = batch_identity(options.transactions, str(uuid.uuid4()))
@@ -75,7 +75,7 @@ def end_micro_batch(options: WriteOptions, memberships: Iterable[Membership | No
     """Commit a micro-batch; returns whether it was committed before.
 
     Raises:
-        StaleCheckpointError: the checkpoint is older than the last one that the query has written with.
+        StaleCheckpointError: the checkpoint is older than the checkpoint of the query's last write.
         TidemarkError: the errors of `end_batch`.
     """
     decision = decide(memberships)
@@ -85,7 +85,7 @@ def end_micro_batch(options: WriteOptions, memberships: Iterable[Membership | No
     if batch_id < last:
         raise StaleCheckpointError(
             f"micro-batch {batch_id} is not written. Micro-batch {last} of the query was committed before, so this "
-            "checkpoint is an old copy. Continue with the newest checkpoint, or start over with a new one"
+            "checkpoint is an old copy. Continue with the newest checkpoint, or start again with a new checkpoint"
         )
     return _commit(options, decision, batch_id)
 
@@ -126,7 +126,7 @@ def _is_possible(options: WriteOptions) -> bool:
 def _begin(
     options: WriteOptions, transactional_id: str, *, query_id: str = "", sequence: int | None = None
 ) -> WriteTransaction | None:
-    # Late: a write without transactions needs none of these modules in the driver.
+    # A late import: a write without transactions does not need these modules in the driver.
     from tidemark_spark.transactions.coordinator import NoTransactionsError, begin
 
     try:

@@ -16,11 +16,11 @@ class WriteTransaction:
 
     Attributes:
         transactional_id: the id at the coordinator.
-        generation: generation that InitTransactions returned; a later generation fences this one.
+        generation: generation that InitTransactions returned; a later generation fences this generation.
         timeout_ms: the coordinator aborts the transaction when no task has kept it for this time.
         query_id: Spark's id of the streaming query, by the checkpoint; "": a batch write, or not read.
         sequence: number of a batch write; None: the number of the micro-batch counts.
-        last_sequence: the last one that was committed before this transaction; -1: none.
+        last_sequence: the last sequence that was committed before this transaction; -1: none.
     """
 
     transactional_id: str
@@ -52,7 +52,7 @@ class Decision(NamedTuple):
 
 
 class MixedTransactionsError(RuntimeError):
-    """The tasks of one write were in different transactions; nothing is committed."""
+    """The tasks of one write were in different transactions; no row is committed."""
 
 
 def decide(memberships: Iterable[Membership | None]) -> Decision | None:
@@ -62,7 +62,7 @@ def decide(memberships: Iterable[Membership | None]) -> Decision | None:
         memberships: of each message, in any order; None: the task wrote without a transaction.
 
     Raises:
-        MixedTransactionsError: the messages name several transactions, or some name none.
+        MixedTransactionsError: the messages name several transactions, or some messages name none.
     """
     found = list(memberships)
     transactions = {one.transaction if one is not None else None for one in found}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notes of open transactions, in a directory that the Python processes of one driver share, and of no other driver.
 
-Spark begins and aborts a micro-batch in two processes, which share nothing but the options. The messages of completed
-tasks name the transaction. Without any, the aborting process knows it by the note.
+Spark begins and aborts a micro-batch in two processes, which share only the options. The messages of completed tasks
+name the transaction. Without any, the aborting process knows it by the note.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemark_spark.transactions.settings import TransactionSettings
 
 
 def note(settings: TransactionSettings, transaction: WriteTransaction) -> None:
-    """Note the transaction of the query's present micro-batch, in place of an earlier one."""
+    """Note the transaction of the query's present micro-batch, in place of an earlier note."""
     path = _path(settings)
     if path is not None:
         part = path.with_suffix(".part")
@@ -38,7 +38,7 @@ def noted(settings: TransactionSettings) -> WriteTransaction | None:
 
 
 def forget(settings: TransactionSettings) -> None:
-    """Delete the note, if there is one."""
+    """Delete the note, if any."""
     path = _path(settings)
     if path is not None:
         path.unlink(missing_ok=True)

@@ -2,8 +2,8 @@
 """Options of transactional writes, and the transactional id of each write. Pure.
 
 The id of a streaming query is made of Spark's id of the query, which its checkpoint holds. A restarted query has the
-same id, and a query with a new checkpoint has another one. Each batch write has an id of its own, unless the job names
-an application and a version for it. The option names are those that Delta Lake uses.
+same id, and a query with a new checkpoint has another id. Each batch write has a separate id, unless the job names an
+application and a version for it. Delta Lake uses the same option names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIMEOUT_MS_MIN: Final = 1000
 class Mode(StrEnum):
     """Values of the option `transactional`."""
 
-    AUTO = "auto"  # in transactions where the cluster allows it; else at least once, with a warning
+    AUTO = "auto"  # in transactions if the cluster allows them; else at least once, with a warning
     TRUE = "true"  # in transactions, or not at all
     FALSE = "false"  # at least once
 
@@ -37,10 +37,11 @@ class TransactionSettings:
     Attributes:
         mode: see `Mode`.
         timeout_ms: the coordinator aborts the transaction when no task has kept it for this time.
-        app_id: name of the writer, in place of one that is made; "": none.
-        version: number of a batch write; writes of the application up to this number are not repeated. None: none.
+        app_id: name of the writer, in place of a generated name; "": none.
+        version: number of a batch write; writes of the application up to this number are not repeated. None: no
+            version.
         checkpoint: path of the query's checkpoint; "": not given.
-        obstacle: why the producer's settings exclude transactions; "": they do not.
+        obstacle: why the producer's settings exclude transactions; "": they allow transactions.
     """
 
     mode: Mode = Mode.AUTO
@@ -91,7 +92,9 @@ def batch_identity(settings: TransactionSettings, fresh: str) -> tuple[str, int]
 
 
 def query_identity(settings: TransactionSettings, query_id: str) -> str:
-    """The transactional id of a streaming query, by Spark's id of it; its sequence is the number of the micro-batch."""
+    """The transactional id of a streaming query, by Spark's id of the query; its sequence is the number of the
+    micro-batch.
+    """
     return settings.app_id or f"{_PREFIX}{query_id}"
 
 

@@ -55,7 +55,8 @@ async def _join(producer: AsyncProducer, generation: int) -> int:
 class Keeping:
     """Keeps the transaction of a task from its timeout, from the start of the task to its end.
 
-    Every task keeps it, also one without rows: other tasks may have written, and wait for this one.
+    Every task keeps the transaction open, even a task without rows: other tasks may have written rows, and wait for
+    this task.
     """
 
     def __init__(self, options: WriteOptions, transaction: WriteTransaction) -> None:
@@ -71,7 +72,7 @@ class Keeping:
     async def run(self) -> None:
         """Keep the transaction until this is cancelled."""
         interval_s = self._transaction.timeout_ms / 1000 / _KEPT_IN_A_TIMEOUT
-        await asyncio.sleep(interval_s)  # most tasks end before they connect for this
+        await asyncio.sleep(interval_s)  # most tasks end before they need this connection
         cluster = open_cluster(self._options)
         try:
             await cluster.start()

@@ -84,7 +84,7 @@ def compact_with(
 
 
 def read_typed_archive(spark: SparkSession, root: str) -> DataFrame:
-    """All files as one table in the newest version that the archive has, matched by column ids; widened.
+    """All files as one table in the newest version of the archive, with widened columns, matched by column ids.
 
     A column that a file lacks is null. The session reads Parquet by field ids from now on, where a schema has some.
     """

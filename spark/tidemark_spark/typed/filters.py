@@ -2,7 +2,7 @@
 """Filters of a query as masks of Arrow columns, and as bounds of a read by event time. Pure.
 
 Spark applies every filter again, so a mask is correct if it leaves out no row that passes the filter. Spark's NaN is
-equal to itself and larger than every number, and Arrow's is neither: rows with NaN always stay.
+equal to itself and larger than every number, but Arrow's NaN is not: so rows with NaN always stay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NULLS: Final[Mapping[str, Callable[[Any], Any]]] = {"IsNull": _compute.is_null,
 
 
 def masks(filters: Iterable[Any], schema: pa.Schema) -> list[Mask]:
-    """Masks of the filters that can be applied to rows of this schema; the others are left to Spark.
+    """Masks of the filters that can be applied to rows of this schema; Spark applies all other filters.
 
     Args:
         filters: PySpark's filters.

@@ -20,7 +20,7 @@ from tidemark_spark.typed.table import TypedTable
 
 
 class History:
-    """The archive of a topic as it is at planning; rows that are archived later come from the log.
+    """The archive of a topic at the time of planning; rows that are archived later come from the log.
 
     Args:
         root: directory of the archive, which the driver and all executors see at the same path.

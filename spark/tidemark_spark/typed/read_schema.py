@@ -40,7 +40,7 @@ _ALL: Final = (KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS)
 
 
 def table_schema(topic: TypedTopic, columns: str | None, metadata: str | None) -> StructType:
-    """The schema of a read that gives none itself.
+    """The schema of a read without a given schema.
 
     Args:
         topic: the topic.
@@ -100,7 +100,7 @@ def paths_of(topic: TypedTopic, schema: StructType) -> list[str]:
     """Paths of the topic's columns that a read with this schema needs.
 
     Raises:
-        ValueError: the topic has no such column, or one of another type.
+        ValueError: the topic has no such column, or the column has another type.
     """
     by_name = {column.name: column for column in topic.schema.columns}
     found: list[str] = []

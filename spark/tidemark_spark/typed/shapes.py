@@ -13,7 +13,7 @@ Convert = Callable[[Array], Array]
 
 
 def shaping(found: Any, wanted: Any) -> Convert:
-    """A function that gives arrays of one type the names, order and nullability of another; copies no values."""
+    """A function that converts arrays to the names, order and nullability of another type, without a copy of values."""
     if found.equals(wanted):
         return lambda array: array
     if isinstance(wanted, pa.StructType):

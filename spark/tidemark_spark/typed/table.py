@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns that a read of a typed topic gives, and how each task makes them of typed batches.
+"""The columns that a read of a typed topic returns, and their conversion from typed batches in each task.
 
 A read has the newest version of the schema at the time of `load`. Batches of every other version become rows of that
-version. A task asks for the columns that it needs; the broker leaves the others out.
+version. A task requests the columns that it needs; the broker omits all other columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TypedTable:
         filters: filters of the query; rows that do not pass them are left out where that is sure.
 
     Raises:
-        ValueError: the topic has no such column, or one of another type.
+        ValueError: the topic has no such column, or the column has another type.
     """
 
     def __init__(self, topic: TypedTopic, schema: StructType, filters: Sequence[Any] = ()) -> None:

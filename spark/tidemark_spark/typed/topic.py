@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the schema of the topic that a read or a write names.
 
-Spark asks for the columns in a process of its own, so the question "has the topic a schema?" imports little.
+Spark requests the columns in a separate process, so the check for a schema imports few modules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DEADLINE_MS: Final = 60_000
 
 
 class SchemaChangeError(RuntimeError):
-    """The schema of a topic changed while a query reads it, or the topic is another one than that of `load`."""
+    """The schema of a topic changed while a query reads the topic, or `load` found another topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class TypedTopic:
 
     Attributes:
         name: name of the topic.
-        topic_id: uuid; a recreated topic has another one.
+        topic_id: uuid; a recreated topic has another uuid.
         versions: versions of the schema by number, without a gap; at least one.
-        version: the one that a read names; 0: the newest.
+        version: the version that a read names; 0: the newest.
     """
 
     name: str
@@ -45,7 +45,7 @@ class TypedTopic:
 
     @property
     def schema(self) -> TopicSchema:
-        """The version of reads and writes: the newest, or the one that is named."""
+        """The version of reads and writes: the newest, or the named version."""
         return self.versions[self.version or max(self.versions)]
 
     def named(self, text: str | None) -> TypedTopic:
@@ -150,7 +150,7 @@ def _quickly(bootstrap: str, credentials: Credentials, topic: str) -> TypedTopic
 
 
 def _versions(leaders: Iterable[BrokerServiceStub], topic: str, topic_id: str) -> dict[int, TopicSchema]:
-    """All versions that a leader knows: another broker may not know the newest one yet."""
+    """All versions that a leader knows: another broker may not know the newest version yet."""
     from tidemark.core.schemas.text import from_text
     from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
 
