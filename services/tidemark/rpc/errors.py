@@ -189,6 +189,12 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
     return TidemarkError(code, f"{address}: {name}: {why}", {"address": address})
 
 
+def is_untrusted(error: grpc.RpcError) -> bool:
+    """Whether the call failed because this side does not accept the certificate of the server."""
+    details = str(error.details() or "") if isinstance(error, grpc.aio.AioRpcError | grpc.Call) else ""
+    return _OTHER_NAME not in details and _UNTRUSTED.search(details) is not None
+
+
 def _handshake_mistake(details: str) -> str | None:
     """The reason of a failed TLS handshake, or of a token that was not sent, as far as this side knows it."""
     unsent = _PLUGIN.search(details)

@@ -5,13 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from tidemark.broker.lifecycle import advertised_address
 from tidemark.broker.lifecycle.advertised_address import check_advertised
+from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
 from tidemark.local.ports import HeldPorts
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.channel import use_identity
+from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.server import GrpcServer
 from tidemark.runtime.host_port import HostPort
 
@@ -22,8 +28,8 @@ HOST = "127.0.0.1"
 
 
 @contextlib.asynccontextmanager
-async def listening(name: str, port: int = 0) -> AsyncIterator[GrpcServer]:
-    server = make_server(HOST, port, [])
+async def listening(name: str, port: int = 0, identity: TlsIdentity | None = None) -> AsyncIterator[GrpcServer]:
+    server = make_server(HOST, port, [], identity=identity)
     await server.start()
     await server.answer_to(name)
     try:
@@ -127,3 +133,42 @@ async def test_a_name_that_also_resolves_to_another_host_is_refused(monkeypatch:
 
 async def test_the_check_can_be_switched_off(unheard_port: int) -> None:
     await check_advertised(HostPort(HOST, unheard_port), ME, 0)
+
+
+@pytest.fixture
+def untrusted(tmp_path: Path) -> Iterator[TlsIdentity]:
+    """The TLS files of this process, whose authority did not sign the certificate."""
+    files = identity_of("one", tmp_path).files._replace(ca=identity_of("other", tmp_path).files.ca)
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(Path(files.ca).read_bytes())
+    identity = TlsIdentity(files._replace(ca=str(ca)))
+    use_identity(identity)
+    yield identity
+    use_identity(None)
+
+
+def identity_of(cluster: str, directory: Path) -> TlsIdentity:
+    return TlsIdentity(Authority.create(directory / cluster, cluster).issue_service(Role.BROKER, "1", [HOST]))
+
+
+async def test_a_broker_that_does_not_accept_its_certificate_waits_for_other_files(
+    untrusted: TlsIdentity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(advertised_address, "_LOG_S", 0.1)
+    caplog.set_level(logging.ERROR, advertised_address.__name__)
+    async with listening(ME, identity=untrusted) as server, asyncio.timeout(60):
+        checking = asyncio.create_task(check_advertised(HostPort(HOST, server.port), ME, timeout_ms=100))
+        while caplog.text.count("waiting for other TLS files") < 3:
+            assert not checking.done()
+            await asyncio.sleep(0.05)
+        assert "does not accept its own certificate" in str(caplog.records[-1].__dict__["why"])
+        authority = tmp_path / "one" / "ca.crt"
+        (tmp_path / "new").write_bytes(authority.read_bytes())
+        (tmp_path / "new").rename(tmp_path / "ca.crt")
+        await checking
+
+
+async def test_an_address_where_another_cluster_answers_is_refused(untrusted: TlsIdentity, tmp_path: Path) -> None:
+    assert untrusted.files.certificate
+    async with listening(ME, identity=identity_of("third", tmp_path)) as stranger:
+        assert "the certificate of the server is not accepted" in await refusal(HostPort(HOST, stranger.port))

@@ -2,7 +2,8 @@
 """Check, before a broker registers, that its advertised address leads to this process.
 
 The check calls the address itself: other components that call it must reach this process, not another broker. DNS may
-know the name of a pod only some seconds after its start, so the check is repeated for a while.
+know the name of a pod only some seconds after its start, so the check is repeated for a while. While the broker does
+not accept its own certificate, the check waits for other TLS files: the address is not the mistake.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Any, Final
+import ssl
+from typing import Any, Final, NamedTuple
 
 import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import open_channel, process_identity
-from tidemark.rpc.errors import from_rpc_error
+from tidemark.rpc.errors import from_rpc_error, is_untrusted
 from tidemark.runtime.host_port import HostPort
 
 _ATTEMPT_S: Final = 3.0
@@ -29,6 +33,19 @@ _log = logging.getLogger(__name__)
 
 class _UnreachedError(Exception):
     """The reason why an attempt did not reach this process."""
+
+
+class _Cause(NamedTuple):
+    """Why an address does not lead here.
+
+    Attributes:
+        answered: another process answers.
+        of_files: this process answers, and does not accept its own certificate.
+    """
+
+    text: str
+    answered: bool = False
+    of_files: bool = False
 
 
 async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> None:
@@ -48,10 +65,13 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
     deadline_s = loop.time() + timeout_ms / 1000
     log_s = loop.time()
     while True:
-        why = await _why_unreached(address, name, min(_ATTEMPT_S, timeout_ms / 1000))
-        if why is None:
+        cause = await _why_unreached(address, name, min(_ATTEMPT_S, timeout_ms / 1000))
+        if cause is None:
             return
-        if loop.time() + _PAUSE_S >= deadline_s:
+        why = cause.text
+        if cause.of_files:
+            deadline_s = loop.time() + timeout_ms / 1000
+        elif loop.time() + _PAUSE_S >= deadline_s:
             raise TidemarkError(
                 ErrorCode.ADVERTISED_ADDRESS_UNREACHABLE,
                 f"advertised.listeners is {address}, where this broker cannot be reached: {why}. Tried for "
@@ -61,24 +81,25 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
             )
         if loop.time() >= log_s:
             log_s = loop.time() + _LOG_S
-            _log.info("the advertised address does not lead here yet", extra={"address": address, "why": why})
+            if cause.of_files:
+                _log.error("waiting for other TLS files", extra={"address": address, "why": why})
+            else:
+                _log.info("the advertised address does not lead here yet", extra={"address": address, "why": why})
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> str | None:
-    """The reason why the address does not lead here; None if at least one answer came, and all answers came from this
-    process.
-    """
+async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> _Cause | None:
+    """The reason why the address does not lead here; None if an answer came, and all answers came from this process."""
     try:
         hosts = await _resolve(address.host, timeout_s)
     except _UnreachedError as unreached:
-        return str(unreached)
+        return _Cause(str(unreached))
     calls = (_why_not_here(HostPort(host, address.port), address.host, name, timeout_s) for host in hosts)
     causes = await asyncio.gather(*calls)
-    strangers = [cause for cause, answered in causes if answered and cause is not None]
+    strangers = [cause for cause in causes if cause is not None and cause.answered]
     if strangers:
         return strangers[0]
-    return None if any(cause is None for cause, _ in causes) else causes[0][0]
+    return None if None in causes else causes[0]
 
 
 async def _resolve(host: str, timeout_s: float) -> list[str]:
@@ -94,8 +115,8 @@ async def _resolve(host: str, timeout_s: float) -> list[str]:
     return list(dict.fromkeys(str(where[0]) for *_, where in found))
 
 
-async def _why_not_here(where: HostPort, host: str, name: str, timeout_s: float) -> tuple[str | None, bool]:
-    """The cause, or None when this process answers; and whether any process answers.
+async def _why_not_here(where: HostPort, host: str, name: str, timeout_s: float) -> _Cause | None:
+    """The cause, or None when this process answers.
 
     Args:
         where: an IP address that `host` resolves to.
@@ -108,9 +129,9 @@ async def _why_not_here(where: HostPort, host: str, name: str, timeout_s: float)
             _, writer = await asyncio.open_connection(where.host, where.port)
             writer.close()
     except TimeoutError:
-        return f"{where} does not answer within {timeout_s:g} s", False
+        return _Cause(f"{where} does not answer within {timeout_s:g} s")
     except OSError as error:
-        return f"{where}: {_reason(error)}", False
+        return _Cause(f"{where}: {_reason(error)}")
     named = [] if process_identity() is None else [("grpc.ssl_target_name_override", host)]
     async with open_channel(str(where), options=[("grpc.enable_http_proxy", 0), *named]) as channel:
         health: Any = health_pb2_grpc.HealthStub(channel)
@@ -118,10 +139,30 @@ async def _why_not_here(where: HostPort, host: str, name: str, timeout_s: float)
             await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
-                return f"another process answers at {where}", True
-            cause = from_rpc_error(error, address=str(where))
-            return f"{where} accepted the connection, but does not answer as a broker ({cause.message})", False
-    return None, True
+                return _Cause(f"another process answers at {where}", answered=True)
+            message = from_rpc_error(error, address=str(where)).message
+            if is_untrusted(error) and await _presents_own_certificate(where, timeout_s):
+                return _Cause(f"the broker does not accept its own certificate: {message}", of_files=True)
+            return _Cause(f"{where} accepted the connection, but does not answer as a broker ({message})")
+    return None
+
+
+async def _presents_own_certificate(where: HostPort, timeout_s: float) -> bool:
+    """Whether the server at this address has the certificate of this process, whichever authority signed it."""
+    identity = process_identity()
+    assert identity is not None, "a certificate was refused, so there is TLS"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(where.host, where.port, ssl=context)
+            presented = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            writer.close()
+    except (OSError, TimeoutError):
+        return False
+    own = x509.load_pem_x509_certificate(identity.current().certificate)
+    return bool(presented == own.public_bytes(Encoding.DER))
 
 
 def _reason(error: OSError) -> str:
