@@ -65,6 +65,7 @@ SETTINGS = {"broker": {"replica.lag.time.max.ms": str(LAG_MS)}}
 OBSERVED = "tidemark_replica_observed_total"
 UNDER_REPLICATED = "tidemark_replica_under_replicated"
 LEADING = "tidemark_replica_leader_count"
+REPLICAS = "tidemark_replica_count"
 DECIDED_S = "tidemark_controller_event_duration_seconds_sum"
 DECIDED = "tidemark_controller_event_duration_seconds_count"
 
@@ -118,18 +119,21 @@ class Arena:
         time.sleep(SILENCE_S)
         self.cluster.resume(broker_name(BESIDE))
 
-    def wait_until_in_sync(self, partitions: int | None = None) -> float:
+    def wait_until_in_sync(self, partitions: int | None = None, joining: float = 0) -> float:
         """The wall-clock time at which the condition was true.
 
-        To look at each replica costs a broker 8 µs of CPU time, so this waits first until no replica changes any more.
+        To look at each replica costs a broker 8 µs of CPU time. This waits first until `joining` replicas have joined
+        their ISRs, and until no replica changes any more.
         """
         count = self.partitions if partitions is None else partitions
-        seen, looked_at, looked_s = None, None, 0.0
+        seen, looked_at, looked_s = self.observed(), None, time.monotonic() if joining else 0.0
+        joined = _joined(seen)
 
         def is_so() -> bool:
             nonlocal seen, looked_at, looked_s
             before, seen = seen, self.observed()
-            due = seen == before != looked_at or time.monotonic() > looked_s + LOOK_S
+            is_quiet = seen == before != looked_at and _joined(seen) >= joined + joining
+            due = is_quiet or time.monotonic() > looked_s + LOOK_S
             if not due:
                 return False
             looked_at, looked_s = seen, time.monotonic()
@@ -204,7 +208,7 @@ class Arena:
         controller = self.active_controller()
         lines = LogLines(self.cluster.process(controller).log)
         survivors = [one for one in self.live() if one != broker]
-        led = self.gauge(broker, LEADING)
+        led, replicas = self.gauge(broker, LEADING), self.gauge(broker, REPLICAS)
         before = self.became_leader(survivors)
         with self.phases(controller), self.counting("broker_failure_s"):
             self.change_isrs()
@@ -228,21 +232,21 @@ class Arena:
             timeout_s=TIMEOUT_S,
             interval_s=1.0,
         )
-        self.start_broker(broker, "restart_after_kill_s")
+        self.start_broker(broker, "restart_after_kill_s", replicas)
 
-    def start_broker(self, broker: int, figure: str) -> None:
+    def start_broker(self, broker: int, figure: str, replicas: float) -> None:
         """Wait until no partition is under-replicated."""
         began_s = time.time()
         with self.counting(figure):
             with self.slow.entered():
                 self.cluster.process(broker_name(broker)).start()
-            done_s = self.wait_until_in_sync()
+            done_s = self.wait_until_in_sync(joining=replicas)
         self.found[figure].append(done_s - began_s)
         print(f"broker {broker} started: {figure} {done_s - began_s:.2f} s")
 
     def shut_down_broker(self, broker: int) -> None:
         """SIGTERM, then restart."""
-        controller = self.active_controller()
+        controller, replicas = self.active_controller(), self.gauge(broker, REPLICAS)
         with self.phases(controller), self.counting("controlled_shutdown_s"):
             self.change_isrs()
             began_s = time.time()
@@ -250,7 +254,7 @@ class Arena:
             took_s = time.time() - began_s
         self.found["controlled_shutdown_s"].append(took_s)
         print(f"broker {broker} shut down: {took_s:.2f} s")
-        self.start_broker(broker, "restart_s")
+        self.start_broker(broker, "restart_s", replicas)
 
     def kill_controller(self) -> None:
         """kill -9 of the active controller, until every broker has answered the new one."""
@@ -297,6 +301,10 @@ class Arena:
         }
         shown = ", ".join(f"{kind} {took_s:.3f}" for kind, took_s in spent.items() if took_s >= 0.0005)
         print(f"  controller's loop, seconds by event: {shown or 'nothing'}")
+
+
+def _joined(observed: list[dict[tuple[str, tuple[str, ...]], float]]) -> float:
+    return sum(one.get((OBSERVED, ("isr_expanded",)), 0.0) for one in observed)
 
 
 def simulated() -> dict[str, Figure]:
