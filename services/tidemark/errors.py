@@ -51,21 +51,21 @@ class ErrorCode(StrEnum):
     PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE"
     ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"  # no live replica
     # reassignments and changes of topics
-    UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"  # of the JSON
+    UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"  # the version of the JSON
     EMPTY_REPLICAS = "EMPTY_REPLICAS"
     DUPLICATE_REPLICA = "DUPLICATE_REPLICA"
     DUPLICATE_PARTITION = "DUPLICATE_PARTITION"
-    LOG_DIRS_MISMATCH = "LOG_DIRS_MISMATCH"  # not as many as replicas
+    LOG_DIRS_MISMATCH = "LOG_DIRS_MISMATCH"  # the number differs from that of the replicas
     LOG_DIR_NOT_FOUND = "LOG_DIR_NOT_FOUND"
     LOG_DIR_OFFLINE = "LOG_DIR_OFFLINE"
     REPLICA_OFFLINE = "REPLICA_OFFLINE"  # the replica's log failed
     REASSIGNMENT_IN_PROGRESS = "REASSIGNMENT_IN_PROGRESS"
     NO_REASSIGNMENT_IN_PROGRESS = "NO_REASSIGNMENT_IN_PROGRESS"
-    THROTTLE_TOO_LOW = "THROTTLE_TOO_LOW"  # below the inbound rate: the reassignment would never end
+    THROTTLE_TOO_LOW = "THROTTLE_TOO_LOW"  # the throttle is below the inbound rate, so the reassignment would never end
     NOT_HIGHEST_PARTITION = "NOT_HIGHEST_PARTITION"
     PARTITION_NOT_EMPTY = "PARTITION_NOT_EMPTY"
-    REQUEST_ID_REUSED = "REQUEST_ID_REUSED"  # for another request
-    THROTTLING_QUOTA_EXCEEDED = "THROTTLING_QUOTA_EXCEEDED"  # nothing was changed; metadata has the wait
+    REQUEST_ID_REUSED = "REQUEST_ID_REUSED"  # the id was used for another request
+    THROTTLING_QUOTA_EXCEEDED = "THROTTLING_QUOTA_EXCEEDED"  # the request had no effect; metadata has the wait
     # durability
     NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS"
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
@@ -93,14 +93,14 @@ class ErrorCode(StrEnum):
     GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC"  # its members read the partitions of the offsets to
     # delete
     GROUP_FULL = "GROUP_FULL"
-    INCONSISTENT_GROUP_PROTOCOL = "INCONSISTENT_GROUP_PROTOCOL"  # the id is in use by another kind of group
+    INCONSISTENT_GROUP_PROTOCOL = "INCONSISTENT_GROUP_PROTOCOL"  # another kind of group uses the id
     UNSUPPORTED_ASSIGNOR = "UNSUPPORTED_ASSIGNOR"
     UNKNOWN_MEMBER = "UNKNOWN_MEMBER"  # join again
     FENCED_MEMBER_EPOCH = "FENCED_MEMBER_EPOCH"  # revoke all partitions and join again
     STALE_MEMBER_EPOCH = "STALE_MEMBER_EPOCH"  # heartbeat first, then commit again
-    PARTITION_NOT_ASSIGNED = "PARTITION_NOT_ASSIGNED"  # the partition is not, or no longer, the member's
+    PARTITION_NOT_ASSIGNED = "PARTITION_NOT_ASSIGNED"  # the member does not hold the partition
     FENCED_INSTANCE_ID = "FENCED_INSTANCE_ID"  # another member has that instance id now
-    UNRELEASED_INSTANCE_ID = "UNRELEASED_INSTANCE_ID"  # its member is still there
+    UNRELEASED_INSTANCE_ID = "UNRELEASED_INSTANCE_ID"  # the member with this instance id has not left
     NOT_COORDINATOR = "NOT_COORDINATOR"
     COORDINATOR_NOT_AVAILABLE = "COORDINATOR_NOT_AVAILABLE"
     COORDINATOR_LOADING = "COORDINATOR_LOADING"  # the coordinator is still loading its log

@@ -156,7 +156,7 @@ async def _told_by(registration: BrokerRegistration) -> Sequence[ConfigEntry]:
     except grpc.RpcError as error:
         refused = errors.from_rpc_error(error, address=f"broker {registration.broker_id}")
         if refused.retriable or refused.code is ErrorCode.INVALID_REQUEST:
-            return ()  # down, or of an older version without this RPC
+            return ()  # the broker is down, or its version lacks this RPC
         raise refused from None
     return [entry_from_proto(entry) for entry in response.entries]
 

@@ -285,7 +285,7 @@ def _is_known(partition: TopicPartition, topics: Mapping[str, TopicDescription])
 
 def _before(partition: TopicPartition, snapshot: _Snapshot) -> ElectionOutcome:
     state = snapshot.facts[partition].state
-    if state is None:  # unreadable
+    if state is None:  # the state of the partition is unreadable
         return ElectionOutcome(partition)
     return ElectionOutcome(partition, state.leader, state.leader, state.leader_epoch)
 

@@ -32,7 +32,7 @@ async def alter_schema(
         """One attempt; None: the topic, its settings or its schema changed in between, or has no leader yet."""
         nonlocal sent, wanted
         if sent is not None and await schemas.was_carried_out(sent):
-            return _response(sent, sent.schema)  # its answer was lost
+            return _response(sent, sent.schema)  # the answer of the first request was lost
         if not request.validate_only:
             kept = await requests.answer_to(_METHOD, request, pb.AlterTopicSchemaResponse)
             if kept is not None:
@@ -40,7 +40,7 @@ async def alter_schema(
         plan = await schemas.plan(wanted)
         if request.validate_only:
             return _response(plan, plan.schema)
-        # A change that comes in between is not undone unseen, even if the caller expects no version.
+        # A concurrent change is not undone silently, even if the caller expects no version.
         wanted = replace(wanted, expected_version=plan.topic.schema_version)
         # The version's znode has the text; the kept answer does not repeat the text, which can fill a multi.
         receipt = requests.receipt(_METHOD, request, _response(plan, SchemaText("", plan.schema.created_at_ms)))

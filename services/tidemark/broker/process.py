@@ -107,7 +107,7 @@ class BrokerProcess:
             storage = Storage(self._node, await self._open(opened))
             self._parts(storage)
             storage.start()
-            opened.pop_all()  # from here on the order below holds
+            opened.pop_all()  # from here on, parts stop in the order below
         on_stop(self._close, storage)
         on_stop(storage.stop)
         on_stop(self._node.driver.stop)

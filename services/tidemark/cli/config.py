@@ -172,7 +172,7 @@ def _noticed(client: AdminClient, topic: str, changes: Iterable[ConfigChange]) -
     configs = {} if min_isr.after is None else {MIN_ISR: min_isr.after}
     try:
         views = client.describe_topics([topic])
-    except TidemarkError:  # the change is applied; only the warning is lost
+    except TidemarkError:  # the change is applied; only the warning is missing
         return ()
     return [one for view in views for one in restart_warnings(view, configs)]
 

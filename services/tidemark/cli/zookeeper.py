@@ -148,7 +148,7 @@ def _progress() -> Callable[[Pass], None]:
 
     def tell(found: Pass) -> None:
         nonlocal told
-        told = min(told, found.nodes)  # another pass begins at 0
+        told = min(told, found.nodes)  # after a new pass, the count begins at 0
         if found.nodes - told >= _PROGRESS_NODES:
             told = found.nodes
             sys.stderr.write(f"{counted(found.nodes, 'node')} seen, {found.other} with another ACL\n")

@@ -111,7 +111,7 @@ def records_of(topic: str, partition: int, rows: pa.RecordBatch) -> list[Consume
 def _integers(column: pa.Array[Any]) -> list[int]:
     """The values of a column of 64-bit integers, or of timestamps, without a null."""
     if not len(column):
-        return []  # there may be no buffer
+        return []  # an empty column may have no buffer
     values: Any = column.buffers()[1]
     found: list[int] = memoryview(values).cast("q")[column.offset : column.offset + len(column)].tolist()
     return found

@@ -152,7 +152,7 @@ def _acks_level(acks: str | int, enable_idempotence: bool | None) -> int:
 
 def _check_transactions(transactional_id: str, timeout_ms: int, *, is_safe: bool) -> None:
     if text("transactional_id", transactional_id):
-        from tidemark.core.transactions.refusals import check_transactional_id  # readers need none of its modules
+        from tidemark.core.transactions.refusals import check_transactional_id  # readers do not need the module
 
         check_transactional_id(transactional_id)
         if not is_safe:

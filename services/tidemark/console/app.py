@@ -99,7 +99,7 @@ class Console:
             exception_handlers={HTTPException: self._on_http_error, Exception: self._on_error},
             lifespan=self._lifespan,
         )
-        # Outside of Starlette, whose page for a fault passes by its own middleware.
+        # Outside of Starlette, because Starlette's page for an internal error passes by its own middleware.
         self.app: ASGIApp = SecurityHeaders(RefusedRequests(routed, hosts))
 
     def stop_streams(self) -> None:

@@ -28,7 +28,7 @@ STALE_S: Final = 0.25
 _LATE: Final = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the cluster has not answered yet")
 
 
-class Refused(Exception):  # noqa: N818 - a page that is not shown is no fault
+class Refused(Exception):  # noqa: N818 - a page that is not shown is not a fault
     """The page is not shown; the response has `status` and `sentence`.
 
     Attributes:

@@ -160,7 +160,7 @@ class Heartbeats:
                 await call.write(pb.HeartbeatRequest(header=header, sequence=sequence, may_shut_down=may_shut_down))
                 await _either(self._interval_s, None if may_shut_down else released)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
-            # The pending read fails too. Cancelling the call here would cancel the task that reads.
+            # The pending read also fails. Cancelling the call here would cancel the task that reads.
             _log.debug("ping not sent", extra={"broker": broker.broker_id, "why": type(error).__name__})
 
 

@@ -91,7 +91,7 @@ class ControllerLoop:
             self._observer.term_ends()
             if not self._expired:
                 await self._resign(term)
-        await self._scheduler.sleep_ms(_RETRY_MS)  # a standby is elected first
+        await self._scheduler.sleep_ms(_RETRY_MS)  # the wait lets a standby be elected first
 
     async def _resign(self, term: ActiveTerm) -> None:
         try:

@@ -134,14 +134,14 @@ class ActiveTerm:
         self.submit(
             ev.Elected(brokers, epochs, topics, states, deletions, frozenset(bad_topics), frozenset(bad_states), moves)
         )
-        self._heartbeats.follow(brokers)  # after that event, so that no answer of a broker comes before it
+        self._heartbeats.follow(brokers)  # called after that event, so that no answer of a broker precedes it
         if bad_states:
             self._spawn(self._read_states(fx.ReadStates(tuple(bad_states))))
         self._spawn(self._tick())
         self._spawn(self._keep_broker_epochs())
         self._spawn(self._check_states())
         self._has_begun = True
-        for event in StoreEvent:  # in the order of the enumeration, so that a seed replays
+        for event in StoreEvent:  # a fixed order, so that a seed gives the same run
             if event in self._early or event is StoreEvent.ELECTIONS:
                 self.on_store_event(event)
 
@@ -154,7 +154,7 @@ class ActiveTerm:
         """Cancel all work; the next controller reads all state again."""
         self.ended.set()
         await self._scheduler.stop()
-        await self._heartbeats.stop()  # after the reads, which start new heartbeats
+        await self._heartbeats.stop()  # stopped after the reads, which start new heartbeats
         await self._channels.stop()
 
     def on_store_event(self, event: StoreEvent) -> None:

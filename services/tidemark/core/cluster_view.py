@@ -62,7 +62,7 @@ class TopicView:
     @property
     def count(self) -> int:
         """Number of partitions, counting a new topic that the metadata does not have yet."""
-        known = len(self.partitions)  # without max(), since a producer asks for each record
+        known = len(self.partitions)  # no max(): a producer calls this for each record
         return known if known > self.partition_count else self.partition_count
 
 

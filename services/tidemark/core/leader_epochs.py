@@ -78,7 +78,7 @@ class LeaderEpochs:
         before = self._entries
         self._entries = before[: bisect_left(before, end_offset, key=_start_of)]
         if not self._entries and before and before[0].start_offset and end_offset:
-            # a cut that falls into the batch that spans the log start begins where that batch does
+            # a truncation into the batch that spans the log start begins at the start of that batch
             self.begin_at(min(before[0].start_offset, end_offset), before[0].leader_epoch)
         return self._entries != before
 

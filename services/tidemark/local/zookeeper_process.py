@@ -230,7 +230,7 @@ def java_command(directory: Path, more: Sequence[str] = ()) -> list[str]:
         "-Xshare:auto",
         "-XX:-UsePerfData",
         f"-Djute.maxbuffer={JUTE_MAXBUFFER_BYTES}",
-        # The page cache outlives the process, which is all that a laptop and a test can lose.
+        # A laptop or a test loses only the process, and the page cache outlives the process.
         "-Dzookeeper.forceSync=no",
         "-Dzookeeper.preAllocSize=4096",
         f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
@@ -288,7 +288,7 @@ def _connected(port: int, tls: TlsFiles | None) -> socket.socket:
         return connection
     context = ssl.create_default_context(cafile=tls.ca)
     context.load_cert_chain(tls.certificate, tls.key)
-    with connection:  # closed, unless TLS takes it over
+    with connection:  # the connection is closed, unless TLS takes it over
         return context.wrap_socket(connection, server_hostname=HOST)
 
 

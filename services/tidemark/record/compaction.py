@@ -195,7 +195,7 @@ def _compact_one(decoded: Decoded, stays: Any, rule: CleaningRule) -> bytes | No
         stays = pc.and_(stays, pa.scalar(False))
     left: int = stays.true_count
     if decoded.tombstones is not None and envelope.next_offset <= rule.end_offset:
-        # this cleaning removes the records that these tombstones delete, also where another replica set the horizon
+        # this cleaning removes the records of these tombstones, even if another replica set the horizon
         tombstones = pc.and_(stays, decoded.tombstones)
         if envelope.has_delete_horizon and envelope.delete_horizon_s <= rule.now_s:
             stays = pc.and_not(stays, tombstones)

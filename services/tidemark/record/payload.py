@@ -207,7 +207,7 @@ def counted_offsets(base_offset: int, count: int) -> pa.Array[Any]:
         packed = pa.py_buffer(struct.pack(f"{count}q", *range(base_offset, base_offset + count)))
         return pa.Array.from_buffers(pa.int64(), count, [None, packed])
     offsets: pa.Array[Any] = (
-        pc.add(_COUNTS.slice(0, count), scalar_of(base_offset, pa.int64()))  # half the time of a sum
+        pc.add(_COUNTS.slice(0, count), scalar_of(base_offset, pa.int64()))  # takes half the time of a sum of arrays
         if count <= len(_COUNTS)
         else pc.cumulative_sum(pa.repeat(_ONE, count), start=scalar_of(base_offset - 1, pa.int64()))
     )
@@ -257,9 +257,10 @@ def from_columns(
 def _timestamps(times_us: Sequence[int]) -> pa.Array[Any]:
     count = len(times_us)
     try:
-        packed = pa.py_buffer(struct.pack(f"{count}q", *times_us))  # a quarter of the time of pa.array
+        packed = pa.py_buffer(struct.pack(f"{count}q", *times_us))  # takes a quarter of the time of pa.array
     except struct.error:
-        return pa.array(times_us, pa.int64()).view(TIMESTAMP_TYPE)  # a null, or an error
+        # for a null, which pa.array accepts, or for a wrong type, which raises its error
+        return pa.array(times_us, pa.int64()).view(TIMESTAMP_TYPE)
     return pa.Array.from_buffers(TIMESTAMP_TYPE, count, [None, packed])
 
 

@@ -55,7 +55,8 @@ _CONNECTIONS_MAX: Final = 16
 
 _log = logging.getLogger(__name__)
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # the time at which a counter was made would be a second series for each
+# The creation time of a counter would be a second series for each counter.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class LabelLimit:
@@ -205,7 +206,7 @@ class _Server(ThreadingHTTPServer):
                 return False
             longest = [one for one in self._scrapers.values() if one.host == busiest][-1]
         del self._scrapers[longest.connection]
-        with contextlib.suppress(OSError):  # its client has closed it
+        with contextlib.suppress(OSError):  # the client may have closed the connection
             longest.connection.shutdown(socket.SHUT_RDWR)
         return True
 

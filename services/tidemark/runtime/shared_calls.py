@@ -101,7 +101,7 @@ class SharedCall(Generic[T]):
         for answer in waiting:
             settle(answer)
             if not answer.cancelled():
-                answer.exception()  # all its callers may be gone
+                answer.exception()  # marks the error as retrieved: all callers may have been cancelled
 
 
 class SharedCalls(Generic[K, T]):

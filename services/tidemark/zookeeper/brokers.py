@@ -53,7 +53,7 @@ async def register(
         if found is not None:
             if found[1].ephemeralOwner == session.session_id:
                 if old is not None and replace(old, broker_epoch=registration.broker_epoch) == registration:
-                    return old.broker_epoch  # an earlier attempt whose answer was lost
+                    return old.broker_epoch  # an earlier attempt succeeded, and its answer was lost
                 delete_old = True
             elif old is None or _must_wait(old, registration, locked_directory_ids):
                 if session.now_ms() >= deadline_ms:
@@ -73,7 +73,7 @@ async def register(
         try:
             await commit(session, operations)
         except MultiFailed:
-            continue  # another registration, or the end of the old session, came in between
+            continue  # there was another registration, or the old session ended, in the meantime
         except TidemarkError as error:
             if session.now_ms() >= deadline_ms or error.metadata.get("sent") != "true":
                 raise

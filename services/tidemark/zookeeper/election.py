@@ -77,7 +77,7 @@ async def resign(session: Session, term: ControllerTerm) -> None:
     try:
         await commit(session, [term_check(term), Delete(paths.CONTROLLER)])
     except MultiFailed:
-        return  # another controller's, or deleted
+        return  # another controller has the node, or the node was deleted
 
 
 async def cluster_id(session: Session) -> str:

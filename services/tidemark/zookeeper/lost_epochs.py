@@ -37,7 +37,7 @@ async def make_up(
     if found is None:
         highest = max(await _highest_named(session, broker_id), _NEVER if old is None else old.broker_epoch)
         if highest == _NEVER:
-            return False  # this broker never registered, or no state names it
+            return False  # this broker has never registered, or no state names it
         target, version = BrokerEpoch(highest + 1), -1
         _log.error(
             "the node of this broker's epoch was deleted by hand; its replicas count as not in sync until they are",

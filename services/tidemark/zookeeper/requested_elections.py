@@ -79,7 +79,7 @@ async def finish(session: Session, term: ControllerTerm, request: ElectionReques
     except MultiFailed as failed:
         if failed.index == 0:
             raise not_active(term) from None
-        # Deleted or replaced meanwhile; a watch reports a replacement.
+        # The request was deleted or replaced in the meantime; a watch reports a replacement.
 
 
 async def keep(session: Session, reports: Sequence[UncleanElection]) -> Mapping[TopicPartition, Sequence[Operation]]:

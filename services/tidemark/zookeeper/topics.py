@@ -85,7 +85,8 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
         *schema_nodes.creations(topic),
     ]
     if await session.exists(paths.topic_deletion(topic.topic)):
-        operations.append(Delete(paths.topic_deletion(topic.topic)))  # a request by hand for a topic that did not
+        # a manual request, made when the topic did not exist
+        operations.append(Delete(paths.topic_deletion(topic.topic)))
         # exist
     try:
         await commit(session, operations)

@@ -117,7 +117,7 @@ class Clients:
 
     def stop(self) -> None:
         """Accept no more requests, and answer the waiting ones."""
-        self._quotas.use(Quotas())  # no caller is held up
+        self._quotas.use(Quotas())  # without quotas, no caller has to wait
         self._produce.stop()
         self._purgatory.close()
         self._fetch_streams.stop()

@@ -87,7 +87,7 @@ class DeleteRecords:
                 async with asyncio.timeout(min(left_ms, 1000) / 1000):
                     await event.wait()
             except TimeoutError:
-                continue  # check again: the assigned replicas may have changed, or no event may come any more
+                continue  # check again: the assigned replicas may have changed, or no further event may come
 
     def _target(self, partition: TopicPartition, request: pb.DeleteRecordsRequest) -> tuple[Offset, LeaderEpoch]:
         stated = self._queries.stated_offsets(

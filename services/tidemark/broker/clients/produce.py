@@ -98,7 +98,7 @@ class ProduceService:
         """Serve one client's stream until its end; `access`: the client's rights, None: all."""
         stream = _Stream(access, quotas)
         wait_ms = quotas.wait_ms(*_QUOTAS)
-        if wait_ms:  # else the client would take the wait for a broker that does not answer
+        if wait_ms:  # otherwise the client would treat the wait as a broker that does not answer
             await context.send_initial_metadata(wait_headers(wait_ms))
         self._streams.add(stream)
         reader = asyncio.create_task(self._read(stream, context), name="produce stream")
@@ -153,7 +153,7 @@ class ProduceService:
                 await pace.give_way()
             partition = TopicPartition(part.topic, part.partition)
             call.partitions.append(partition)
-            data = list(part.batches)  # once: each access to the field copies the bytes
+            data = list(part.batches)  # one access only, since each access to the field copies the bytes
             call.size_bytes += sum(map(len, data))
             try:
                 if stream.access is not None:

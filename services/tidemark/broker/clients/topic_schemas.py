@@ -78,7 +78,7 @@ class SchemaReads:
                 return known.texts
             found = (await self._store.topics([view.topic])).get(view.topic)
             if found is None or found.topic_id != view.topic_id:
-                raise _unknown(view, view.schema_version)  # metadata will name the topic's deletion
+                raise _unknown(view, view.schema_version)  # metadata will show that the topic was deleted
             texts = {version: schema.text for version, schema in found.schemas.items()}
             self._keep(view.topic, TopicSchemas(found.topic_id, texts))
             return texts

@@ -54,7 +54,8 @@ def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: Pr
 def _check_columns(batch: Batch, layout: TypedLayout, limits: ProduceLimits) -> None:
     checked = check_typed(batch, layout)
     check_times(batch)
-    if checked.uncompressed_bytes > limits.max_uncompressed_bytes:  # before the columns are decompressed
+    # this check precedes the decompression of the columns
+    if checked.uncompressed_bytes > limits.max_uncompressed_bytes:
         raise TidemarkError(
             ErrorCode.BATCH_TOO_LARGE,
             f"the batch has {checked.uncompressed_bytes} bytes uncompressed, "

@@ -133,7 +133,7 @@ class Coordinators(Generic[_Shard]):
             late_ms = clock.now_ms() - due_ms
             due_ms = clock.now_ms()
             for shard in tuple(self._shards.values()):
-                if late_ms > _SUSPENDED_MS:  # a sleeping laptop or SIGSTOP: requests of clients could not arrive
+                if late_ms > _SUSPENDED_MS:  # a suspended laptop or SIGSTOP: requests of clients could not arrive
                     shard.excuse(late_ms)
                 shard.sweep()
 

@@ -186,10 +186,11 @@ class Shard(Generic[_S, _C, _N]):
             self._writes.append(write)
 
             def settle(done: asyncio.Future[None]) -> None:
-                if done.exception() is not None and self._state is state:  # otherwise the state was discarded
+                # if `_state` has changed, the old state was discarded
+                if done.exception() is not None and self._state is state:
                     take_back(state, outcome.answer)
 
-            write.done.add_done_callback(settle)  # here, since the caller may be gone by then
+            write.done.add_done_callback(settle)  # a callback, since the caller may have ended before
             self._start_writer()
             await asyncio.shield(write.done)
         self.log.check()
@@ -263,7 +264,7 @@ class Shard(Generic[_S, _C, _N]):
         self._start_writer()
 
     def _start_writer(self) -> None:
-        if not self._starting:  # later, so that the changes of one call are one write
+        if not self._starting:  # the writer starts later, so that the changes of one call are one write
             self._starting = True
             asyncio.get_running_loop().call_soon(self._start_writes)
 

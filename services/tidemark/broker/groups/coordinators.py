@@ -105,7 +105,7 @@ class GroupCoordinators(Coordinators[GroupShard]):
             try:
                 yield from shard.coordinator.groups
             except TidemarkError:
-                continue  # its leadership has ended, or its lease has expired
+                continue  # the leadership has ended, or the lease has expired
 
     async def _count(self) -> None:
         while True:

@@ -90,7 +90,8 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
     def on_marker(self, producer_id: int, marker_epoch: int, *, commit: bool) -> None:
         """A marker in this partition is committed; repeated calls change nothing."""
         if self._state is None:
-            self._markers.append((producer_id, marker_epoch, commit))  # the log may have been read up to before it
+            # the state may contain the log only up to this marker
+            self._markers.append((producer_id, marker_epoch, commit))
             return
         applied = self._state.end_transaction(producer_id, marker_epoch, commit=commit)
         if applied:

@@ -262,7 +262,8 @@ class GroupService(GroupServiceServicer):
             changed = shard.change_of(beat.group_id)
             answer = await self._answer(shard, beat)
             left_s = until_s - time.monotonic()
-            waits_to_join = beat.member_epoch == answer.member_epoch == JOINING  # the topics are not known yet
+            # the coordinator does not know the topics yet
+            waits_to_join = beat.member_epoch == answer.member_epoch == JOINING
             is_news = answer.is_news and not waits_to_join
             if is_news or answer.member_epoch != beat.member_epoch or beat.member_epoch < JOINING or left_s <= 0:
                 return answer
@@ -281,7 +282,7 @@ class GroupService(GroupServiceServicer):
             return await shard.change(lambda coordinator, now: coordinator.heartbeat(beat, now))
         except TidemarkError as error:
             if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
-                shard.touch(beat.group_id, beat.member_id)  # replicas are missing, not the member
+                shard.touch(beat.group_id, beat.member_id)  # the missing replicas are no fault of the member
             raise
 
     async def _describe(self, group_id: str, without_offsets: bool) -> pb.GroupDescription:

@@ -179,7 +179,7 @@ class Readiness:
             if len(found[Standing.BEHIND]) == _BEHIND_MAX:
                 break
         reported = found[Standing.REPORTED_IN_SYNC]
-        # Partitions without a leader come first: each check looks at them, so their grace period goes on.
+        # Partitions without a leader come first: each check reads them, so their grace period continues.
         behind = [*self._lately_leaderless(found[Standing.LEADERLESS]), *found[Standing.BEHIND]]
         confirmed = await self._confirmed(reported, epoch)
         behind += [partition for partition in reported if partition not in confirmed]
@@ -204,7 +204,7 @@ class Readiness:
         if reported.leader == NO_LEADER:
             return Standing.LEADERLESS
         if replica is None or replica.role not in ("leader", "follower"):
-            return Standing.BEHIND  # its log is being recovered, or LeaderAndIsr has not arrived
+            return Standing.BEHIND  # the log is being recovered, or LeaderAndIsr has not arrived
         return Standing.REPORTED_IN_SYNC if self._broker_id in reported.in_sync_replicas else Standing.BEHIND
 
     async def _confirmed(self, partitions: list[TopicPartition], epoch: BrokerEpoch) -> set[TopicPartition]:

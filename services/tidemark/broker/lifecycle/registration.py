@@ -197,7 +197,7 @@ class Registration:
         await self._scheduler.in_thread(partial(self._logs.confirm_registration, broker_epoch, boot))
         self.broker_epoch = broker_epoch
         if self._expired:
-            return  # that session has expired already; the next round makes another
+            return  # that session has expired; the next round makes another session
         _log.info("registered", extra={"broker_epoch": broker_epoch, "clean": verdict.clean, "why": verdict.reason})
         self._on_epoch(broker_epoch)
         self._driver.submit(BrokerRegistered(broker_epoch, known))

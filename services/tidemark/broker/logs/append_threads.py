@@ -260,8 +260,8 @@ class LogThreads:
             self._configure(current)
         offline = self._offline.get(current.directory)
         failed = offline is not None and current.fail()
-        self._flush.written(current)  # for flushes that the pause refused
-        for one in held:  # before the next effects of the core
+        self._flush.written(current)  # flushes that were refused during the pause
+        for one in held:  # held effects precede the next effects of the core
             self.submit(one)
         if moved is not None:
             self._deliver((LogMoved(partition, identity, current.directory),))
@@ -445,7 +445,7 @@ class LogThreads:
     def _on_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:
             self._calls.call(call, *arguments)
-        except RuntimeError:  # the event loop has ended, and no caller waits any more
+        except RuntimeError:  # the event loop has ended, and no caller waits
             _log.debug("a completion arrived after the end of the event loop")
 
 

@@ -42,7 +42,7 @@ class Outcome(Enum):
     """How a move ended."""
 
     MOVED = "moved"
-    STOPPED = "stopped"  # the copy stays: the replica was closed, or the broker stops
+    STOPPED = "stopped"  # the copy is kept: the replica was closed, or the broker stops
     GIVEN_UP = "given up"  # the copy is deleted, the replica stays in its directory
 
 
@@ -206,7 +206,8 @@ class DirCopier:
                 unflushed_bytes += copied.size_bytes
                 self._metrics.copied_bytes.inc(copied.size_bytes)
                 if copied.caught_up and not is_synced:
-                    await self.run(partial(self._logs.mover.sync, future))  # before the pause, which delays appends
+                    # the sync precedes the pause, which delays appends
+                    await self.run(partial(self._logs.mover.sync, future))
                     is_synced = True
                 elif unflushed_bytes >= _FLUSH_BYTES:
                     await self.run(future.log.flush)

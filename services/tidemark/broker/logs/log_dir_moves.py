@@ -278,7 +278,7 @@ class DirMoves:
     # -- checks ------------------------------------------------------------------------------------------------
 
     def _directory(self, log_dir: str) -> int:
-        directory = None if "\0" in log_dir else self._logs.directory_named(log_dir)  # a path never has a NUL
+        directory = None if "\0" in log_dir else self._logs.directory_named(log_dir)  # a path cannot contain a NUL
         states = self._logs.directories()
         if directory is None:
             have = ", ".join(str(state.path) for state in states)

@@ -237,13 +237,13 @@ class LogRepairs:
     async def _run(self, partition: TopicPartition, offset: int, running: _Running) -> None:
         try:
             running.whole = await self._repair(partition, offset, running.answered)
-        except (TidemarkError, OSError) as error:  # the directory fails, or the segment was removed meanwhile
+        except (TidemarkError, OSError) as error:  # the directory fails, or the segment was removed during the repair
             _log.error("a log could not be repaired", extra={"partition": str(partition), "why": _reason(error)})
         finally:
             self._running.discard(partition)
             del self._asked[partition, offset]
             running.answered.set()
-        self._run_next()  # not after a cancellation
+        self._run_next()  # not reached after a cancellation
 
     async def _again(self) -> None:
         while True:
@@ -258,7 +258,7 @@ class LogRepairs:
         log = await self._sealed(partition, offset)
         segments = await self._scheduler.in_thread(partial(log.segments, offset)) if log is not None else ()
         if log is None or not segments:
-            self._note_unrepaired(partition, offset, 0)  # trimmed, truncated or closed
+            self._note_unrepaired(partition, offset, 0)  # the log was trimmed, truncated or closed
             return False
         segment = segments[-1]
         if await self._hands_over(partition, offset, log, segment):

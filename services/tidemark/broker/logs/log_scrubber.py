@@ -131,7 +131,7 @@ class LogScrubber:
         try:
             segment, found = await asyncio.get_running_loop().run_in_executor(self._threads[directory], look)
         except (OSError, TidemarkError) as error:
-            # The disk fails, or the segment was removed meanwhile: reads and checkpoints report a failing disk.
+            # The disk fails, or the segment was removed during the read. Reads and checkpoints report a failing disk.
             _log.info("a log was not scrubbed", extra={"partition": str(partition), "why": str(error)})
             return None
         if found:

@@ -182,5 +182,5 @@ class Storage:
         if broker_epoch == UNREGISTERED or not self._stopped:
             self.logs.close()
             return
-        high_watermarks = self._node.core.queries.high_watermarks()  # later than those of the last checkpoint
+        high_watermarks = self._node.core.queries.high_watermarks()  # read after the last checkpoint
         await asyncio.to_thread(self.logs.close_clean, broker_epoch, high_watermarks)

@@ -113,7 +113,7 @@ class BrokerControl(BrokerControlServiceServicer):
         for stream in tuple(self._heartbeats):
             try:
                 await self._answer(stream, 0)
-            except _STREAM_ENDS as error:  # that controller has gone
+            except _STREAM_ENDS as error:  # that controller has closed the stream
                 _log.debug("a heartbeat stream ends", extra={"why": type(error).__name__})
 
     def reply(self, effect: ReplyToControl) -> None:

@@ -102,7 +102,7 @@ class FollowerReads:
         damaged_at = effect.offset if error is not None and error.code is ErrorCode.CORRUPT_BATCH else None
         try:
             batches = split_batches(data)
-        except TidemarkError as damage:  # the disk returned other bytes than were written
+        except TidemarkError as damage:  # the disk returned bytes that differ from the written bytes
             batches = tuple(split_until_damage(data)[0])
             damaged_at = Offset(batches[-1].envelope.next_offset) if batches else effect.offset
             if not batches:

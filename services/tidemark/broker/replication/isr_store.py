@@ -122,7 +122,7 @@ class IsrStore:
         led: dict[TopicPartition, LeaderEpoch] = {}
         for effect in effects:
             if asked.setdefault(effect.partition, effect.identity) != effect.identity:
-                self.read(effect)  # the topic was recreated in between: a separate read
+                self.read(effect)  # the topic was recreated in the meantime, so the read is separate
             else:
                 led[effect.partition] = effect.leader_epoch
         told = False

@@ -46,7 +46,7 @@ class TransactionCoordination:
         writer = MarkerWriter(logs.appends, node.metadata, node.lease, node.clock.wall_us)
 
         async def existing(names: Collection[str]) -> Mapping[str, TopicDescription]:
-            await node.store.states((), sync=True)  # the next read is not older than this call
+            await node.store.states((), sync=True)  # the sync makes the next read at least as new as this call
             return await node.store.topics(tuple(names))
 
         self._sender = MarkerSender(node.broker_id, node.metadata, writer.write, existing, metrics)

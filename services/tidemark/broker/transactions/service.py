@@ -89,7 +89,8 @@ class TransactionService(TransactionServiceServicer):
     ) -> pb.JoinTransactionResponse:
         """A fresh producer id, as a member of the open transaction (rule X16)."""
         shard = self._coordinators.shard_of(request.transactional_id)
-        shard.coordinator.describe(request.transactional_id)  # an unknown id uses up no producer id
+        # the check prevents that an unknown id uses up a producer id
+        shard.coordinator.describe(request.transactional_id)
         asked = Join(request.transactional_id, request.generation, await self._requests.next_producer_id())
         member: ProducerIdentity = await self._requests.change(
             request.transactional_id, lambda coordinator, now: coordinator.join(asked, now)

@@ -93,7 +93,7 @@ def _transactional_ids(ctx: typer.Context, phases: Sequence[str]) -> list[str]:
         return []
 
     async def ask() -> list[str]:
-        # A late import: commands without a lookup shall not wait for the client's libraries.
+        # A late import: commands without a lookup do not wait for the client's libraries.
         from tidemark.client.aio.transaction_admin import TransactionAdmin
 
         async with TransactionAdmin(bootstrap, timeout_s=_CALL_S) as client:

@@ -50,7 +50,7 @@ def consume(options: ConsumeOptions) -> None:
       tidemark consume flights --group nightly --until-end --file new-flights.parquet
     """
     bootstrap, start = need_bootstrap(options.bootstrap), _checked(options)
-    # A late import: help and bad usage shall not wait for the client's libraries.
+    # A late import: help and usage errors do not wait for the client's libraries.
     from tidemark.cli.consume.run import Source, run
     from tidemark.cli.consume.topic_source import TopicReader
 

@@ -167,7 +167,7 @@ def delete(
     """
     refuse_json_question(output, yes=yes, options="--yes")
     with _connect(bootstrap) as client:
-        client.describe_groups(groups, offsets=False)  # a missing group ends the command here
+        client.describe_groups(groups, offsets=False)  # for a missing group, the command ends here
         if not yes:
             confirm(f"Delete {', '.join(groups)} with all committed offsets?")
         for group in groups:
@@ -180,7 +180,7 @@ def delete(
 
 def _connect(bootstrap: str) -> Groups:
     addresses = need_bootstrap(bootstrap)
-    # A late import: help and bad usage shall not wait for the client's libraries.
+    # A late import: help and usage errors do not wait for the client's libraries.
     from tidemark.client.sync.groups import Groups
 
     return Groups(addresses)

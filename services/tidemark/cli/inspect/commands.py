@@ -106,7 +106,7 @@ def verify_log(
       tidemark log verify data/flights-0 data/flights-1 --deep
       tidemark log verify data --json | jq '.directories[].replicas[].findings[]'
     """
-    # A late import: help and bad usage shall not wait for the libraries that read batches.
+    # A late import: help and usage errors do not wait for the libraries that read batches.
     from tidemark.cli.inspect import log_verify
     from tidemark.storage.inspect.directory_verification import Options
 
@@ -168,7 +168,7 @@ def verify_replicas(
     for index in partitions or ():
         fits_int32(index)
     rate = parse_rate(throttle) if throttle else 0
-    # A late import: help and bad usage shall not wait for the client's libraries.
+    # A late import: help and usage errors do not wait for the client's libraries.
     from tidemark.cli.inspect import replicas_verify
 
     shape = Output.JSON if as_json else output

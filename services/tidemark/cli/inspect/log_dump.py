@@ -67,7 +67,7 @@ def run(path: Path, replica: str, wanted: Wanted, shape: Output) -> None:
     try:
         _dump(_which(path, replica), wanted, shape)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the pipe, such as `head`, closed it
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed the pipe
         give_up_output()
     except OSError as error:
         sentence = f"{error.filename or path} cannot be read: {error.strerror or error}"

@@ -36,7 +36,7 @@ def produce(job: Job, bootstrap: BootstrapOption = "", output: OutputOption = Ou
     """
     addresses = need_bootstrap(bootstrap)
     _check_usage(job)
-    # A late import: help and bad usage shall not wait for the client's libraries.
+    # A late import: help and usage errors do not wait for the client's libraries.
     from tidemark.cli.produce.run import run
 
     run(addresses, job, output)

@@ -440,7 +440,7 @@ def _cast_texts(texts: Any, wanted: Any) -> Any:
     try:
         return texts.cast(wanted)
     except pa.ArrowInvalid:
-        return texts.cast(pa.timestamp("us")).cast(wanted)  # without a zone: UTC
+        return texts.cast(pa.timestamp("us")).cast(wanted)  # a text without a zone is in UTC
 
 
 def _shown_line(line: bytes) -> object:

@@ -40,7 +40,7 @@ def warn_of_long_copies(
         found = client.describe_log_dirs(
             sorted({broker for partition in wanted for broker in before[partition]}), partitions=wanted
         )
-    except TidemarkError:  # only the warning is lost
+    except TidemarkError:  # only the warning is missing
         return
     sent_bytes: Counter[BrokerId] = Counter()
     for broker in found:

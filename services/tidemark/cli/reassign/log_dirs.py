@@ -53,7 +53,7 @@ class PlaceState(StrEnum):
     THERE = "there"
     COPYING = "copying"
     ELSEWHERE = "elsewhere"
-    UNKNOWN = "unknown"  # its broker did not answer
+    UNKNOWN = "unknown"  # the broker did not answer
 
 
 @dataclass(frozen=True, slots=True)

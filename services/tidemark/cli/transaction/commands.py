@@ -209,7 +209,7 @@ def sentence_of(one: Hanging, now_ms: int) -> str:
 
 def _with_admin(bootstrap: str, work: Callable[[TransactionAdmin], Awaitable[_T]]) -> _T:
     addresses = need_bootstrap(bootstrap)
-    # A late import: help and bad usage shall not wait for the client's libraries.
+    # A late import: help and usage errors do not wait for the client's libraries.
     from tidemark.client.aio.transaction_admin import TransactionAdmin
 
     async def run() -> _T:

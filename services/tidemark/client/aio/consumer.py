@@ -225,7 +225,7 @@ class Consumer(Lifecycle):
             where = TopicPartition(topic, index)
             before = fetcher.cursors.get(where)
             if before is not None:
-                before.seek(offset)  # discards the response of a fetch in flight
+                before.seek(offset)  # `seek` discards the response of a fetch in flight
             cursor = fetcher.cursors[where] = cursor_at(view, where, offset, typed)
             fetcher.moved(cursor)
             assigned.append(where)
@@ -553,7 +553,7 @@ class Consumer(Lifecycle):
         topics = self._typed
         try:
             while True:
-                topics.want(wanted)  # again after each batch, since the application may have called `poll`
+                topics.want(wanted)  # repeated after each batch, since the application may have called `poll`
                 found = await self._in_time(self._take_batch, None)
                 if found is not None:
                     yield found

@@ -129,7 +129,7 @@ class TransactionAdmin(CoordinatorAdmin):
             The descriptions, and the errors of calls that failed.
         """
         found, missing, moved = await self._described_at_each(listed)
-        if moved:  # other brokers coordinate them now
+        if moved:  # the coordinators of these ids have changed
             again = [one for one in (await self.list_transactions())[0] if one.transactional_id in moved]
             found_there, failed, still_moved = await self._described_at_each(again)
             unlisted = moved.keys() - {one.transactional_id for one in again}

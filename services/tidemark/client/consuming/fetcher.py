@@ -114,7 +114,7 @@ class Fetcher:
 
     async def wait_for_rows(self, timeout_s: float | None) -> None:
         """Return when rows or an error arrived, at the latest after `timeout_s`."""
-        self.look_again()  # batches without rows were removed and left room
+        self.look_again()  # removed batches without rows have left room
         self._arrived.clear()
         if self._stopped or self.has_rows:
             return
@@ -409,7 +409,8 @@ class Fetcher:
 
     def _pause(self, cursor: Cursor) -> None:
         cursor.retry_s = time.monotonic() + _PAUSE_S
-        asyncio.get_running_loop().call_later(_PAUSE_S * 1.1, self.look_again)  # also if another broker leads it then
+        # needed even if another broker is leader then
+        asyncio.get_running_loop().call_later(_PAUSE_S * 1.1, self.look_again)
 
 
 def _recreated(partition: TopicPartition) -> TidemarkError:

@@ -301,7 +301,7 @@ class RangeReader:
             try:
                 results = self._throttled(address, request)
             except TidemarkError:
-                continue  # `read` meets the same error, and retries or reports it
+                continue  # `read` gets the same error, and retries or reports it
             for index, fetched in zip(indexes, results, strict=True):
                 if fetched.batches and not fetched.facts.HasField("error"):
                     found[index] = fetched
@@ -391,7 +391,7 @@ class RangeReader:
         """Fetch from the replica that the leader names, if any; after its refusal, from the leader."""
         for _ in range(3):
             now_s = time.monotonic()
-            identified = part.topic_id and part.incarnation  # a follower refuses fetches without them
+            identified = part.topic_id and part.incarnation  # a follower refuses fetches without both ids
             part.read_from = self._nearest.read_from(where, now_s) if identified else pb.READ_FROM_LEADER
             try:
                 fetched = self._fetch_once(self._nearest.address(where, leader), part)
@@ -576,7 +576,7 @@ class RangeReader:
                 pause_s = backoff.next_s()
                 again_s = time.monotonic() + pause_s
                 in_time = again_s < self._calls.until_s
-                if error.code is ErrorCode.CORRUPT_BATCH:  # no replica has a good copy
+                if error.code is ErrorCode.CORRUPT_BATCH:  # no replica has a valid copy
                     raise
                 if not error.retriable:
                     if error.code not in ON_ITS_WAY or again_s >= started_s + TOPIC_PATIENCE_S or not in_time:
@@ -585,7 +585,7 @@ class RangeReader:
                     self.ask_another()
                 elif in_time:
                     missing = None
-                    if error.code is ErrorCode.LEADER_NOT_AVAILABLE:  # a broker without metadata answers so
+                    if error.code is ErrorCode.LEADER_NOT_AVAILABLE:  # this is the answer of a broker without metadata
                         self.ask_another()
                 elif missing is not None:  # the last attempts timed out after answers that the topic is missing
                     raise missing from None
@@ -600,7 +600,7 @@ class RangeReader:
         try:
             self._refresh(list(self._view.topics) or None)
         except TidemarkError:
-            return  # the next attempt meets the same error
+            return  # the next attempt gets the same error
 
 
 class _Calls(threading.local):

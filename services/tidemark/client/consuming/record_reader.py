@@ -91,7 +91,7 @@ class WaitingRecords:
 
     def begin(self, cursor: Cursor, rows: pa.RecordBatch) -> None:
         """Keep these rows, at least one, in place of earlier rows."""
-        self.forget()  # first: an error leaves the rows in the cursor
+        self.forget()  # called first, so that an error leaves the rows in the cursor
         self._records = self._reader.records_in(PartitionBatch(*cursor.partition, rows))
         self._records.reverse()
         self._cursor, self._generation = cursor, cursor.generation

@@ -108,7 +108,7 @@ class GroupReader:
         """Join the group or change the subscription; without topics: leave the group."""
         wanted = frozenset(topics)
         if self.error is not None or not wanted:
-            await self._leave()  # with the previous callbacks
+            await self._leave()  # leave with the callbacks of the previous subscription
         self._callbacks = (on_assigned, on_revoked, on_lost)
         if not wanted:
             return
@@ -154,7 +154,7 @@ class GroupReader:
     def asked(self) -> None:
         """Note that the application has processed the returned records, and polls."""
         if self.is_suspended:
-            self.suspend(suspended=True)  # the process may have been stopped, so that `_watch` has not run
+            self.suspend(suspended=True)  # the process may have been suspended, so that `_watch` has not run
         self._working_since_s = None
         if self._processing is not None:
             self._processing = None
@@ -362,7 +362,7 @@ class GroupReader:
             if task.cancelling():
                 raise
             self._application_failed(error)
-        except Exception as error:  # noqa: BLE001 - the application's; the next read raises it
+        except Exception as error:  # noqa: BLE001 - the application's error; the next read raises it
             self._application_failed(error)
 
     def _application_failed(self, error: BaseException) -> None:

@@ -156,7 +156,7 @@ class Membership:
         finally:
             try:
                 await _ended(beats)
-            finally:  # also after a cancellation, since other members get the partitions
+            finally:  # runs also after a cancellation, since other members get the partitions
                 self._reader.drop(self.owned)
                 self.owned = frozenset()
         await self._leave(AWAY if self._settings.instance_id else LEAVING, until_s - time.monotonic())
@@ -397,7 +397,7 @@ class Membership:
                     _log.info("group %s: the reconciliation is retried: %s", self._settings.group, error)
                     await asyncio.sleep(_LOOK_S)
             if self._wanted is not None and self.member_epoch > JOINING:
-                # Confirm also an assignment without changes, for which the coordinator may wait.
+                # Confirm an assignment even if it is unchanged, because the coordinator may wait for the confirmation.
                 self._full_heartbeat = True
                 self._poke.set()
 

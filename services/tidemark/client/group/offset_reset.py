@@ -62,7 +62,7 @@ class ResetOffsets:
         """
         check_start(start)
         wanted = set(partitions)
-        for where in wanted:  # a partition may have been added just now
+        for where in wanted:  # a partition may be new
             count = await self._cluster.partition_count(where.topic, timeout_s=self._timeout_s, beyond=where.partition)
             if where.partition >= count:
                 raise unknown_partition(where, count)

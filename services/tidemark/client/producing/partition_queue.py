@@ -106,7 +106,7 @@ class PartitionQueue:
         self._in_flight: deque[PendingBatch] = deque()
         self._window: dict[
             PendingBatch, bool
-        ] = {}  # batches sent under this identity, and whether acknowledged; the oldest is not
+        ] = {}  # batches sent under this identity, and whether acknowledged; never the oldest
         self._resolved: list[Resolved] = []
 
     def __len__(self) -> int:
@@ -278,7 +278,7 @@ class PartitionQueue:
             return
         first = self._ready[0]
         if first.refused_in_company:
-            return  # a retry on its own shows whether this batch is the cause
+            return  # a separate retry shows whether this batch is the cause
         error = first.refusal
         assert error is not None
         if error.code in _BEHIND_A_GAP:

@@ -141,7 +141,7 @@ class ProduceStream:
 
     def check_deadlines(self, now_s: float) -> None:
         """End the stream if a request in flight has exceeded the request timeout, in which no quota counts."""
-        oldest = next(iter(self._waiting.values()), None)  # requests are in the order of their deadlines
+        oldest = next(iter(self._waiting.values()), None)  # requests are sorted by their deadlines
         if oldest is not None and now_s > max(oldest.sent_s, self.free_at_s) + self._deadline_s:
             self.break_off(
                 TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"{self.address} did not answer a produce request")

@@ -116,7 +116,7 @@ def _refused_records(batch: PendingBatch, rows: pa.RecordBatch | None, error: Ti
         if newest:
             return ranges_of(stamp_us > int(newest) for stamp_us in batch.format.timestamps_us(rows))
     except ValueError:
-        pass  # of another server
+        pass  # the text is from a server of another version
     return ()
 
 

@@ -39,7 +39,7 @@ def as_batches(table: Frame) -> list[pa.RecordBatch]:
         return [table]
     try:
         return (table if isinstance(table, pa.Table) else pa.table(table)).to_batches()
-    except (pa.ArrowException, TypeError, ValueError) as error:  # of pandas, whose columns may have any objects
+    except (pa.ArrowException, TypeError, ValueError) as error:  # columns of a pandas frame may have any objects
         reason = "; ".join(map(str, error.args))
         sentence = f"a {type(table).__name__} that Arrow cannot take: {reason}"
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence) from error

@@ -520,7 +520,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         if not self._has_records(timeout_s):
             return []
         records = self._client.reader.next_of(self._records, most)
-        self._asked, self._last = False, len(records)  # first, as in `__next__`
+        self._asked, self._last = False, len(records)  # set first, as in `__next__`
         del self._records[-len(records) :]
         return records
 
@@ -553,8 +553,8 @@ class Consumer(SyncClient[AsyncConsumer]):
             pass
         record = self._records[-1]
         if self._client.reader.deserializes:
-            record = self._client.reader.deserialized(record)  # an error leaves the record in its place
-        self._asked, self._last = False, 1  # first: an interruption here repeats a record and skips none
+            record = self._client.reader.deserialized(record)  # an error does not change the position
+        self._asked, self._last = False, 1  # set first: then an interruption repeats a record, and skips none
         self._records.pop()
         return record
 

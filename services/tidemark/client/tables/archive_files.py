@@ -222,7 +222,7 @@ class Archive:
             footer: the footer of the Parquet file.
             path: path from `new_path`; the call moves the file.
         """
-        with suppress(FileExistsError):  # an earlier attempt has done it
+        with suppress(FileExistsError):  # an earlier attempt has created the directory
             self._link(path, f"{footer.start:020d}-{footer.end:020d}", footer.partition)
 
     def _link(self, path: Path, name: str, partition: int) -> None:

@@ -313,7 +313,8 @@ def _opened(found: Catalog, name: str, footer: Footer) -> Table:
     except NoSuchTableError:
         found.create_namespace_if_not_exists(name.rpartition(".")[0])
         properties = {**_PROPERTIES, TOPIC_ID: footer.topic_id}
-        table = found.create_table(name, Schema(), properties=properties)  # its columns would get new ids
+        # with a schema given here, the columns would get new ids
+        table = found.create_table(name, Schema(), properties=properties)
     if table.properties.get(TOPIC_ID) != footer.topic_id:
         raise _invalid(f"the Iceberg table {name} is not of this topic {footer.topic}, whose id is {footer.topic_id}")
     return table

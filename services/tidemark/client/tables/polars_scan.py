@@ -62,7 +62,7 @@ def scan(
     def opened(columns_only: bool = False) -> TableScan:
         return TableScan(bootstrap, topic, **rows_of, **options, columns_only=columns_only)
 
-    with opened(columns_only=are_all) as first:  # other rows are looked up, too, for the errors
+    with opened(columns_only=are_all) as first:  # other rows are looked up, too, to raise their errors
         typed = first.rows(columns, dictionaries=False, version=version)
         schema, target = typed.schema, typed.target
         event_time = target.event_time_column

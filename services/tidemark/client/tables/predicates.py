@@ -148,5 +148,5 @@ def _with_constant(
     try:
         value = pl.select(pl.Expr.deserialize(io.StringIO(text), format="json")).item()
         return [_Comparison(column, op, convert(value))]
-    except Exception:  # noqa: BLE001 - no constant of one value
+    except Exception:  # noqa: BLE001 - not a single constant value
         return []

@@ -112,7 +112,8 @@ class TableScan:
     ) -> None:
         self._view: TopicView = self._reader.topics([self.topic])[self.topic]
         indexes = self._indexes(partitions)
-        self._seam = Seam(history, self._view, indexes)  # before the bounds, which are not less than its ends then
+        # made before the bounds are read, so the bounds are not below the ends of the archive
+        self._seam = Seam(history, self._view, indexes)
         bounds = self._seam.bounds(self._reader.bounds(self.topic, indexes))
         begins = self._offsets("start", start, bounds)
         ends = self._offsets("end", end, bounds)

@@ -130,7 +130,7 @@ class BatchRows:
         for version, schema in versions.items():
             try:
                 projections[version] = own if schema is self.target else self._projection(schema)
-            except TidemarkError as error:  # raised for a batch of that version
+            except TidemarkError as error:  # the error is raised for a batch of that version
                 projections[version] = error
         beside = {_SYSTEM_IDS[name] for name in self._system if name in _SYSTEM_IDS}
         beside |= set(self.target.key) if "_key" in self._system else set()

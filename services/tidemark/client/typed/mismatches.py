@@ -52,5 +52,5 @@ def shown_value(value: object) -> str:
     """A value for a sentence, shortened."""
     try:
         return shown(repr(value))
-    except Exception:  # noqa: BLE001 - the application's class, or an int with more digits than Python prints
+    except Exception:  # noqa: BLE001 - an error of the application's class, or an int with too many digits to print
         return f"a {type(value).__name__}"

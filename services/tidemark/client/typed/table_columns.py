@@ -407,7 +407,7 @@ def _cast_whole(array: Any, made: Any) -> Any:
 def _one(array: Any, row: int) -> str:
     try:
         return shown_value(array[row].as_py())
-    except Exception:  # noqa: BLE001 - Python has no value for it, such as a nanosecond
+    except Exception:  # noqa: BLE001 - Python cannot represent the value, such as a nanosecond
         return str(array[row])
 
 

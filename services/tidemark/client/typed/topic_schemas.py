@@ -165,7 +165,8 @@ class TopicSchemas:
     async def _ask(self, topic: str, topic_id: str, version: int) -> KnownSchemas:
         known = self.known.get(topic)
         before = known.versions if known is not None and known.topic_id == topic_id else {}
-        missing = range(max(before, default=0) + 1, version + 1)  # named, so that no broker answers with fewer
+        # explicit versions, so that a broker cannot answer with fewer
+        missing = range(max(before, default=0) + 1, version + 1)
         found = await self._request(topic, topic_id, missing)
         versions = {**before, **found}
         if version not in versions:

@@ -41,7 +41,7 @@ def held_by(topics: Iterable[TopicView]) -> Held:
             if one.in_sync_replicas != one.assigned_replicas:
                 for broker in set(one.assigned_replicas).difference(one.in_sync_replicas):
                     held.behind.setdefault(broker, []).append(TopicPartition(topic.topic, one.partition))
-    for replicas, count in assignments.items():  # thousands of partitions have the same few
+    for replicas, count in assignments.items():  # thousands of partitions share a few assignments
         for replica in replicas:
             held.replicas[replica] += count
     return held

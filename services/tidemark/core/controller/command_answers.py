@@ -88,7 +88,7 @@ class CommandAnswers:
         elif error.code in LOG_DIR_REFUSALS:
             self._reassignments.log_dir_refused(broker, partition, error)
         elif error.code is ErrorCode.FENCED_LEADER_EPOCH and partition_state.found_older(error):
-            self._ctx.states_read((), [partition])  # nothing is decided until the node is read, and written again
+            self._ctx.states_read((), [partition])  # no decision until the node is read, and written again
         elif partition_state.state.leader != broker:
             return
         elif error.code is ErrorCode.FENCED_LEADER_EPOCH and partition_state.epoch_refused(error):

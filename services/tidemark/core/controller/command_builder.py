@@ -108,19 +108,19 @@ class CommandBuilder:
 
     def _leader_and_isr(self, broker: BrokerId, pending: PendingCommands, now_ms: int) -> list[ControllerEffect]:
         if pending.needs_full_leader_and_isr and self._ctx.undecided:
-            return []  # sent after the present round of decisions, with their outcome
+            return []  # the command is sent after the present round of decisions, with their outcome
         wanted = self._ctx.on_broker[broker] if pending.needs_full_leader_and_isr else pending.partitions
         partition_states = [
             partition_state
             for partition in wanted
             if (partition_state := self._ctx.partitions.get(partition)) is not None
             and partition.topic not in self._deleting
-            and broker in partition_state.assigned  # a command that is sent again may be older than a reassignment
+            and broker in partition_state.assigned  # a repeated command may be older than a reassignment
         ]
         if pending.needs_full_leader_and_isr and any(
             partition_state.writing or partition_state.outcome_unknown for partition_state in partition_states
         ):
-            return []  # sent once these writes are answered
+            return []  # the command is sent after the answers to these writes
         held = [one for one in partition_states if self._ctx.may_hold(broker, one.partition.topic)]
         # A complete command deletes the logs that it does not name; an upgraded broker keeps its logs.
         complete = (

@@ -38,7 +38,7 @@ class ControlledShutdowns:
         if registration is None or registration.broker_epoch != broker_epoch:
             return
         if broker in self._shutting_down:
-            self._released.discard(broker)  # the release may have been lost
+            self._released.discard(broker)  # the command that released the broker may have been lost
             return
         self._ctx.observe("broker_leaving", None, broker=broker)
         self._shutting_down[broker] = broker_epoch

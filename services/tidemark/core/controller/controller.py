@@ -224,16 +224,16 @@ class ControllerCore:
                 continue
             if partition in ctx.unreadable_states:
                 self._elections.unreadable(partition, now_ms)
-                continue  # read again every `_REREAD_MS`
+                continue  # the node is read again every `_REREAD_MS`
             self._reassignments.look(partition_state)
             if partition_state.busy:
-                continue  # the answer to its write or read marks it as dirty again
+                continue  # the answer to the write or read marks the partition as dirty again
             if now_ms < partition_state.not_before_ms:
                 ctx.dirty.add(partition)
                 continue
             decision = self._decide(partition_state, ctx.facts_for(partition_state, facts), now_ms)
             if decision is None:
-                partition_state.resigned_epoch = None  # no replica can replace the leader; it resigns again if need be
+                partition_state.resigned_epoch = None  # no replica can replace the leader, which may resign again
             else:
                 changes.append((partition_state, self._change(partition_state, decision, now_ms)))
         self._decided.clear()

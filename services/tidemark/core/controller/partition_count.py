@@ -92,7 +92,7 @@ class PartitionCountChanges:
         self._removals: dict[str, _Removal] = {}
         self._asked: dict[int, TopicPartition] = {}
         self._questions: list[DescribeReplicas] = []
-        self._ids = count(-1, -1)  # distinct from request ids of unclean elections
+        self._ids = count(-1, -1)  # separate from the request ids of unclean elections
         self._finishing: set[tuple[str, TopicPartition]] = set()
         self._finished: dict[str, list[TopicPartition]] = {ADD: [], REMOVE: []}
         self._refused: list[Refusal] = []
@@ -143,7 +143,7 @@ class PartitionCountChanges:
         for index in sorted(set(added) - set(known)):
             there = 0 if topic is None else len(topic.partitions)
             if topic is not None and topic.partitions.get(index) == added[index]:
-                self._finish(ADD, name, [index])  # a controller before us has written it
+                self._finish(ADD, name, [index])  # an earlier controller has written the partition
                 continue
             error = self._why_not_added(name, topic, index, added[index], there + len(self._added[name]))
             if error is not None:
@@ -182,10 +182,10 @@ class PartitionCountChanges:
             return  # other requests are read again when that removal has ended
         topic = self._ctx.topics.get(name)
         if resumed and topic is None:
-            self._finish(REMOVE, name, list(forced))  # it was deleted with its topic
+            self._finish(REMOVE, name, list(forced))  # the partition was deleted with its topic
             return
         missing = set() if topic is None else set(forced) - set(topic.partitions)
-        if resumed and missing:  # the controller before had got this far
+        if resumed and missing:  # an earlier controller has already removed the partitions
             self._removals[name] = _Removal({index: forced[index] for index in missing}, now_ms, gone=True)
             return
         error = self._why_not_removed(name, topic, forced)
@@ -290,7 +290,7 @@ class PartitionCountChanges:
         for index in removal.forced:
             one = TopicPartition(partition.topic, index)
             self._refuse(REMOVE, one, TidemarkError(code, f"{partition} cannot be removed: {why}"))
-            self._ctx.dirty.add(one)  # to remove the seal
+            self._ctx.dirty.add(one)  # the next decision removes the seal
 
     def _is_ready(self, topic: str, removal: _Removal, index: int) -> None:
         removal.ready.add(index)

@@ -191,7 +191,8 @@ class PartitionState:
         if known <= self.state.leader_epoch and not another:
             return False
         self.epoch_floor = max(self.epoch_floor, known)
-        in_flight = NO_EPOCH if self.writing is None else self.writing.leader_epoch  # decided from the older state
+        # a write in flight was decided from the older state
+        in_flight = NO_EPOCH if self.writing is None else self.writing.leader_epoch
         self.older_epoch = max(self.older_epoch, in_flight, known if another else LeaderEpoch(known - 1))
         self.forget_older()
         return True

@@ -114,7 +114,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Input], Transition]] = {
     (Phase.STOPPING, Input.STOPPED): (Phase.COMPLETING, (Effect.REWRITE_TOPIC,)),
     (Phase.COMPLETING, Input.COMPOSE): (Phase.COMPLETING, (Effect.DRAFT_TARGET,)),
     **{(phase, Input.NODE_ENDS): (Phase.REQUESTED, (Effect.REPORT_END,)) for phase in NAMED_IN_NODE},
-    # 11: the entry goes, once brokers know the log directories it names. 12: UpdateMetadata follows each change of AR.
+    # 11: the entry is removed when the brokers know its log directories. 12: UpdateMetadata follows each change of AR.
     **{
         (phase, Input.AT_TARGET): (Phase.INFORMING, (Effect.NAME_LOG_DIRS,))
         for phase in (Phase.REQUESTED, Phase.QUEUED, Phase.ADMITTED)

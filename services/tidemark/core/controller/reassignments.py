@@ -185,7 +185,7 @@ class Reassignments:
             and not partition_state.busy
             and partition_state.state.leader_epoch < one.fence.leader_epoch
         ):
-            one.fence = None  # that write failed
+            one.fence = None  # the write of step 7 has failed
         if one.is_commit(partition_state.state, partition_state.min_isr_of(one.target)):
             self._perform(one, one.take(Input.COMMIT))
 

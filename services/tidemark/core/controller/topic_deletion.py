@@ -103,7 +103,8 @@ class TopicDeletions:
         for deletion in self._under_way.values():
             if deletion.waiting or deletion.in_flight or now_ms < deletion.retry_at_ms:
                 continue
-            topic = self._ctx.topics[deletion.topic.topic]  # partitions may have been added or removed since
+            # partitions may have been added or removed since the request
+            topic = self._ctx.topics[deletion.topic.topic]
             if not any(self._ctx.partitions[TopicPartition(topic.topic, index)].busy for index in topic.partitions):
                 deletion.in_flight = True
                 self._ctx.emit(DeleteTopic(topic))

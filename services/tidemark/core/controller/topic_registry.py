@@ -49,7 +49,7 @@ class TopicRegistry:
         ctx, name = self._ctx, topic.topic
         known = ctx.topics.get(name)
         if self._deletions.was_deleted(topic):
-            return  # a read from before the deletion
+            return  # this read is older than the deletion
         if known is not None and known.topic_id != topic.topic_id:
             self._deletions.recreated(name)
             self.forget(name)

@@ -102,10 +102,10 @@ class Loads:
         while most:
             load, giver = heapq.heappop(most)
             if giver in settled or -load != self._load[giver]:
-                continue  # settled, or its load has changed since: the heap has a newer entry
+                continue  # the entry is settled, or its load has changed: the heap has a newer entry
             reached, taker = self._reachable(giver)
             if taker is None:
-                # each member reached has at most one fewer, and reaches no other member
+                # each reached member has at most one partition fewer, and reaches no other member
                 settled.update(reached)
                 settled.add(giver)
                 continue

@@ -199,7 +199,7 @@ def _refusal(
         return None  # the group has no members
     owner = group.owner(GroupPartition(partition.topic, committed.topic_id, partition.partition))
     if owner != member_id:
-        # refused without an owner too: another member may have held the partition, and committed more, meanwhile
+        # without an owner too, since another member may have held the partition, and may have committed more
         return TidemarkError(
             ErrorCode.PARTITION_NOT_ASSIGNED,
             f"{partition} is not assigned to the member {member_id!r} of the group {group.group_id!r} now. The member "

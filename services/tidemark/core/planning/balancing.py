@@ -38,7 +38,7 @@ def even_counts(layout: ReplicaLayout, *, again: bool = False) -> bool:
             fresh = False
             for source, target in reversed(list(pairwise(path))):
                 found = _find_for_count(layout, source, target)
-                if found is None:  # another step has moved the same partition; not retried, so that the loop ends
+                if found is None:  # another step has moved the same partition; no retry, so that the loop ends
                     closed.add((source, target))
                     shut.add((source, target))
                     break

@@ -28,7 +28,7 @@ class Obstacle(StrEnum):
     OTHER_BROKER_RESTARTS = "OTHER_BROKER_RESTARTS"
     MOVE_UNDER_WAY = "MOVE_UNDER_WAY"
     NOT_IN_SYNC = "NOT_IN_SYNC"
-    OTHER = "OTHER"  # of a later version; its message says which
+    OTHER = "OTHER"  # a kind of a later version; its message explains it
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ class ReassignmentPhase(StrEnum):
 
     QUEUED = "queued"  # requested, not begun
     COPYING = "copying"  # members of the target are not in sync yet
-    FINISHING = "finishing"  # all of them are: the leader is elected, and removed replicas are deleted
+    # all members of the target are in sync: the leader is elected, and removed replicas are deleted
+    FINISHING = "finishing"
     CANCELLING = "cancelling"  # the target is OAR
 
 

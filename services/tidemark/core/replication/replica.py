@@ -305,9 +305,7 @@ class Replica:
         if code is not None:
             raise TidemarkError(code, f"{self.partition} {why}", {"leader_epoch": str(self.leader_epoch)})
         settled = log is not None and log.quiet and self.waiting is None and self.leader_epoch == question.leader_epoch
-        if isinstance(
-            self.role, PartitionLeader
-        ):  # of a sealed partition (rule C7): all of its records must be committed
+        if isinstance(self.role, PartitionLeader):  # for a sealed partition (rule C7), all records must be committed
             settled &= self.role.may_state_high_watermark
             settled &= self.role.log.high_watermark == self.role.log.log_end_offset
         if log is None or not settled:

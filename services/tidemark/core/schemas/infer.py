@@ -134,7 +134,7 @@ class _Seen:
         if not -(2**63) <= value < 2**63:
             self.fits_int64 = False
         bits = value.bit_length()
-        digits = len(str(abs(value))) if bits < 256 else bits  # more than any type has
+        digits = len(str(abs(value))) if bits < 256 else bits  # no type has as many digits
         self.whole_digits = max(self.whole_digits, digits)
 
     def _add_decimal(self, value: decimal.Decimal) -> None:

@@ -116,7 +116,7 @@ def _wanted_ids(source: Sequence[Column], target: Sequence[Column]) -> set[int]:
 def _wanted_below(source: Column, target: Column) -> set[int]:
     match source.type, target.type:
         case StructOf(columns), StructOf(others):
-            return _wanted_ids(columns, others) or {_cheapest(columns)}  # which rows are null is wanted all the same
+            return _wanted_ids(columns, others) or {_cheapest(columns)}  # one column is needed to know the null rows
         case ListOf(element), ListOf(other):
             return _wanted_below(element, other)
         case _:

@@ -82,7 +82,7 @@ def parse_json(text: str) -> object:
             raise invalid(f"the JSON nests deeper than {_JSON_DEPTH_MAX} brackets")
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_number)
-    except ValueError as error:  # also numbers of more digits than Python converts
+    except ValueError as error:  # also for numbers of more digits than Python converts
         raise invalid(f"it is no JSON: {shown(str(error))}") from None
 
 

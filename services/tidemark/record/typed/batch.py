@@ -522,7 +522,7 @@ def _typed_rows(
 
     columns = rows if len(wanted) == len(names) else rows.select(wanted)
     if "_offset_delta" in names:
-        offsets = stored_offsets(rows, envelope)  # now, for they may be damaged
+        offsets = stored_offsets(rows, envelope)  # read now, because damaged offsets must raise an error
         return TypedRows(columns, deletions(rows), None, lambda: offsets, timestamps, headers)
     counted = partial(counted_offsets, envelope.base_offset, count)
     return TypedRows(columns, deletions(rows), envelope.base_offset, counted, timestamps, headers)

@@ -36,7 +36,7 @@ def times_and_offsets(batch: Batch) -> tuple[pa.Array[Any], pa.Array[Any]]:
     table = parse_table(batch.data)
     count = envelope.record_count
     node = 0 if table.flags & HAS_TIMESTAMPS else table.event_time_node
-    if not count:  # the cleaner keeps the last batch of a producer without its rows
+    if not count:  # the cleaner keeps the last batch of a producer without rows
         return pa.array([], TIMESTAMP_TYPE), pa.array([], pa.int64())
     if envelope.has_append_time or node == NO_NODE:
         times: Any = pa.repeat(scalar_of(envelope.max_timestamp_us, TIMESTAMP_TYPE), count)

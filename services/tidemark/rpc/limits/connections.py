@@ -145,7 +145,7 @@ class Connection:
         grown_bytes = found.received_bytes - self._received_bytes
         allowed_bytes = self._allowed_bytes + (found.acked_bytes - self._acked_bytes) // _FRAMING
         self.arriving_bytes = max(0, self.arriving_bytes + grown_bytes - allowed_bytes)
-        if self.calls or self._had_calls:  # with a call that ended its unfinished message has gone
+        if self.calls or self._had_calls:  # a call that ended has dropped its unfinished message
             self.arriving_bytes = min(self.arriving_bytes, self.calls * _CALL_ARRIVING_BYTES_MAX)
         self._had_calls = False
         self._received_bytes, self._acked_bytes, self._allowed_bytes = found.received_bytes, found.acked_bytes, 0
@@ -206,7 +206,7 @@ class Connections:
         found = self._all.get(peer)
         if found is None:
             found = self._all[peer] = Connection(peer)
-            found.look = self._looks + 1  # a look that has begun cannot find it, and must not forget its messages
+            found.look = self._looks + 1  # a running check cannot find this connection, and must not drop its messages
         return found
 
     def call_began(self, connection: Connection, header_bytes: int) -> None:

@@ -56,7 +56,8 @@ class Attempts:
         self._forget()
         loop = asyncio.get_running_loop()
         for file in wanted:
-            with contextlib.suppress(OSError, RuntimeError):  # gRPC has closed it, and asyncio may have the number now
+            # gRPC has closed the socket, and asyncio may use the number now
+            with contextlib.suppress(OSError, RuntimeError):
                 loop.add_reader(file, self._come)
                 self._files.append(file)
 
@@ -97,7 +98,7 @@ def drop_attempts(file: int, hosts: Iterable[str]) -> bool:
     except OSError:
         return False
     finally:
-        one.detach()  # gRPC owns it
+        one.detach()  # gRPC owns the socket
     return True
 
 

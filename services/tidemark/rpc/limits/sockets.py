@@ -170,7 +170,7 @@ def _lowest_free() -> int:
     """The descriptor that the next file will have: the kernel assigns the lowest free number."""
     try:
         file = os.open(os.devnull, os.O_RDONLY)
-    except OSError:  # all are used
+    except OSError:  # all descriptors are used
         return 0
     os.close(file)
     return file

@@ -149,7 +149,7 @@ def check_names(right: Right, request: Any) -> None:
             value = getattr(message, field)
             if message.DESCRIPTOR.fields_by_name[field].is_repeated:
                 check_named(value, field.replace("_", " "))
-                break  # names are in no list of lists
+                break  # names are not nested in lists of lists
             message = value
 
 

@@ -134,7 +134,7 @@ def host_of(peer: str) -> str:
     try:
         return normal_host(host)
     except TidemarkError:
-        return host  # of a Unix socket, or with a zone: no rule names it
+        return host  # a Unix socket, or an address with a zone: no rule can name this host
 
 
 def check_id(context: Any, service_id: int) -> None:

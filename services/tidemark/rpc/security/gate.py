@@ -69,7 +69,7 @@ class Gate(grpc.aio.ServerInterceptor):
                 async for response in responses:
                     if access is not None:
                         access.decisions.clear()
-                        await access.check_call(right, request)  # the rules may have changed
+                        await access.check_call(right, request)  # checked again, since the rules may have changed
                         await _hide(right, response, access)
                     yield response
 

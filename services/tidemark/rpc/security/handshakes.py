@@ -101,7 +101,8 @@ class NativeLines:
         written = b""
         while True:
             select.select([descriptor], [], [])
-            self._report_if_full()  # after the wait: a burst may have filled the pipe before this thread ran
+            # called after the wait, since a burst may have filled the pipe before this thread ran
+            self._report_if_full()
             part = os.read(descriptor, _READ_BYTES)
             if not part:
                 break

@@ -73,7 +73,7 @@ class Issuers:
             return Verified(_principal(issuer, claims["sub"]), _end_s(claims["exp"]) + self._skew_s, holds)
         except TidemarkError:
             raise
-        except Exception as error:  # noqa: BLE001 - a stranger's bytes
+        except Exception as error:  # noqa: BLE001 - unverified bytes
             raise _fault(error, issuer) from None
 
     def _claims(self, token: str, issuer: Issuer, keys: Sequence[PublicKey]) -> Any:

@@ -81,7 +81,7 @@ class FutureLog:
             TidemarkError: STORAGE_ERROR of either log; DISK_FULL of the copy, which is then unchanged.
         """
         size_bytes = 0
-        while True:  # a read ends with its segment
+        while True:  # a read ends at the end of a segment
             copied = self._copy_some(max_bytes - size_bytes)
             size_bytes += copied.size_bytes
             if copied.caught_up or copied.size_bytes == 0 or size_bytes >= max_bytes:
@@ -96,7 +96,7 @@ class FutureLog:
         try:
             data = self.source.read(at, end_offset=end, max_bytes=max_bytes)
         except TidemarkError as error:
-            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # truncated or trimmed since
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # the log was truncated or trimmed after the last step
                 return Copied(0, False)
             raise
         if self.source.segments.truncations != truncations:  # the bytes may not continue the copy

@@ -147,7 +147,7 @@ class _Lock:
             fcntl.flock(self._place.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise
-        except OSError:  # a network file system may not lock directories
+        except OSError:  # a network file system may not support locks of directories
             _LOGGER.info("the lock file alone locks the directory", extra={"directory": str(path)})
 
     def is_at(self, path: Path) -> bool:

@@ -364,7 +364,7 @@ class LogManager:
                 log.close()
             directory.checkpoints.forget(key)
         if directory.roster.forget(found.partition):
-            return  # it never held a record
+            return  # the replica never held a record
         aside = aside_path(found.path, suffix)
         found.path.rename(aside)
         if found.identity is not None:
@@ -379,7 +379,7 @@ class LogManager:
         """
         try:
             self._on_each(lambda directory: directory.checkpoint(high_watermarks))
-        finally:  # also on a full disk
+        finally:  # also if the disk is full
             self._sweep_strays()
             self._sweep_files()
 

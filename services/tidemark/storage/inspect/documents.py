@@ -180,7 +180,7 @@ def _aborted(path: Path) -> Document:
 
 def _index(path: Path) -> Document:
     suffix = path.suffix
-    path.stat()  # a missing file is not an empty one
+    path.stat()  # raises an error, since a missing file is not an empty file
     stem = path.with_suffix("")
     entries, whole = read_index_file(stem, suffix)
     damage = "" if whole else "a block is damaged or truncated; later entries are not shown"

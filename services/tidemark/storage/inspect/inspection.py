@@ -133,7 +133,7 @@ def read_segment(path: Path, *, start: int = 0, end: int | None = None) -> Itera
             position, chunk = following, b""
             continue
         length = envelope.batch_length
-        if at + length > len(chunk):  # checked first: a wrong length must not cost memory
+        if at + length > len(chunk):  # this check comes first: a damaged length must not use memory
             chunk, at = read_exactly(descriptor, min(max(_CHUNK_BYTES, length), end - position), position), 0
             if len(chunk) < length:
                 return

@@ -263,7 +263,7 @@ class _SegmentPass:
 
     def _decode(self, position: int, batch: Batch) -> None:
         if batch.envelope.is_typed:
-            return  # its columns are read with the schema; the walk has checked their CRCs
+            return  # the columns need the schema; the walk has checked their CRCs
         try:
             read_batch(batch)
         except TidemarkError as error:

@@ -191,7 +191,7 @@ class SegmentCleaning:
             return healed
         try:
             index = segment.ensure_index(opened.number, context.settings.index_interval_bytes)
-        except Damage:  # since the batches were checked
+        except Damage:  # the segment was damaged after the check of the batches
             return False
         with context.files_lock:
             if not context.is_usable or segment not in self._segments.all[:-1]:

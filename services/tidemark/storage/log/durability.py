@@ -94,7 +94,8 @@ class Durability:
         context, segments = self._context, self._segments
         with context.memory_lock:
             truncations, end, names = segments.truncations, segments.end_offset, self._names_behind
-            flushed = self.flushed_offset - names  # a segment truncated just there must be synced too
+            # a segment that was truncated just at this offset must also be synced
+            flushed = self.flushed_offset - names
             behind = [segment for segment in segments.all if segment.next_offset > flushed]
             self._names_behind = False
         try:

@@ -151,7 +151,7 @@ class LogSegments:
     def publish(self, active: Segment, descriptor: Descriptor, placed: Sequence[Placed]) -> None:
         """Make written batches part of the log; the caller holds `memory_lock`."""
         interval_bytes, tail = self._context.settings.index_interval_bytes, self._tail
-        active.ensure_index(descriptor.number, interval_bytes)  # a checkpoint may have unloaded it
+        active.ensure_index(descriptor.number, interval_bytes)  # a checkpoint may have unloaded the index
         for base, following, length, timestamp_us in placed:
             active.note(
                 base_offset=base,

@@ -334,9 +334,9 @@ class PartitionLog:
                     durability.reset(start_offset, cut.end_offset)
                     self._replayed.restart_at(start_offset, epoch_below)
                 self._replayed.write_epochs()
-                durability.mark_truncation(cut)  # from here on a start keeps the segments
+                durability.mark_truncation(cut)  # from this step on, a start keeps the segments
                 with context.memory_lock:
-                    durability.names_changed()  # a flush during the reset was too early
+                    durability.names_changed()  # a flush that ran during the reset does not count
         except OSError as error:
             context.suspect_disk(error)
             context.broken = f"reset {self.path.name}: {error}"

@@ -72,7 +72,7 @@ class LogReader:
             if cached_only:
                 return None
             with self._context.files_lock:
-                pass  # waits for the end of the operation
+                pass  # the lock waits for the end of the operation
 
     def _read(
         self, offset: int, end_offset: int, max_bytes: int, cached_only: bool, take: TakeParts | None = None

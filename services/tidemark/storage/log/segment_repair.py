@@ -244,13 +244,14 @@ class _Join:
         for one in kept:
             self._note_batches(target, position, one.start_position)
             repaired.size_bytes, repaired.next_offset = one.end_position, one.end_offset
-            repaired.unindexed_bytes = self._view.interval_bytes  # the next batch is found without a damaged header
+            # so the next batch gets an index entry, and can be found without the damaged header
+            repaired.unindexed_bytes = self._view.interval_bytes
             position = one.end_position
         self._note_batches(target, position, size)
         if kept:  # a damaged batch may have the largest timestamp
             repaired.max_timestamp_us = max(repaired.max_timestamp_us, segment.max_timestamp_us)
         self._continue_at(segment.next_offset, "the next segment")
-        repaired.next_offset = segment.next_offset  # a hole at the end: the end mark has the offset
+        repaired.next_offset = segment.next_offset  # for a hole at the end, the end mark has the offset
         return repaired
 
     def _note_batches(self, target: Descriptor, start: int, end: int) -> None:

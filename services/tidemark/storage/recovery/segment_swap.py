@@ -122,5 +122,5 @@ def _joined_end(directory: Path, base: int, end: int) -> int | None:
         reached = _checked_end(segment.log_path, one) if one == reached else None
         mark = read_end_mark(segment.stem)
         if reached is not None and mark is not None and mark.size_bytes == segment.log_path.stat().st_size:
-            reached = max(reached, min(mark.next_offset, following))  # end past a last batch: a hole
+            reached = max(reached, min(mark.next_offset, following))  # the log ends in a hole after the last batch
     return reached if within else None

@@ -75,7 +75,7 @@ class SegmentIndex:
         keep = bisect_left(self.positions, position)
         if keep < len(self):
             del self.offsets[keep:], self.positions[keep:], self.timestamps[keep:]
-            self.written = 0  # the files have entries too many: rewrite them
+            self.written = 0  # the files have too many entries and must be rewritten
 
     def persist(self, stem: Path) -> None:
         """Write the entries that the files lack; `stem` is the path of the segment without its suffix."""

@@ -35,7 +35,7 @@ def checked_batches(
             if at + length > len(buffer):
                 length = checked_header(buffer, at, position=position + at, end=end).batch_length
                 if at:
-                    break  # the next read starts with that
+                    break  # the next read starts with that batch
                 buffer = read_exactly(descriptor, length, position)
             yield position + at, check_at(buffer, at, position=position + at, end=end)
             at += length

@@ -133,7 +133,7 @@ class Segment:
         self.unindexed_bytes = unindexed
         self.index = index
         if lost:
-            with contextlib.suppress(OSError):  # the index in memory serves; the next load retries
+            with contextlib.suppress(OSError):  # the index in memory is sufficient; the next load retries
                 self.seal()
         return index
 
@@ -157,7 +157,7 @@ class Segment:
     def seal(self) -> None:
         """Write the index and an end mark for the present segment."""
         if self.index is None:
-            return  # unchanged since it was opened: the end mark is valid
+            return  # the segment is unchanged since it was opened, so the end mark is valid
         self.index.persist(self.stem)
         mark = EndMark(self.next_offset, self.size_bytes, self.max_timestamp_us, len(self.index))
         write_end_mark(self.stem, mark)

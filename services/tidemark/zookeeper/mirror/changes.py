@@ -42,7 +42,8 @@ class Changes:
         if path.startswith(paths.TOPICS + "/"):
             self._note_topic(path[len(paths.TOPICS) + 1 :].split("/"))
         elif path.startswith(paths.TOPIC_CONFIGS + "/"):
-            self.topics.add(path[len(paths.TOPIC_CONFIGS) + 1 :].partition("/")[0])  # its settings, or its schema
+            # a change of the topic's settings or schema
+            self.topics.add(path[len(paths.TOPIC_CONFIGS) + 1 :].partition("/")[0])
         elif path.startswith(paths.BROKERS + "/"):
             self.brokers = True
         elif path == paths.CONTROLLER:

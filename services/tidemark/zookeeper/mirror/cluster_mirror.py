@@ -76,7 +76,7 @@ class ClusterMirror:
                 return snapshot
 
     async def _watch(self, session_id: int) -> None:
-        self._watched_by = session_id  # set first: the connection may end meanwhile
+        self._watched_by = session_id  # set first, because the connection may end during this call
         try:
             for root in ROOTS:
                 await self._session.watch_below(root, self._on_change)

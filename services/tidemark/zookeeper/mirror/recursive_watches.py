@@ -53,7 +53,7 @@ class RecursiveWatches:
     def add(self, path: str, fire: Fire) -> AddWatch:
         """Report changes of `path` and below to `fire`; returns the request to send."""
         whole = self._client.chroot + path
-        self._fires = {**self._fires, whole: fire}  # replaced, because kazoo's thread reads the mapping
+        self._fires = {**self._fires, whole: fire}  # a new mapping, because kazoo's thread reads the old one
         return AddWatch(whole)
 
     def _on_event(self, buffer: Any, offset: int) -> None:

@@ -226,7 +226,7 @@ async def own_ancestors(ask: Ask, chroot: str) -> list[str]:
     while path:
         path, _, name = path.rpartition("/")
         if set(await _children(ask, path or "/")) - {name, _SYSTEM}:
-            return found  # another system uses this ensemble, too
+            return found  # another system also uses this ensemble
         found.append(path or "/")
     return [*found, *_SYSTEM_NODES]
 

@@ -89,7 +89,7 @@ class ZooKeeperTls:
             try:
                 self._context = _context_of(self._files)
                 self._fingerprint = fingerprint
-            except OSError as error:  # the files are being changed
+            except OSError as error:  # the files are just being changed
                 if self._context is None:
                     raise
                 _log.warning("the changed TLS files are not used for ZooKeeper yet: %s", error)

@@ -415,7 +415,7 @@ class ZooKeeperSession:
 
         def on_change(changed: str) -> None:
             pending.append(changed)
-            if len(pending) == 1:  # otherwise `fire_all` is due, or has not ended
+            if len(pending) == 1:  # otherwise `fire_all` is scheduled, or has not ended
                 _on_loop(loop, fire_all)
 
         def submit(client: Any) -> Any:
@@ -509,7 +509,7 @@ class ZooKeeperSession:
 
     def _answered(self, client: Any, sent_ms: int) -> None:
         if client is not self._client:
-            # kazoo continues a session that this object never adopted: its writes there will not last.
+            # kazoo continues a session that this object never adopted, so writes in that session will not last.
             raise self._unavailable("the session has ended")
         self._last_answered_send_ms = max(self._last_answered_send_ms, sent_ms)
         self._lease_until_ms = max(self._lease_until_ms, sent_ms + self.lease_length_ms())
@@ -584,7 +584,7 @@ def _on_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *argume
     """Call a function on the event loop, from kazoo's threads."""
     try:
         loop.call_soon_threadsafe(call, *arguments)
-    except RuntimeError:  # the loop is closed: no listener is left
+    except RuntimeError:  # the loop is closed and has no listeners
         _log.debug("a ZooKeeper event came after the end of the event loop")
 
 

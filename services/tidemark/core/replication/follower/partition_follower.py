@@ -37,7 +37,7 @@ class Phase(Enum):
     """Phases of a follower between the start of following and fetching."""
 
     IDLE = "idle"  # no stream to the leader
-    ASKING = "asking"  # an epoch query is out
+    ASKING = "asking"  # an epoch query is in flight
     TRUNCATING = "truncating"  # the log is being truncated; then asking or fetching
     DRAINING = "draining"  # waits for appends in flight before it asks or fetches
     FETCHING = "fetching"
@@ -354,7 +354,7 @@ class PartitionFollower:
         self._pause_ms = PAUSE_MS
         self._accepted = True
         if chunk.continues_from < log.next_offset:
-            link.give_back(chunk)  # sent for an older position: the log has these records
+            link.give_back(chunk)  # the chunk is for an older position: the log has its records
             return
         self._leader_high_watermark = max(self._leader_high_watermark, chunk.high_watermark)
         self._leader_log_start = max(self._leader_log_start, chunk.log_start_offset)
@@ -363,7 +363,7 @@ class PartitionFollower:
             self._ctx.replicated_bytes_in += self._chunk_bytes[-1]
             if self._adding:
                 self._ctx.added_bytes_in += self._chunk_bytes[-1]
-            self._advance_log_start()  # at once, since consumers may read here from now on
+            self._advance_log_start()  # the log start advances now, since consumers may read from it
             log.append_as_follower(chunk.batches)
         else:
             self._advance_high_watermark()
@@ -458,7 +458,7 @@ class PartitionFollower:
         same_epoch = refusal.current_leader_epoch == self.leader_epoch
         too_old = refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE and refusal.log_start_offset >= log.log_end_offset
         if same_epoch and too_old and log.quiet and self._is_committed_up_to(refusal.log_start_offset):
-            log.advance_log_start(refusal.log_start_offset)  # its producers stay known
+            log.advance_log_start(refusal.log_start_offset)  # the producers' states are kept
             self._fetch()
             return
         if same_epoch and too_old and log.quiet:

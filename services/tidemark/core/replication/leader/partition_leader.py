@@ -238,7 +238,7 @@ class PartitionLeader:
         except TidemarkError as error:
             self._reply(event.request_id, Offset(-1), error)
             return
-        if not fresh:  # every marker in the log is below this end
+        if not fresh:  # no new marker: every marker in the log is below this end
             self._await(event.request_id, Offset(-1), self.log.next_offset)
             self._answer_committed()
             return
@@ -569,7 +569,7 @@ class PartitionLeader:
         """The write failed, or its outcome is unknown: the change stays in flight until the node is read (R9)."""
         assert not isinstance(self._isr, Committed), "only a change in flight is answered"
         self._ctx.observe("isr_write_failed", self.log.partition, unknown=int(unknown))
-        if isinstance(self._isr, PendingExpand) and not unknown:  # perhaps a joining broker is not registered
+        if isinstance(self._isr, PendingExpand) and not unknown:  # a joining broker may not be registered
             self._expand_at_ms = self._ctx.now_ms + _EXPAND_PAUSE_MS
         self.read_isr()
 
