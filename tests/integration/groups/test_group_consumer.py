@@ -335,6 +335,35 @@ def test_a_callback_on_a_thread_may_close_its_consumer(cluster: LocalCluster, to
     assert errors == [None]
 
 
+def test_a_consumer_that_closes_lets_a_running_on_revoked_commit(cluster: LocalCluster, topic: str, group: str) -> None:
+    began, closed = threading.Event(), threading.Event()
+    errors: list[TidemarkError | None] = []
+    with client.Consumer(cluster.bootstrap, group=group, auto_commit_interval_ms=0) as consumer:
+
+        def commit(partitions: list[TopicPartition]) -> None:
+            if began.is_set():
+                return  # the callback of the close
+            began.set()
+            closed.wait(1.0)
+            try:
+                consumer.commit({partitions[0]: 1})
+                errors.append(None)
+            except TidemarkError as error:
+                errors.append(error)
+
+        consumer.subscribe([topic], on_revoked=commit)
+        deadline_s = time.monotonic() + _DEADLINE_S
+        while len(consumer.assignment) < 4 and time.monotonic() < deadline_s:
+            consumer.poll(0.05)
+        with client.Consumer(cluster.bootstrap, group=group) as other:
+            other.subscribe([topic])
+            while not began.is_set() and time.monotonic() < deadline_s:
+                consumer.poll(0.05)
+            consumer.close()
+            closed.set()
+    assert errors == [None]
+
+
 async def test_a_static_member_that_restarts_keeps_its_partitions(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
