@@ -169,7 +169,7 @@ def main(names: list[str]) -> int:
 
 
 def _exists(part: Part) -> bool:
-    """Whether there is anything in it: a directory without tests is no part yet."""
+    """Whether there is anything in it: a directory without tests is not a part yet."""
     places = [ROOT / word for command in part.commands for word in command if word.startswith("tests/")]
     return all(place.is_file() or any(place.rglob("test_*.py")) for place in places)
 

@@ -80,7 +80,7 @@ def build(target: Path) -> list[Path]:
 
 
 def _digest(sources: list[str], environment: Mapping[str, str]) -> str:
-    """Of everything that determines the extensions."""
+    """Digest of all inputs of the extensions."""
     settings = {name: environment.get(name) for name in ("CC", "CFLAGS", "MYPYC_OPT_LEVEL", "MYPYC_DEBUG_LEVEL")}
     tools = (sys.version, sysconfig.get_platform(), importlib.metadata.version("mypy"), _OPTIONS, settings)
     digest = hashlib.sha256(repr(tools).encode())

@@ -79,7 +79,7 @@ def write_version(root: Path, version: str, today: datetime.date) -> None:
         ReleaseError: the version has another form, or CHANGELOG.md has no section of unreleased changes.
     """
     if not _VERSION.fullmatch(version):
-        raise ReleaseError(f"{version!r} is no version: use X.Y.Z, such as 0.2.0")
+        raise ReleaseError(f"{version!r} is not a version: use X.Y.Z, such as 0.2.0")
     changes = (root / _CHANGES).read_text(encoding="utf-8")
     heading = f"## [{version}]"
     if heading not in changes:

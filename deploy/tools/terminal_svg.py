@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 _SIZE_PX: Final = 13
 _CHARACTER_PX: Final = 7.83
-"""Of the common monospace fonts at this size; `textLength` holds every line to it."""
+"""Width of a character in common monospace fonts at this size; `textLength` forces every line to it."""
 _LINE_PX: Final = 18
 _MARGIN_PX: Final = 18
 _BAR_PX: Final = 34

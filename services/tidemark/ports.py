@@ -522,7 +522,7 @@ class MetadataStore(Protocol):
         """The node of this kind, which may carry an error; None if it does not exist."""
 
     async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
-        """Remove the node in a multi that checks the controller epoch; a missing or replaced node is no error.
+        """Remove the node in a multi that checks the controller epoch; a missing or replaced node is not an error.
 
         Raises CONTROLLER_NOT_ACTIVE if the check of the controller epoch fails.
         """
@@ -536,7 +536,7 @@ class MetadataStore(Protocol):
     async def submit_moves(self, moves: Sequence[PartitionReassignment]) -> None:
         """Add these entries to /admin/reassign_partitions, either all or none; the first request creates the node.
 
-        An identical request is no error. Raises REASSIGNMENT_IN_PROGRESS for a partition with another request,
+        An identical request is not an error. Raises REASSIGNMENT_IN_PROGRESS for a partition with another request,
         INVALID_REQUEST (metadata moves_max) if the node becomes too large.
         """
 

@@ -273,7 +273,7 @@ def _topics(given: Mapping[str, str]) -> tuple[dict[str, frozenset[int] | None],
     try:
         return {}, re.compile(text.strip())
     except re.error as error:
-        raise ValueError(f"option 'subscribePattern' is no regular expression: {error}") from error
+        raise ValueError(f"option 'subscribePattern' is not a regular expression: {error}") from error
 
 
 def _assigned(text: str) -> dict[str, frozenset[int] | None]:

@@ -64,7 +64,7 @@ def read_task(
     options: ReadOptions, schema: StructType, partition: InputPartition | None, table: TypedTable | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Rows of one task in the order of offsets, as Arrow batches for Spark."""
-    # Without a planned range, Spark runs one task all the same: with a bare partition, before 4.1 with None.
+    # Without a planned range, Spark still runs one task: with a bare partition, before 4.1 with None.
     if partition is None or (type(partition) is InputPartition and partition.value is None):
         return
     assert isinstance(partition, TidemarkInputPartition)

@@ -82,7 +82,7 @@ def from_json(value: Mapping[str, Any]) -> StreamOffset:
     version = value.get("version") if isinstance(value, Mapping) else None
     if version != VERSION:
         raise CheckpointError(
-            f"the checkpoint is no offset of the source tidemark in version {VERSION}: {str(value)[:200]}; "
+            f"the checkpoint is not an offset of the source tidemark in version {VERSION}: {str(value)[:200]}; "
             "give the query a new checkpointLocation"
         )
     try:

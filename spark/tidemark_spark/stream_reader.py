@@ -261,7 +261,7 @@ class StreamPlanner:
                 return topics.find_topics(self._client(), self._options, self._warn)
             except TidemarkError as error:
                 self._check_may_go_on(error, start)
-                self._warn(f"{error}; the query goes on without it")
+                self._warn(f"{error}; the query continues without the group")
         found = topics.find_existing(self._client(), self._options, self._warn)
         self._some_are_gone = len(found) < len(self._options.topics)
         return found

@@ -84,7 +84,7 @@ def test_the_sidecar_brings_whole_new_files_into_the_form_that_zookeeper_watches
     assert (tls / "server.pem").stat().st_mode & 0o077 == 0
     inode = (tls / "server.pem").stat().st_ino
     publish()
-    assert (tls / "server.pem").stat().st_ino == inode, "the same content is no change"
+    assert (tls / "server.pem").stat().st_ino == inode, "the same content is not a change"
     second, _ = publish(**{"tls.crt": block("CERTIFICATE", "two"), "ca.crt": block("CERTIFICATE", "two")})
     assert "two" in second
     assert "two" in (tls / "ca.crt").read_text()

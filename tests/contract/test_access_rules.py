@@ -57,12 +57,12 @@ class Fed:
 
     async def until_stale(self) -> None:
         async with asyncio.timeout(SOON_S):
-            while self.feed.age_s() == 0:  # noqa: ASYNC110 - the age is no event
+            while self.feed.age_s() == 0:  # noqa: ASYNC110 - the age is not an event
                 await asyncio.sleep(0.01)
 
     async def until_newest(self) -> None:
         async with asyncio.timeout(SOON_S):
-            while self.feed.age_s() > 0:  # noqa: ASYNC110 - the age is no event
+            while self.feed.age_s() > 0:  # noqa: ASYNC110 - the age is not an event
                 await asyncio.sleep(0.01)
 
 
@@ -118,7 +118,7 @@ async def test_changed_rules_take_effect_at_once_and_a_damaged_node_changes_noth
     await cluster.corrupt(paths.ACLS, b"no gzip")
     await fed.until_stale()
     assert fed.may(Operation.READ)
-    with pytest.raises(TidemarkError, match="no whole gzip file"):
+    with pytest.raises(TidemarkError, match="not a whole gzip file"):
         await writer.acls()
     await writer.write_acls([WRITE], version=1)
     assert await fed.next_change() == 2
@@ -224,5 +224,5 @@ def test_a_truncated_node_and_one_that_expands_too_far_are_refused() -> None:
     whole = encode([READ])
     assert json.loads(gzip.decompress(whole))["acls"] == [list(READ)]
     for data in (whole[:-3], whole + b"x", gzip.compress(b" " * (65 << 20))):
-        with pytest.raises(TidemarkError, match="no whole gzip file"):
+        with pytest.raises(TidemarkError, match="not a whole gzip file"):
             decode(data, 0)

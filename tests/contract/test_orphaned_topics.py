@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic whose node was deleted by hand is no deleted topic: nobody takes it for gone, nobody takes its name."""
+"""A topic whose node was deleted by hand is not a deleted topic: nobody takes it for gone, nobody takes its name."""
 
 from __future__ import annotations
 

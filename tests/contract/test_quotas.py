@@ -54,7 +54,7 @@ async def test_a_change_takes_effect_and_the_last_known_quotas_hold_without_zook
 
     async def until(stale: bool, within_s: float = SOON_S) -> None:
         async with asyncio.timeout(within_s):
-            while (feed.age_s() > 0) is not stale:  # noqa: ASYNC110 - the age is no event
+            while (feed.age_s() > 0) is not stale:  # noqa: ASYNC110 - the age is not an event
                 await asyncio.sleep(0.01)
 
     await feed.start()
@@ -65,7 +65,7 @@ async def test_a_change_takes_effect_and_the_last_known_quotas_hold_without_zook
     await until(stale=False)
     await cluster.corrupt(paths.QUOTAS, b"no gzip")
     await until(stale=True)
-    with pytest.raises(TidemarkError, match="no whole gzip file"):
+    with pytest.raises(TidemarkError, match="not a whole gzip file"):
         await writer.quotas()
     await writer.write_quotas({OTHERS: {RATE: 3.0}}, version=2)
     assert (await change()).limits == {OTHERS: {RATE: 3.0}}

@@ -109,7 +109,7 @@ def test_a_version_is_written_to_every_place_and_to_the_changelog(tree: Path) ->
 
 @pytest.mark.parametrize("version", ["1", "1.2", "v1.2.3", "1.2.3rc1", "1.2.3 ", "latest"])
 def test_a_version_of_another_form_is_refused_before_anything_is_written(tree: Path, version: str) -> None:
-    with pytest.raises(ReleaseError, match=r"is no version: use X\.Y\.Z"):
+    with pytest.raises(ReleaseError, match=r"is not a version: use X\.Y\.Z"):
         write_version(tree, version, TODAY)
     assert disagreements(tree) == []
     assert (tree / "CHANGELOG.md").read_text() == CHANGES
@@ -167,7 +167,7 @@ def test_the_command_shows_the_version(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_command_reports_a_refusal_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["version", "two"]) == 1
-    assert capsys.readouterr().err == "no release: 'two' is no version: use X.Y.Z, such as 0.2.0\n"
+    assert capsys.readouterr().err == "no release: 'two' is not a version: use X.Y.Z, such as 0.2.0\n"
 
 
 def module_wheel(directory: Path, name: str, suffix: str = ".py") -> Path:

@@ -28,6 +28,17 @@ BANNED = {
     "heir": "successor",
     "mend": "repair, correct",
     "under way": "in flight, running",
+    "all the same": "still, even then; for equal things: equal",
+    "for ever": "permanently, without end",
+    "for good": "permanently",
+    "half done": "partly done",
+    "lately": "recently",
+    "news": "change, notification",
+    "passed over": "ignored, skipped",
+    "shall": "must, or the present tense",
+    "stranger": "unknown caller",
+    "strangers": "unknown callers",
+    "the like": "name the things",
 }
 FILES_MIN = 500
 """Fewer shipped files were found by mistake."""
@@ -38,6 +49,11 @@ WORD = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
 TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 VAGUE_NAME = re.compile(rf"(?:_(?:who|what|told|said|{'|'.join(BANNED)}))(?:_|$)")
 NAMES_WITH_THE_WORDS = {"test_no_docstring_or_comment_begins_with_who_or_what"}
+NO_LONGER = "longer|more|older|newer|less|other|such"
+IS_NO = re.compile(rf"(?<=[^\s])(?<!\b[Tt]here)(?<!\bthan)[ \t](?:is|are) no (?!(?:{NO_LONGER})\b)[a-z]")
+"""A denied noun ("a text is no key"); not "there is no key"."""
+INVERTED = re.compile(r'(?:^[rf]*"""|^# |[.:?] )Of [a-z]')
+"""A sentence that begins with a part of its object: "Of two changes, one is made"."""
 VAGUE_WORD = re.compile(r'(?:"""|#\s*)(?:Who|Whom|What)\b')
 VAGUE_START = re.compile(rf"^[rf]*{VAGUE_WORD.pattern}(?!.*\?)")
 
@@ -76,6 +92,32 @@ def test_shipped_texts_have_no_banned_word() -> None:
         for word in WORD.findall(text)
     ]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "instead"),
+    [(IS_NO, "is not a"), (INVERTED, "begin with the subject")],
+    ids=["is no", "inverted"],
+)
+def test_shipped_texts_have_the_usual_order_of_words(pattern: re.Pattern[str], instead: str) -> None:
+    found = [
+        f"{path}:{line}: {text[:80]}: {instead}"
+        for path in sorted(set(shipped()) - LISTS_THEM)
+        for line, text in prose(path, pattern)
+        if pattern.search(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["the name is no key", '"""Of two changes one is made."""', "one. Of two, one"])
+def test_an_unusual_order_of_words_is_found(text: str) -> None:
+    assert IS_NO.search(text) or INVERTED.search(text)
+
+
+@pytest.mark.parametrize("text", ["there is no key", "is no longer", "there are no keys", "a list. Often it is"])
+def test_a_usual_order_of_words_is_not_found(text: str) -> None:
+    assert not IS_NO.search(text)
+    assert not INVERTED.search(text)
 
 
 def test_no_docstring_or_comment_begins_with_who_or_what() -> None:

@@ -47,7 +47,7 @@
 {{- end -}}
 
 {{/* Refuses to skip a step between plain text and TLS while brokers run: those before and after it could not call one
-another. The listeners of the running brokers tell their step. */}}
+another. The listeners of the running brokers show their step. */}}
 {{- define "tidemark.checkSteps" -}}
 {{- $steps := list "security.mode: plain" "security.mode: secure and security.plainText: used" "security.plainText: open" "security.plainText: closed" -}}
 {{- $to := 0 -}}

@@ -137,7 +137,7 @@ def _elect_uncleanly(
     if not cluster.json:
         _show_unclean(cluster, foreseen, _FORESEEN)
         if not yes:
-            confirm(f"Elect {counted(len(foreseen), 'leader')}, and lose the missing records for ever?")
+            confirm(f"Elect {counted(len(foreseen), 'leader')}, and lose the missing records permanently?")
     outcomes = client.elect_leaders(kind, partitions, request_id=uuid.uuid4().hex)
     _show_unclean(cluster, outcomes, "elected")
 

@@ -81,9 +81,9 @@ def set_quotas(
     """Set quotas of a user, a client id, or a user with a client id. The quotas take effect within a second.
 
     \b
-    A quota holds at each broker by itself; of partition creations, at each admin service. Of several quotas of one kind
-    the first in this order applies: user and client id; user and default client id; user. Then come: default user and
-    client id; default user and default client id; default user; client id; default client id.
+    A quota holds at each broker separately; a quota of partition creations, at each admin service. If there are several
+    quotas of one kind, the first in this order applies: user and client id; user and default client id; user. Then
+    come: default user and client id; default user and default client id; default user; client id; default client id.
 
     \b
     Examples:

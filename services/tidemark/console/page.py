@@ -222,7 +222,7 @@ class Asked:
         except Refused as refused:
             if refused.status not in (503, 504):
                 raise
-            sentence = f"{refused.sentence.rstrip('.')}. The change may have been made all the same: see the dry run."
+            sentence = f"{refused.sentence.rstrip('.')}. The change may still have been made: see the dry run."
             raise Refused(refused.status, sentence, error=refused.error) from None
 
     async def need_admin(

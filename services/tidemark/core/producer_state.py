@@ -276,7 +276,7 @@ class ProducerStates:
 def has_producer_state(envelope: Envelope) -> bool:
     """Whether a replica stores the producer of the batch: the batch is idempotent, or belongs to a transaction.
 
-    The pending batches of coordinators have no sequence. Of a control batch only the marker is stored.
+    The pending batches of coordinators have no sequence. For a control batch, only the marker is stored.
     """
     return envelope.producer_id >= 0 and (
         envelope.base_sequence >= 0 or (envelope.is_pending and not envelope.is_control)

@@ -102,7 +102,7 @@ class Authority:
                 f"{error.filename}: {error.strerror}; `tidemark certs init --directory {directory}` makes an authority"
             ) from None
         except ValueError:
-            raise _invalid(f"{directory}: ca.crt or ca.key is no valid PEM file") from None
+            raise _invalid(f"{directory}: ca.crt or ca.key is not a valid PEM file") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise _invalid(f"{directory}: the authority was not made by `tidemark certs init`")
         return cls(directory, certificate, key)
@@ -189,7 +189,7 @@ def _host_name(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise _invalid(f"{host!r} is no name or address of a host") from None
+        raise _invalid(f"{host!r} is not a name or address of a host") from None
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:

@@ -36,8 +36,8 @@ def encode_few(
         timestamps_us: microseconds since 1970, UTC.
 
     Raises:
-        TypeError: a key or a value is no bytes.
-        struct.error: a timestamp is no integer of 64 bits, or the lengths differ.
+        TypeError: a key or a value is not bytes.
+        struct.error: a timestamp is not an integer of 64 bits, or the lengths differ.
     """
     count = len(values)
     key_nulls, key_buffers = _column(keys, count)

@@ -110,8 +110,8 @@ def build_few(
     """Like `build_batch` of `from_columns`, for 1 to FEW records without headers and without a codec.
 
     Raises:
-        TypeError: a key or a value is no bytes.
-        struct.error: a timestamp is no integer of 64 bits, or the lengths differ.
+        TypeError: a key or a value is not bytes.
+        struct.error: a timestamp is not an integer of 64 bits, or the lengths differ.
     """
     message = encode_few(keys, values, timestamps_us)
     envelope = _unstamped(len(values), max(timestamps_us), producer_id, producer_epoch)

@@ -313,7 +313,7 @@ def _derive_metrics(name: str, values: dict[str, Value]) -> None:
         if port > 65535:
             raise TidemarkError(
                 ErrorCode.INVALID_CONFIG,
-                f"{name} is {listeners}: set metrics.listeners, because port + 100 is no valid port",
+                f"{name} is {listeners}: set metrics.listeners, because port + 100 is not a valid port",
             )
         values["metrics_listeners"] = HostPort(listeners.host, port)
 
@@ -346,7 +346,7 @@ def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) 
     while position < len(argv):
         flag, equals, value = argv[position].partition("=")
         if not flag.startswith("--"):
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{argv[position]!r} is no setting: want --NAME VALUE")
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{argv[position]!r} is not a setting: want --NAME VALUE")
         name = flag[2:]
         if name != "config" and name not in keys:
             raise unknown_config(name, [*keys, "config"], f"the {owner}")

@@ -83,7 +83,7 @@ class Listeners(HostPort):
         for part in text.split(","):
             name, scheme, address = part.strip().rpartition("://")
             if scheme and name not in NAMES:
-                raise ValueError(f"{name!r} is no listener: want {', '.join(NAMES)}")
+                raise ValueError(f"{name!r} is not a listener: want {', '.join(NAMES)}")
             if name in by_name:
                 raise ValueError("want one host:port, or several NAME://host:port with different names")
             by_name[name] = HostPort.parse(address)

@@ -55,7 +55,7 @@ def _check_callable(advertised: HostPort) -> None:
         raise _wrong(
             _ADVERTISED,
             advertised,
-            "which is no address to call: set an address that other hosts can reach; listeners may stay as it is",
+            "which is not an address to call: set an address that other hosts can reach; listeners may stay as it is",
         )
 
 

@@ -104,7 +104,7 @@ def _taken(broker_id: BrokerId, old: BrokerRegistration | None, why: str) -> Tid
     if old is None:
         return TidemarkError(
             ErrorCode.BROKER_ID_TAKEN,
-            f"{paths.broker(broker_id)} cannot be read, and the session that it belongs to goes on: stop the broker "
+            f"{paths.broker(broker_id)} cannot be read, and the session that it belongs to continues: stop the broker "
             f"that has it, or delete the node",
             {"broker_id": str(broker_id)},
         )

@@ -101,7 +101,7 @@ def _int(value: object, bits: int = 64) -> int:
     message.
     """
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _MalformedError(f"{value!r} is no whole number")
+        raise _MalformedError(f"{value!r} is not a whole number")
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise _MalformedError(f"the number does not fit into {bits} bits")
     return value
@@ -125,7 +125,7 @@ def _not_negative(value: object, most: int) -> int:
 def _broker_id(value: object) -> BrokerId:
     broker_id = BrokerId(_int32(value))
     if broker_id < 0:
-        raise _MalformedError(f"{broker_id} is no id of a broker")
+        raise _MalformedError(f"{broker_id} is not an id of a broker")
     return broker_id
 
 
@@ -138,7 +138,7 @@ def name_of(value: object) -> str:
 
 def _str(value: object) -> str:
     if not isinstance(value, str):
-        raise _MalformedError(f"{value!r} is no string")
+        raise _MalformedError(f"{value!r} is not a string")
     return value
 
 
@@ -304,7 +304,7 @@ def _all_partitions(partitions: Mapping[str, Iterable[Any]]) -> dict[int, tuple[
 
 def _index(text: str) -> int:
     if not text.isdecimal() or str(int(text)) != text:
-        raise _MalformedError(f"{text[:40]!r} is no number of a partition")
+        raise _MalformedError(f"{text[:40]!r} is not a number of a partition")
     return _int32(int(text))
 
 
@@ -345,7 +345,7 @@ def decode_elections(path: str, data: bytes) -> DecodedElections:
         if _int(fields.get("version", VERSION)) != VERSION:
             raise _MalformedError(f"its version is {fields['version']}, not {VERSION}")
         if not isinstance(fields["partitions"], list):
-            raise _MalformedError("its partitions are no list")
+            raise _MalformedError("its partitions are not list")
         request_id = _str(fields.get("request_id", ""))
         if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
             raise _MalformedError(f"its request_id has more than {REQUEST_ID_CHARACTERS_MAX} characters")

@@ -105,7 +105,7 @@ async def _read_kind(
         one = TopicPartition(topic, int(name) if name.isdecimal() else -1)
         try:
             if str(one.partition) != name:
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{name!r} is no number of a partition")
+                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{name!r} is not a number of a partition")
             found[one] = decode(path, node[0])
         except TidemarkError as error:
             refusal = TidemarkError(ErrorCode.INVALID_REQUEST, error.message, {"path": path})

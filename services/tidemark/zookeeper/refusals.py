@@ -43,5 +43,5 @@ def _decoded(data: bytes) -> Sequence[Refusal]:
     try:
         return codecs.decode_refusals(paths.REFUSALS, data)
     except TidemarkError as error:
-        _log.error("refusals passed over: their node cannot be read", extra={"why": error.message})
+        _log.error("refusals ignored: their node cannot be read", extra={"why": error.message})
         return ()

@@ -45,7 +45,7 @@ def forget(settings: TransactionSettings) -> None:
 
 
 def _path(settings: TransactionSettings) -> Path | None:
-    """The note of a query, by its checkpoint; None: this is no process of Spark."""
+    """The note of a query, by its checkpoint; None: this is not a process of Spark."""
     if not SparkFiles._is_running_on_worker or not SparkFiles._root_directory:
         return None
     name = hashlib.sha256(json.dumps([settings.checkpoint, settings.app_id]).encode()).hexdigest()

@@ -113,7 +113,7 @@ def check_version(topic: TypedTopic, found: Mapping[str, TopicView]) -> None:
     if view is not None and view.topic_id == topic.topic_id and view.schema_version > newest:
         raise SchemaChangeError(
             f"topic {topic.name} has version {view.schema_version} of its schema, and the query began with version "
-            f"{newest}. Start it again, with a new load(); schemaChange=latestAtRestart goes on until then"
+            f"{newest}. Start it again, with a new load(); schemaChange=latestAtRestart continues until then"
         )
 
 

@@ -26,7 +26,7 @@ from tests.chaos.arena.names import BROKERS, CONTROLLERS, ZOOKEEPER
 from tests.chaos.arena.proxy import HOST, Network
 
 _EAGER = {
-    "advertised.check.timeout.ms": "0",  # a cut network is no wrong address
+    "advertised.check.timeout.ms": "0",  # a cut network is not a wrong address
     "controlled.shutdown.max.wait.ms": "3000",
     "log.cleaner.backoff.ms": "300",
     "log.retention.check.interval.ms": "300",

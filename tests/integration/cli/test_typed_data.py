@@ -159,7 +159,7 @@ def test_rows_that_do_not_fit_stop_the_command_or_go_to_a_file(
     file.write_text("\n".join(["carrier,price,at", *lines, "UA,cheap,2026-11-24T12:00:00Z", "UA,,", *lines]))
     ended = tidemark(cluster, "produce", topic, "-f", str(file))
     refused(ended, "SCHEMA_MISMATCH")
-    where, what = f"topic {topic}, schema version 1: line 5, column price", "'cheap' is no decimal(10,2)"
+    where, what = f"topic {topic}, schema version 1: line 5, column price", "'cheap' is not a valid decimal(10,2)"
     assert ended.error == f"error SCHEMA_MISMATCH: {where}: {what}; the 3 records before it are sent\n"
     ended = tidemark(cluster, "produce", topic, "-f", str(file), "--reject-file", str(file))
     refused(ended, "INVALID_REQUEST")
@@ -183,7 +183,7 @@ def test_rows_that_do_not_fit_stop_the_command_or_go_to_a_file(
     for flags, sentence in [
         (("--format", "json", "--key-column", "carrier"), "leave --key-column out: columns are matched by name"),
         (("--format", "json", "--timestamp-column", "at"), "the time of a row is its at"),
-        (("--format", "text"), "lines of text are no rows"),
+        (("--format", "text"), "lines of text are not rows"),
     ]:
         ended = tidemark(cluster, "produce", topic, *flags, stdin="{}")
         refused(ended, "INVALID_REQUEST")

@@ -146,7 +146,7 @@ async def test_a_damaged_batch_is_an_error_in_the_end_and_the_other_partition_is
             assert (seen, codes[0]) == ([1], ErrorCode.CORRUPT_BATCH)
 
 
-async def test_a_silent_leader_is_left_on_news(cluster: FakeCluster) -> None:
+async def test_a_silent_leader_is_left_after_new_metadata(cluster: FakeCluster) -> None:
     cluster.fetch_faults.append(HOLD)
     async with Consumer(cluster.bootstrap) as consumer:
         await consumer.assign(TOPIC)

@@ -101,7 +101,7 @@ async def test_no_more_than_five_batches_are_under_way_and_the_answers_may_come_
     assert cluster.values() == values()
 
 
-async def test_a_silent_leader_is_left_on_news_and_its_batches_go_to_the_next_with_their_sequences(
+async def test_a_silent_leader_is_left_after_new_metadata_and_its_batches_go_to_the_next_with_their_sequences(
     cluster: FakeCluster,
 ) -> None:
     cluster.produce_faults.extend([HOLD])

@@ -114,7 +114,7 @@ async def test_at_the_end_the_replica_is_gone_back_to_after_the_leader_has_been_
         assert consumer.health()[ZERO].reads_from == NEAR
 
 
-async def test_a_replica_that_is_out_of_sync_or_away_is_left_on_news(
+async def test_a_replica_that_is_out_of_sync_or_down_is_left_after_new_metadata(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

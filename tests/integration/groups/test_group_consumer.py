@@ -481,7 +481,7 @@ async def test_the_command_lists_describes_resets_and_deletes_groups(
     assert (await said(cluster, "describe", group))[0]["lag"] == 43
     await said(cluster, "delete", group, "--yes")
     assert "GROUP_NOT_FOUND" in await refused(cluster, "describe", group)
-    assert "stdin is no terminal" in await refused(cluster, *busy[:-1], output="text")
+    assert "stdin is not a terminal" in await refused(cluster, *busy[:-1], output="text")
 
 
 async def said(cluster: LocalCluster, *words: str) -> object:

@@ -87,7 +87,7 @@ def _flip_newest(world: World, broker: BrokerId) -> bool:
 
 
 def as_received(world: World, message: LeaderMessage) -> LeaderMessage:
-    """As rpc/codecs/replica.py hands it on: what fails its CRC is no batch, but an error."""
+    """As rpc/codecs/replica.py hands it on: what fails its CRC is not a batch, but an error."""
     if not world.counts["flips"] or all(is_good(batch) for chunk in message.chunks for batch in chunk.batches):
         return message
     chunks = [

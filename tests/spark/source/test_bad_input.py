@@ -191,7 +191,7 @@ def test_a_checkpoint_of_another_source_is_refused_with_the_next_step(
     *first, last = path.read_text().splitlines()
     assert "cluster" in last
     path.write_text("\n".join([*first, '{"held":{"0":5}}']))
-    with pytest.raises(PySparkException, match=r"no offset of the source tidemark.* new checkpointLocation"):
+    with pytest.raises(PySparkException, match=r"not an offset of the source tidemark.* new checkpointLocation"):
         run_stream(spark, moved, **of_held(cluster))
 
 

@@ -178,7 +178,7 @@ def test_many_small_ranges_become_few_tasks() -> None:
         ({**FLIGHTS, "kafka.bootstrap.servers": "other:9192"}, "name different brokers"),
         ({**FLIGHTS, "kafka.security.protocol": "SSL"}, "'kafka.security.protocol'"),
         ({**FLIGHTS, "subscribePattern": "f.*"}, "subscribe and subscribePattern are"),
-        ({**BOOTSTRAP, "subscribePattern": "["}, "is no regular expression"),
+        ({**BOOTSTRAP, "subscribePattern": "["}, "is not a regular expression"),
         ({**FLIGHTS, "maxOffsetsPerTrigger": "5"}, "'maxOffsetsPerTrigger' is for streams"),
         ({**FLIGHTS, "startingTimestamp": "yesterday"}, "want milliseconds since 1970"),
         ({**FLIGHTS, "startingOffsetsByTimestampStrategy": "guess"}, "want error or latest"),

@@ -91,7 +91,7 @@ def test_a_second_authority_never_replaces_the_first(directory: Path) -> None:
         (("client", "../alice"), "the client's name is '../alice'"),
         (("broker", "-1", "--host", "localhost"), "-1"),
         (("broker", "3"), "--host"),
-        (("broker", "3", "--host", "böse.example"), "no name or address of a host"),
+        (("broker", "3", "--host", "böse.example"), "not a name or address of a host"),
         (("client", "alice", "--days", "0"), "--days"),
     ],
 )

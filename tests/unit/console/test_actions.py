@@ -263,7 +263,7 @@ async def test_a_change_without_an_answer_says_that_it_may_have_been_made(
     cluster.failures["set_offsets"] = refused(ErrorCode.REQUEST_TIMED_OUT, "no answer in time")
     answer = await press(browser, RESET)
     assert answer.status_code == 503
-    assert "The change may have been made all the same" in answer.text
+    assert "The change may still have been made" in answer.text
 
 
 @WRITES

@@ -135,7 +135,7 @@ def test_columns_become_rows() -> None:
 @pytest.mark.parametrize(
     ("keys", "values", "timestamps_us"),
     [([b"k"], [b"a", b"b"], [1, 2]), (None, [b"a"], []), (None, [3.5], [1]), (None, [b"a"], ["soon"])],
-    ids=["too few keys", "no timestamp", "a value that is no bytes", "a timestamp that is no number"],
+    ids=["too few keys", "no timestamp", "a value that is not bytes", "a timestamp that is not a number"],
 )
 def test_inconsistent_columns_are_refused(keys: object, values: object, timestamps_us: object) -> None:
     with pytest.raises(TidemarkError) as refusal:

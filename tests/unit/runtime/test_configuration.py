@@ -86,7 +86,7 @@ def test_a_wildcard_listener_needs_an_advertised_address(anywhere: str) -> None:
     for arguments in (["--listeners", anywhere], ["--advertised.listeners", anywhere]):
         refused = refusal("--zookeeper.connect", "zk:2181", "--broker.id", "0", "--log.dirs", "/a", *arguments)
         assert refused.code is ErrorCode.INVALID_CONFIG
-        assert f"advertised.listeners is {anywhere}, which is no address to call" in refused.message
+        assert f"advertised.listeners is {anywhere}, which is not an address to call" in refused.message
     assert broker("--listeners", anywhere, "--advertised.listeners", "tidemark-0:9192").listeners == anywhere
 
 
@@ -176,7 +176,7 @@ def test_services_use_the_first_of_internal_and_plain(listeners: str, port: int)
     [
         (BrokerSettings, ["--listeners", NAMED, "--advertised.listeners", "clients.mtls://h:1"], "set tls.ca.file"),
         (BrokerSettings, ["--listeners", NAMED, *TLS], "needs tokens.file or tokens.issuers.file"),
-        (BrokerSettings, ["--listeners", NAMED, *TLS, *TOKENS], "0.0.0.0:9392, which is no address to call"),
+        (BrokerSettings, ["--listeners", NAMED, *TLS, *TOKENS], "0.0.0.0:9392, which is not an address to call"),
         (BrokerSettings, ["--listeners", "clients.mtls://h:1", *TLS], "want internal://host:port too"),
         (BrokerSettings, ["--listeners", "h:1,h:2"], "with different names"),
         (BrokerSettings, ["--listeners", "h:1,internal://h:2"], "several listeners need names"),
@@ -229,7 +229,7 @@ def test_an_admin_service_may_serve_clients_only() -> None:
         (["--super.users", "User:token:a;User:CN=*"], ErrorCode.INVALID_CONFIG, "no caller is User:CN=*"),
         (["--super.users", "User:ANONYMOUS"], ErrorCode.INVALID_CONFIG, "all callers without an identity"),
         (["--zookeeper.connect", ""], ErrorCode.INVALID_CONFIG, "must not be empty"),
-        (["stop"], ErrorCode.INVALID_CONFIG, "no setting"),
+        (["stop"], ErrorCode.INVALID_CONFIG, "not a setting"),
         (["--config", "/nowhere/at/all.yaml"], ErrorCode.INVALID_CONFIG, "cannot read"),
     ],
 )

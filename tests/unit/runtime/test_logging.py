@@ -60,7 +60,7 @@ FORGED = "x\n12:00:00.000 INFO broker-0 forged\r\x1b[2J\u2028\u2029\x85\u202e\u2
 
 
 @pytest.mark.parametrize("fmt", ["text", "json"])
-def test_a_strangers_text_forges_no_line_and_turns_no_text_around(fmt: str) -> None:
+def test_an_unknown_callers_text_forges_no_line_and_turns_no_text_around(fmt: str) -> None:
     out = io.StringIO()
     configure_logging("info", fmt, "broker-0", out)
     logging.getLogger("tidemark.x").info("message %s", FORGED, extra={"resource": FORGED, "names": [FORGED]})
@@ -70,7 +70,7 @@ def test_a_strangers_text_forges_no_line_and_turns_no_text_around(fmt: str) -> N
         assert json.loads(out.getvalue())["resource"] == FORGED
 
 
-def test_a_strangers_text_forges_no_field_of_a_text_log() -> None:
+def test_an_unknown_callers_text_forges_no_field_of_a_text_log() -> None:
     out = io.StringIO()
     configure_logging("info", "text", "broker-0", out)
     forged = "no such topic   outcome=ALLOWED    x=1"

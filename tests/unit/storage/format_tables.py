@@ -172,7 +172,7 @@ class DirectoryReader:
                 break
             match = BYTE_TYPE.fullmatch(row["type"])
             if match is None:
-                raise FormatError(f"{row['type']} is no type")
+                raise FormatError(f"{row['type']} is not a type")
             size = int(match[2]) // 8
             field = data[at + expected : at + expected + size]
             if len(field) < size:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leaderAndISR node that somebody has deleted is no new partition: its replicas are still somebody's."""
+"""A leaderAndISR node that somebody has deleted is not a new partition: its replicas are still somebody's."""
 
 from __future__ import annotations
 

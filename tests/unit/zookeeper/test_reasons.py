@@ -25,7 +25,7 @@ WHOLE = {"leader": 0, "leader_epoch": 1, "isr": [[0, 0]]}
         (b"{}", "'leader' is missing"),
         (json.dumps({**WHOLE, "isr": 5}).encode(), "a field has a wrong type or value"),
         (json.dumps({**WHOLE, "isr": [[1]]}).encode(), "a field has a wrong type or value"),
-        (json.dumps({**WHOLE, "leader": "x"}).encode(), "'x' is no whole number"),
+        (json.dumps({**WHOLE, "leader": "x"}).encode(), "'x' is not a whole number"),
     ],
 )
 def test_the_reason_names_the_node_and_the_field(data: bytes, why: str) -> None:

@@ -99,7 +99,7 @@ class Coordinators(Generic[_Shard]):
         """The coordinator of a key; creates the topic first if there is none.
 
         Raises:
-            TidemarkError: for a text that is no key; COORDINATOR_NOT_AVAILABLE.
+            TidemarkError: for a text that is not a key; COORDINATOR_NOT_AVAILABLE.
         """
         self._check(key)
         return await self._lookup.find(key)

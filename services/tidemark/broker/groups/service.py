@@ -282,7 +282,7 @@ class GroupService(GroupServiceServicer):
             return await shard.change(lambda coordinator, now: coordinator.heartbeat(beat, now))
         except TidemarkError as error:
             if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
-                shard.touch(beat.group_id, beat.member_id)  # the missing replicas are no fault of the member
+                shard.touch(beat.group_id, beat.member_id)  # the member did not cause the missing replicas
             raise
 
     async def _describe(self, group_id: str, without_offsets: bool) -> pb.GroupDescription:

@@ -7,8 +7,8 @@ without an operator; else a cluster whose brokers all start at once would wait f
   - a replica that is no longer assigned to this broker, or that a reassignment is only adding (KIP-352);
   - a replica whose log has failed, since its log directory is offline;
   - a partition without a leader, once the controller had `LEADERLESS_GRACE_S` to elect one.
-A leader that is down is no exception: the controller elects another one, or reports none. A ready broker stays ready,
-even when its replicas leave their ISRs, until its session expires.
+A leader that is down is not an exception: the controller elects another one, or reports none. A ready broker stays
+ready, even when its replicas leave their ISRs, until its session expires.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class DynamicConfig:
             try:
                 check_lag(int(known[LAG_KEY]), self._settings.replica_heartbeat_interval_ms)
             except TidemarkError as error:
-                _log.error("setting passed over", extra={"config": LAG_KEY, "why": error.message})
+                _log.error("setting ignored", extra={"config": LAG_KEY, "why": error.message})
                 del known[LAG_KEY]
         return known
 
@@ -166,7 +166,7 @@ def _known(configs: Mapping[str, str]) -> dict[str, str]:
         try:
             table[name].parse(text)
         except TidemarkError as error:
-            _log.error("setting passed over", extra={"config": name, "why": error.message})
+            _log.error("setting ignored", extra={"config": name, "why": error.message})
             continue
         known[name] = text
     return known

@@ -148,7 +148,7 @@ class BrokerControl(BrokerControlServiceServicer):
 
     def _want_directories(self, command: LeaderAndIsrCommand) -> list[tuple[TopicPartition, TidemarkError]]:
         """Record wanted directories before the core opens or creates replicas (rule M3); returns the refused ones. The
-        core gets these replicas all the same."""
+        core still gets these replicas."""
         elsewhere = []
         for one in command.partitions:
             if one.log_dir:

@@ -329,7 +329,7 @@ async def _write_all(call: Any, codec: FollowerEnd, outbox: _Outbox[FollowerMess
         await call.done_writing()
     except (grpc.RpcError, asyncio.InvalidStateError):
         call.cancel()
-    except Exception:  # noqa: BLE001 - the reader would wait for ever
+    except Exception:  # noqa: BLE001 - the reader would wait without end
         _log.exception("a message to a leader could not be written")
         call.cancel()
 

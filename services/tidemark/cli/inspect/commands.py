@@ -87,7 +87,7 @@ def verify_log(
     deep: Annotated[bool, typer.Option("--deep", help="Also decode every payload; several times slower.")] = False,
     compacted: Annotated[
         list[str] | None,
-        typer.Option("--compacted", metavar="TOPIC", help="A topic that was compacted: holes are no error."),
+        typer.Option("--compacted", metavar="TOPIC", help="A topic that was compacted: holes are not error."),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="A broker in another container has DIR open.")] = False,
     as_json: JsonOption = False,
@@ -96,8 +96,8 @@ def verify_log(
     """Check all files of log directories: CRCs, offsets, indexes, leader epochs, checkpoints, small files.
 
     \b
-    The command writes, locks and repairs nothing. A broker may run: an append in flight is no error. Each error is a
-    line with its file, byte, offsets and next step; then follows a table. Exit status 1 if there is any error.
+    The command writes, locks and repairs nothing. A broker may run: an append in flight is not an error. Each error is
+    a line with its file, byte, offsets and next step; then follows a table. Exit status 1 if there is any error.
     Logs that a broker set aside or is deleting are checked and listed too.
 
     \b

@@ -160,13 +160,13 @@ def _map_of(value: Any, key: Column, item: Column, unit: str) -> Any:
 
 
 def _other(value: object, wanted: str) -> MisfitError:
-    return MisfitError(f"{shown_value(value)} is no {wanted}")
+    return MisfitError(f"{shown_value(value)} is not a valid {wanted}")
 
 
 def _bool(text: str) -> bool:
     found = _BOOLS.get(text.lower())
     if found is None:
-        raise MisfitError(f"{shown_value(text)} is no bool: want true or false")
+        raise MisfitError(f"{shown_value(text)} is not a bool: want true or false")
     return found
 
 
@@ -229,7 +229,7 @@ def _date(value: Any) -> Any:
     try:
         return date.fromisoformat(value)
     except ValueError:
-        raise MisfitError(f"{shown_value(value)} is no date such as 2013-01-01") from None
+        raise MisfitError(f"{shown_value(value)} is not a date such as 2013-01-01") from None
 
 
 def _instant(value: Any, unit: str) -> Any:
@@ -255,9 +255,9 @@ def _moment(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise MisfitError(f"{shown_value(text)} is no time such as 2013-01-01T05:00:00Z") from None
+        raise MisfitError(f"{shown_value(text)} is not a time such as 2013-01-01T05:00:00Z") from None
     if _FINER.search(text):
-        raise MisfitError(f"{shown_value(text)} is no whole number of microseconds")
+        raise MisfitError(f"{shown_value(text)} is not a whole number of microseconds")
     return found
 
 

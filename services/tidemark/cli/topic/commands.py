@@ -288,7 +288,7 @@ def delete_records(
     yes: YesOption = False,
     cluster: Cluster = Cluster(),
 ) -> None:
-    """Delete the oldest records of a partition for ever, on all its replicas.
+    """Delete the oldest records of a partition permanently, on all its replicas.
 
     \b
     Only committed records can be deleted: an OFFSET above the high watermark is OFFSET_OUT_OF_RANGE. A consumer whose

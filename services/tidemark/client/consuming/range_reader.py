@@ -563,7 +563,7 @@ class RangeReader:
         return (attempt or self._calls.attempt).within(self._calls.until_s - time.monotonic())
 
     def _retrying(self, ask: Callable[[], T]) -> T:
-        """Repeat the request until it succeeds, is refused for good, or its deadline passes."""
+        """Repeat the request until it succeeds, is permanently refused, or its deadline passes."""
         backoff = Backoff()
         started_s = time.monotonic()
         self._calls.begin(started_s + self._deadline_s)

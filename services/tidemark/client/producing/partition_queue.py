@@ -165,7 +165,7 @@ class PartitionQueue:
         except TidemarkError as error:
             self._replace(batch, error)
             return None
-        except Exception as error:  # noqa: BLE001 - the other batches of the producer go on
+        except Exception as error:  # noqa: BLE001 - the other batches of the producer continue
             sentence = f"the batch cannot be built: {type(error).__name__}: {error}"
             self._replace(batch, TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence))
             return None

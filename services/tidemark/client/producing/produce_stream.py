@@ -199,7 +199,7 @@ class ProduceStream:
             self._on_throttled(wait_s)
 
     def _loss(self, failure: grpc.RpcError) -> TidemarkError:
-        """Make the error of a broken stream. The error is no refusal of a batch (rule K3), so always retriable.
+        """Make the error of a broken stream. The error is not a refusal of a batch (rule K3), so always retriable.
 
         gRPC ends a call as INTERNAL if a write meets a stream that the broker is closing.
         """

@@ -91,7 +91,7 @@ def compact_archive(
     """
     archive = Archive(root)
     if not archive.files():
-        raise _invalid(f"{archive.root} is no archive of a topic with a schema")
+        raise _invalid(f"{archive.root} is not an archive of a topic with a schema")
     with archive.lease(MERGING), published_tables(archive, catalog) as tables:
         for table in tables:
             table.replace()

@@ -175,7 +175,9 @@ class ProducerTransactions:
             try:
                 await self.abort()
             except TidemarkError as error:
-                _log.warning("transactional id %s: the coordinator was not told of the abort: %s", self._id, error)
+                _log.warning(
+                    "transactional id %s: the request to abort did not reach the coordinator: %s", self._id, error
+                )
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ def missing(column: Column) -> Any:
 
 
 def superfluous(given: Mapping[str, Any], columns: Sequence[Column]) -> MisfitError:
-    """The error for a record with fields that are no columns."""
+    """The error for a record with fields that are not columns."""
     known = [column.name for column in columns]
     name = next(name for name in given if name not in known)
     similar = nearest(name, known) if isinstance(name, str) else None
@@ -172,7 +172,7 @@ def _map_converter(kind: type, key: Column, value: Column) -> Convert:
         found = []
         for pair in pairs:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise MisfitError(f"{shown_value(pair)} is no pair of key and value")
+                raise MisfitError(f"{shown_value(pair)} is not a pair of key and value")
             found.append((_part(pair[0], key), _part(pair[1], value)))
         keys = [pair[0] for pair in found]
         if len(set(keys)) < len(keys):
@@ -305,7 +305,7 @@ def _local_converter(kind: type, wanted: Primitive) -> Convert:
 def _as_datetime(value: Any) -> datetime.datetime:
     """Convert a value of a subclass, such as pandas' Timestamp, which has nanoseconds and a missing value."""
     if value != value or getattr(value, "nanosecond", 0):
-        raise MisfitError(f"{shown_value(value)} is no whole number of microseconds")
+        raise MisfitError(f"{shown_value(value)} is not a whole number of microseconds")
     found: datetime.datetime = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
     return found
 

@@ -24,7 +24,7 @@ def maker_of(value_class: type | None) -> MakeValue | None:
     Columns that a dataclass has no field for are left out.
 
     Raises:
-        TypeError: `value_class` is no class.
+        TypeError: `value_class` is not a class.
     """
     if value_class is None:
         return None

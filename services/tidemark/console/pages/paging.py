@@ -42,7 +42,7 @@ class Part(Generic[T]):
 
 
 def part_of(rows: Sequence[T], query: Mapping[str, str], *, size: int = ROWS) -> Part[T]:
-    """The page that `query` names; beyond the end, the last page. Raises `Refused` for a page that is no number."""
+    """The page that `query` names; beyond the end, the last page. Raises `Refused` for a page that is not a number."""
     pages = max(1, -(-len(rows) // size))
     number = min(whole(query.get("page") or "1", "page", smallest=1), pages)
     first = (number - 1) * size

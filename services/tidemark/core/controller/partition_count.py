@@ -168,7 +168,7 @@ class PartitionCountChanges:
             return TidemarkError(ErrorCode.DUPLICATE_REPLICA, f"{name}-{index}: {list(replicas)} names a broker twice")
         away = [broker for broker in replicas if broker not in self._ctx.brokers]
         if away:
-            sentence = f"{name}-{index} shall have replicas on brokers {away}, which are not live"
+            sentence = f"{name}-{index} must have replicas on brokers {away}, which are not live"
             return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, sentence)
         older = [broker for broker in replicas if not self._ctx.may_hold(broker, name)]
         if older:

@@ -28,7 +28,7 @@ class ReassignmentEntries:
 
     Attributes:
         _under_way: every reassignment; read only here.
-        _unreadable: entries of topics that have been unreadable since this term began: they may be half done.
+        _unreadable: entries of topics that have been unreadable since this term began: they may be partly done.
         _finishing: entries to remove from the node, until the removal is confirmed. An entry that is seen again after
             that is new. _finished, _refused: the part of `_finishing` that the next `FinishReassignments` names.
     """

@@ -302,7 +302,9 @@ def _leave(changes: PendingChanges, beat: Heartbeat, now: Situation) -> Heartbea
         remove(changes, (beat.member_id,), now)
         return HeartbeatAnswer(LEAVING)
     if not group.members[beat.member_id].instance_id:
-        raise _invalid(f"the member {beat.member_id!r} did not join as a static member, so it can only leave for good")
+        raise _invalid(
+            f"the member {beat.member_id!r} did not join as a static member, so it can only leave permanently"
+        )
     away = replace(current, epoch=AWAY, previous_epoch=AWAY, state=MemberState.STABLE, revoking=NO_PARTITIONS)
     changes.put_current(beat.member_id, replace(away, sequence=max(beat.sequence, current.sequence)))
     group.last_seen_ms[beat.member_id] = now.now_ms

@@ -135,7 +135,7 @@ def _entries(text: str | bytes) -> list[object]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        why = "it is no text" if isinstance(error, UnicodeDecodeError) else why
+        why = "it is not text" if isinstance(error, UnicodeDecodeError) else why
         raise _invalid(f"the document is not JSON ({why}); give {_shape()}") from error
     if not isinstance(document, dict):
         raise _invalid(f"the document is not a JSON object; give {_shape()}")

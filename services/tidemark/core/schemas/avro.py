@@ -194,7 +194,7 @@ def _default(found: _Found, value: object, path: Path) -> Default:
     try:
         return Default(fitted(found.type, _native(found, value)))
     except (UnicodeEncodeError, OverflowError):
-        raise invalid(f"the default {shown(repr(value))} is no value of {type_name(found.type)}", path) from None
+        raise invalid(f"the default {shown(repr(value))} is not a value of {type_name(found.type)}", path) from None
     except ValueError as error:
         raise invalid(str(error), path) from None
 

@@ -171,7 +171,7 @@ def _check_texts(path: Path, column: Column) -> None:
     except ValueError as error:
         raise invalid(str(error), path) from None
     if type(value) is not type(column.default.value):
-        raise invalid(f"the default {shown(repr(column.default.value))} is no value of the type", path)
+        raise invalid(f"the default {shown(repr(column.default.value))} is not a value of the type", path)
 
 
 def _check_key(columns: Sequence[Column]) -> None:

@@ -113,7 +113,7 @@ def _fit_float(primitive: Primitive, value: object) -> float:
         number = float(value) + 0.0  # -0.0 and 0.0 are equal, and have the same text
         if math.isfinite(number) and (primitive is Primitive.FLOAT64 or abs(number) <= _FLOAT32_MAX):
             return number
-        raise ValueError(f"the default is no finite number of {primitive}")
+        raise ValueError(f"the default is not a finite number of {primitive}")
     raise _unfit(primitive, value)
 
 
@@ -139,7 +139,7 @@ def _fit_date(primitive: Primitive, value: object) -> datetime.date:
         try:
             return datetime.date.fromisoformat(value)
         except ValueError:
-            raise ValueError(f"the default {shown(value)!r} is no date such as 2026-11-24") from None
+            raise ValueError(f"the default {shown(value)!r} is not a date such as 2026-11-24") from None
     raise _unfit(primitive, value)
 
 
@@ -149,7 +149,9 @@ def _fit_datetime(primitive: Primitive, value: object) -> datetime.datetime:
         try:
             value = datetime.datetime.fromisoformat(text)
         except ValueError:
-            raise ValueError(f"the default {shown(text)!r} is no date and time such as 2026-11-24T22:14:00") from None
+            raise ValueError(
+                f"the default {shown(text)!r} is not a date and time such as 2026-11-24T22:14:00"
+            ) from None
     if not isinstance(value, datetime.datetime):
         raise _unfit(primitive, value)
     if primitive is Primitive.TIMESTAMP_NTZ:
@@ -166,7 +168,7 @@ def _unfit(name: str, value: object) -> ValueError:
         text = shown(repr(value))
     except (ValueError, RecursionError):  # an int with more digits than Python prints
         text = "of that size"
-    return ValueError(f"the default {text} is no value of {name}")
+    return ValueError(f"the default {text} is not a value of {name}")
 
 
 _FITTERS: Final[Mapping[Primitive, Callable[[Primitive, object], DefaultValue]]] = {

@@ -59,7 +59,7 @@ def from_text(text: str) -> TopicSchema:
     budget = ColumnBudget()
     key = facts.get("key", [])
     if not isinstance(key, list):
-        raise invalid("the key is no list of ids")
+        raise invalid("the key is not a list of ids")
     event_time = facts.get("event_time")
     return check_schema(
         TopicSchema(
@@ -94,7 +94,7 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _column_json(column: Column, named: bool = True) -> dict[str, object]:
@@ -197,4 +197,4 @@ def _object(found: object, allowed: frozenset[str], path: Path) -> Mapping[str, 
 def _int(found: object, name: str, path: Path) -> int:
     if type(found) is int and -_INT_END <= found < _INT_END:
         return found
-    raise invalid(f"{name} is no whole number of 64 bits", path)
+    raise invalid(f"{name} is not a whole number of 64 bits", path)

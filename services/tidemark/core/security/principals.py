@@ -70,7 +70,7 @@ def service_uri(cluster: str, role: Role, name: str) -> str:
     """The URI of a service; raises ValueError for an invalid name."""
     uri = f"{SCHEME}://{cluster}/{role}/{name}"
     if principal_of([uri]).role is None:
-        raise ValueError(f"{uri!r} is no name of a service: want small letters, digits, '.' and '-' in {cluster!r}")
+        raise ValueError(f"{uri!r} is not a name of a service: want small letters, digits, '.' and '-' in {cluster!r}")
     return uri
 
 
@@ -97,7 +97,7 @@ def token_principal(name: str) -> Principal:
 
 
 def issuer_principal(alias: str, subject: str) -> Principal:
-    """The user of a token of the issuer; ValueError for a subject that is no readable name."""
+    """The user of a token of the issuer; ValueError for a subject that is not a readable name."""
     if not isinstance(subject, str) or not subject or len(subject) > _SUBJECT_LENGTH_MAX or not subject.isprintable():
         raise ValueError("want a printable subject")
     return Principal(f"User:oidc:{alias}:{subject}")

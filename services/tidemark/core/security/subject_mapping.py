@@ -59,7 +59,7 @@ class SubjectMapping:
         text: the setting: `RULE:PATTERN/NAME/`, `RULE:PATTERN/NAME/L` or `/U`, or `DEFAULT`, separated by commas.
 
     Raises:
-        ValueError: the text has another form, or a pattern is no regular expression.
+        ValueError: the text has another form, or a pattern is not a regular expression.
     """
 
     def __init__(self, text: str) -> None:
@@ -90,7 +90,7 @@ def _rule_of(found: re.Match[str]) -> _Rule:
     try:
         pattern = re.compile(found["pattern"].replace("\\/", "/"))
     except re.error as error:
-        raise ValueError(f"{found['pattern']!r} is no regular expression: {error}") from None
+        raise ValueError(f"{found['pattern']!r} is not a regular expression: {error}") from None
     name = found["name"].replace("\\/", "/")
     if missing := [group for group in _GROUP.findall(name) if int(group) > pattern.groups]:
         raise ValueError(f"{found['pattern']!r} has no group ${missing[0]}")

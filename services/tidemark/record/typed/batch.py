@@ -122,7 +122,7 @@ def build_typed_batch(
     Args:
         rows: at least one row, in `layout.arrangement(flags).schema`.
         layout: the version of the schema.
-        flags: the system columns of the rows: HAS_TIMESTAMPS and the like.
+        flags: the system columns of the rows: such as HAS_TIMESTAMPS.
         timestamp_us: timestamp of every row, if there is neither a system column of timestamps nor an event time.
         codec: how to compress the buffers.
         producer_id: with producer_epoch and base_sequence, of an idempotent producer.
@@ -201,7 +201,7 @@ class CheckedBatch(NamedTuple):
     rows: pa.RecordBatch | None
     """The fully validated rows of an uncompressed payload, zero copy; None for a compressed payload."""
     flags: int
-    """Flags of the batch's system columns: HAS_TIMESTAMPS and the like."""
+    """Flags of the batch's system columns: such as HAS_TIMESTAMPS."""
     uncompressed_bytes: int
     """Declared size of all buffers after decompression."""
 
@@ -495,7 +495,7 @@ def _check_each_column(rows: pa.RecordBatch) -> None:
         try:
             column.validate(full=True)
         except pa.ArrowException as error:
-            sentence = f"column {name} of the batch is no valid Arrow array: {' '.join(str(error).split())}"
+            sentence = f"column {name} of the batch is not a valid Arrow array: {' '.join(str(error).split())}"
             raise TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence, {"column": name}) from None
 
 

@@ -42,7 +42,7 @@ class ColumnTable(NamedTuple):
     """A parsed table of column nodes.
 
     Attributes:
-        flags: HAS_TIMESTAMPS and the like.
+        flags: such as HAS_TIMESTAMPS.
         event_time_node: node with the event time; NO_NODE: no event time.
         min_timestamp_us: smallest timestamp of the rows, UTC.
         ends: end of each node's bytes in the body; a node begins where the one before it ends.

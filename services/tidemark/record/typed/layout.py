@@ -32,7 +32,7 @@ SYSTEM_NAMES: Final = frozenset({*(field.name for _, _, field in _SYSTEM), _OFFS
 
 
 def flags_of(names: Collection[str]) -> int:
-    """The flags of rows with these columns: HAS_TIMESTAMPS and the like."""
+    """The flags of rows with these columns: such as HAS_TIMESTAMPS."""
     return sum(flag for flag, _, field in _SYSTEM if field.name in names)
 
 

@@ -48,7 +48,7 @@ from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.topic_schemas_pb2 import SchemaVersion
 
 HELD: Final = "held"
-"""Key in the metadata of a refusal to describe a replica: its log is on that broker's disks all the same."""
+"""Key in the metadata of a refusal to describe a replica: its log is on that broker's disks, though."""
 
 
 def leader_and_isr_to_proto(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequest:

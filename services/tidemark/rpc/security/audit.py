@@ -23,7 +23,7 @@ _OTHERS: Final = ""
 
 
 class LineLimit:
-    """Bounds the lines that strangers can cause: 20 in ten seconds for each key.
+    """Bounds the lines that unknown callers can cause: 20 in ten seconds for each key.
 
     Args:
         now_s: a monotonic clock.

@@ -111,7 +111,7 @@ class KeySet:
             await asyncio.shield(self._reading)
 
     def _is_waited_for(self) -> bool:
-        """A file is read immediately. The issuer at an address may be silent: keys that were looked for lately hold."""
+        """A file is read immediately. The issuer at an address may be silent: recently used keys stay in use."""
         is_local = not self._source.startswith("https://")
         return is_local or not self._keys or self._tried_s is None or self._now_s() - self._tried_s >= STALE_S
 

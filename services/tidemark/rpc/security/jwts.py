@@ -109,7 +109,7 @@ class Issuers:
 def _end_s(claim: object) -> float:
     """Seconds since 1970. PyJWT takes text as well, which other verifiers refuse, and ends beyond all dates."""
     if isinstance(claim, bool) or not isinstance(claim, int | float) or claim > _END_S_MAX:
-        raise refused("malformed", "the token's claim exp is no time as a number")
+        raise refused("malformed", "the token's claim exp is not a time as a number")
     return float(claim)
 
 
@@ -117,7 +117,7 @@ def _principal(issuer: Issuer, subject: str) -> Principal:
     try:
         return service_account_principal(subject) if issuer.kubernetes else issuer_principal(issuer.alias, subject)
     except ValueError:
-        raise refused("subject", f"the token's subject {_shown(subject)} is no name of a user") from None
+        raise refused("subject", f"the token's subject {_shown(subject)} is not a name of a user") from None
 
 
 def _fault(error: Exception, issuer: Issuer) -> TidemarkError:
@@ -132,7 +132,7 @@ def _fault(error: Exception, issuer: Issuer) -> TidemarkError:
         return refused("claim", f"the token has no claim {error.claim}")
     if isinstance(error, jwt.InvalidSignatureError):
         return refused("signature", f"the token's signature is not of {issuer.alias}")
-    return refused("malformed", "the token is no valid JSON web token")
+    return refused("malformed", "the token is not a valid JSON web token")
 
 
 def _shown(claim: object) -> str:

@@ -49,7 +49,7 @@ def read(path: str | Path) -> dict[str, str]:
     except OSError as error:
         raise _wrong(f"tokens.file is {path}, which cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise _wrong(f"tokens.file is {path}, which is no text") from None
+        raise _wrong(f"tokens.file is {path}, which is not text") from None
 
 
 def create(path: Path, name: str) -> str:

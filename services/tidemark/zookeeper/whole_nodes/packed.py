@@ -70,7 +70,7 @@ def unpack(path: str, data: bytes, build: Callable[[Mapping[str, Any]], T]) -> T
     except zlib.error:
         text = b""
     if not unpacker.eof or unpacker.unused_data:
-        sentence = f"the ZooKeeper node {path} cannot be understood: it is no whole gzip file"
+        sentence = f"the ZooKeeper node {path} cannot be understood: it is not a whole gzip file"
         raise TidemarkError(ErrorCode.INTERNAL, sentence, {"path": path})
 
     def built(fields: Mapping[str, Any]) -> T:

@@ -276,7 +276,7 @@ def test_a_batch_with_lying_buffers_is_refused_by_column(
     error = refused.value
     assert error.code is ErrorCode.INVALID_PAYLOAD
     assert error.metadata == {"topic": "flights", "version": "1", "column": "carrier"}
-    assert "topic flights, schema version 1: column carrier of the batch is no valid Arrow array" in error.message
+    assert "topic flights, schema version 1: column carrier of the batch is not a valid Arrow array" in error.message
 
 
 @pytest.mark.parametrize("codec", list(Codec))

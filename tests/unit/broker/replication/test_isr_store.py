@@ -165,7 +165,7 @@ async def test_a_node_that_was_set_back_to_an_earlier_leader_epoch_ends_no_leade
     monkeypatch.setattr(harness.writer, "report", told.append)
     later = LeaderEpoch(EPOCH + 1)
     harness.writer.read(ReadIsr(PARTITION, IDENTITY, later))
-    while not told:  # noqa: ASYNC110 - a report is no event
+    while not told:  # noqa: ASYNC110 - a report is not an event
         await asyncio.sleep(0)
     path = "/brokers/topics/flights/0/leaderAndISR"
     harness.zookeeper.corrupt(path, encode_state(replace(STATE, leader_epoch=later)))

@@ -44,7 +44,9 @@ def test_in_a_pipe_nothing_is_deleted_and_the_error_names_the_option(cluster: Cl
     ended = run()
     assert isinstance(ended.exception, TidemarkError)
     assert ended.exception.code is ErrorCode.INVALID_REQUEST
-    assert ended.exception.message == ("nothing was changed: it must be confirmed, and stdin is no terminal; add --yes")
+    assert ended.exception.message == (
+        "nothing was changed: it must be confirmed, and stdin is not a terminal; add --yes"
+    )
     assert cluster.deleted == []
 
 

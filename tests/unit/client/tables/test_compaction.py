@@ -162,7 +162,7 @@ def test_an_archive_that_cannot_be_compacted_is_refused(logs: Logs, tmp_path: Pa
             compact_archive(str(tmp_path), min_files=2)
         assert error.value.code is ErrorCode.INVALID_REQUEST
 
-    refused("is no archive of a topic with a schema")
+    refused("is not an archive of a topic with a schema")
     archive(logs, tmp_path, 1, 1)
     with Archive(tmp_path).lease(MERGING):
         refused(r"another run compacts the archive .*: process \d+ on ")

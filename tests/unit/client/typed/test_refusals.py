@@ -79,7 +79,7 @@ BAD_RECORDS: list[tuple[str, Any, str, str]] = [
     ("map_null_key", ROW | {"tags": {None: 1}}, "tags.key", "never null"),
     ("map_value", ROW | {"tags": {"a": "b"}}, "tags.value", "of type str"),
     ("key_twice", ROW | {"tags": [("a", 1), ("b", 2), ("a", 3)]}, "tags.key", "'a' twice"),
-    ("map_pairs", ROW | {"tags": ["ab"]}, "tags", "no pair"),
+    ("map_pairs", ROW | {"tags": ["ab"]}, "tags", "not a pair"),
     ("bytes", b"{}", "", "of type bytes (this topic has a schema)"),
     ("list", [1], "", "of type list"),
 ]

@@ -195,7 +195,7 @@ def test_a_partition_moves_only_after_its_member_confirmed_the_revocation(world:
     assert second.reading == given_up
 
 
-def test_a_member_with_an_unchanged_assignment_gets_no_news_of_others(world: GroupWorld) -> None:
+def test_a_member_with_an_unchanged_assignment_does_not_receive_the_assignments_of_others(world: GroupWorld) -> None:
     world.topics["b"] = TopicFacts("b-id", 2)
     reads_a, reads_b = world.add("a"), world.add("b")
     world.settle()

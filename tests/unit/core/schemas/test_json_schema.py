@@ -121,7 +121,7 @@ def test_a_default_beside_a_reference_counts() -> None:
         (one({"type": "array"}), "one schema for its items"),
         (one({"type": "array", "prefixItems": [{}]}), "one schema for its items"),
         (one({"type": "object"}), "keep the object as string"),
-        (one({"type": "integer", "default": 1.5}), "no value of int64"),
+        (one({"type": "integer", "default": 1.5}), "not a value of int64"),
         (one({"type": "integer", "description": 5}), "description is a text"),
         (one({"$ref": "other.json"}), "leads out of the file"),
         (one({"$ref": 5}), "leads out of the file"),

@@ -160,24 +160,24 @@ def test_a_draft_that_no_topic_can_have_is_refused(draft: SchemaDraft, words: st
     [
         (Primitive.INT8, 128, "outside of int8: give -128 to 127"),
         (Primitive.INT64, 2**63, "outside of int64"),
-        (INT32, True, "no value of int32"),
-        (INT32, "1", "no value of int32"),
-        (INT32, 1.0, "no value of int32"),
-        (Primitive.BOOL, 1, "no value of bool"),
-        (Primitive.FLOAT32, 3.5e38, "no finite number of float32"),
-        (Primitive.FLOAT64, float("nan"), "no finite number"),
-        (Primitive.FLOAT64, float("inf"), "no finite number"),
-        (STRING, b"a", "no value of string"),
-        (STRING, "\ud800", "no value of string"),
-        (Primitive.BINARY, 5, "no value of binary"),
-        (Primitive.DATE, NOON, "no value of date"),
+        (INT32, True, "not a value of int32"),
+        (INT32, "1", "not a value of int32"),
+        (INT32, 1.0, "not a value of int32"),
+        (Primitive.BOOL, 1, "not a value of bool"),
+        (Primitive.FLOAT32, 3.5e38, "not a finite number of float32"),
+        (Primitive.FLOAT64, float("nan"), "not a finite number"),
+        (Primitive.FLOAT64, float("inf"), "not a finite number"),
+        (STRING, b"a", "not a value of string"),
+        (STRING, "\ud800", "not a value of string"),
+        (Primitive.BINARY, 5, "not a value of binary"),
+        (Primitive.DATE, NOON, "not a value of date"),
         (TIMESTAMP, NOON, "needs a time zone"),
         (Primitive.TIMESTAMP_NTZ, datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), "has no time zone"),
-        (Decimal(4, 2), decimal.Decimal("123.4"), "no value of decimal(4,2)"),
-        (Decimal(4, 2), decimal.Decimal("1.234"), "no value of decimal(4,2)"),
-        (Decimal(4, 2), decimal.Decimal("NaN"), "no value of decimal(4,2)"),
-        (Decimal(4, 2), decimal.Decimal("1e999999"), "no value of decimal(4,2)"),
-        (Dictionary(STRING), 5, "no value of string"),
+        (Decimal(4, 2), decimal.Decimal("123.4"), "not a value of decimal(4,2)"),
+        (Decimal(4, 2), decimal.Decimal("1.234"), "not a value of decimal(4,2)"),
+        (Decimal(4, 2), decimal.Decimal("NaN"), "not a value of decimal(4,2)"),
+        (Decimal(4, 2), decimal.Decimal("1e999999"), "not a value of decimal(4,2)"),
+        (Dictionary(STRING), 5, "not a value of string"),
         (LEGS, (1,), "can only be empty"),
         (StructOf((Column(0, "b", INT32),)), (), "a struct has no default"),
     ],
@@ -188,7 +188,7 @@ def test_a_default_that_does_not_fit_is_refused(column_type: ColumnType, value: 
 
 def test_a_default_of_many_digits_is_refused() -> None:
     assert "outside of int32" in refusal(one(INT32, default=Default(10**5000)))
-    assert "no value of string" in refusal(one(STRING, default=Default(10**5000)))
+    assert "not a value of string" in refusal(one(STRING, default=Default(10**5000)))
 
 
 def test_the_number_of_columns_is_bounded() -> None:

@@ -75,7 +75,7 @@ def test_a_user_and_a_service_never_share_a_name(uri: str) -> None:
 
 @pytest.mark.parametrize(("cluster", "name"), [("Shop", "3"), ("", "3"), ("shop", ""), ("shop", "a/b"), ("a/b", "3")])
 def test_a_name_that_could_not_be_read_back_is_refused(cluster: str, name: str) -> None:
-    with pytest.raises(ValueError, match="no name of a service"):
+    with pytest.raises(ValueError, match="not a name of a service"):
         service_uri(cluster, Role.ADMIN, name)
 
 

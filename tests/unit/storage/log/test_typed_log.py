@@ -70,7 +70,7 @@ def test_a_torn_tail_is_cut_and_whole_batches_stay(path: Path) -> None:
 
 
 def test_a_typed_batch_behind_damage_is_found(path: Path) -> None:
-    """Damage is no torn tail if a valid batch follows: also a typed one."""
+    """Damage is not a torn tail if a valid batch follows: also a typed one."""
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     first = batch([1, 2])

@@ -73,7 +73,7 @@ class AclCalls:
 
         Args:
             add: rules to add; those that exist stay.
-            remove: rules to remove; those that do not exist are passed over.
+            remove: rules to remove; rules that do not exist are ignored.
             validate_only: check the request and compute the result, change nothing.
 
         Raises:

@@ -155,7 +155,9 @@ def test_a_replica_with_a_cut_tail_waits_for_whole_ones_beyond_the_wait() -> Non
     assert world.state("t").leader == NO_LEADER
     comes_back(world, 1)
     says(world, 1, held(80))
-    assert (world.state("t").leader, world.state("t").lineage) == (1, 0), "the cut log is no candidate, and it is long"
+    assert (world.state("t").leader, world.state("t").lineage) == (1, 0), (
+        "the cut log is not a candidate, and it is long"
+    )
     assert not world.reports
 
 
