@@ -345,7 +345,7 @@ def decode_elections(path: str, data: bytes) -> DecodedElections:
         if _int(fields.get("version", VERSION)) != VERSION:
             raise _MalformedError(f"its version is {fields['version']}, not {VERSION}")
         if not isinstance(fields["partitions"], list):
-            raise _MalformedError("its partitions are not list")
+            raise _MalformedError("its partitions are not a list")
         request_id = _str(fields.get("request_id", ""))
         if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
             raise _MalformedError(f"its request_id has more than {REQUEST_ID_CHARACTERS_MAX} characters")

@@ -269,7 +269,7 @@ def archive_stretches(topic: DataFrame, held: DataFrame, ends: DataFrame, *, com
     """Compare an archive with its topic, from the archive's first offset to its last.
 
     Records that retention deleted from the topic are only checked for gaps and duplicates. Records that are not
-    archived yet are not finding.
+    archived yet are not findings.
 
     Args:
         topic: `topic, partition, offset, content` below log_end.

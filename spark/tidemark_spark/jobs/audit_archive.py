@@ -79,7 +79,7 @@ def archive_stretches(
     """Compare the archive with the topic, from the archive's first offset to its last; the result is in STRETCH.
 
     Rows that retention deleted from the topic are only checked for gaps and duplicates. Rows that are not archived yet
-    are not finding.
+    are not findings.
 
     Raises:
         TidemarkError: INVALID_REQUEST: the archive is of another topic, or of an earlier incarnation.

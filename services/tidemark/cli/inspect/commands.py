@@ -87,7 +87,7 @@ def verify_log(
     deep: Annotated[bool, typer.Option("--deep", help="Also decode every payload; several times slower.")] = False,
     compacted: Annotated[
         list[str] | None,
-        typer.Option("--compacted", metavar="TOPIC", help="A topic that was compacted: holes are not error."),
+        typer.Option("--compacted", metavar="TOPIC", help="A topic that was compacted: holes are not errors."),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="A broker in another container has DIR open.")] = False,
     as_json: JsonOption = False,

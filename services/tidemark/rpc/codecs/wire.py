@@ -53,7 +53,7 @@ def message(head: Message, *fields: Sequence[bytes]) -> list[bytes]:
 
 
 def fields(data: memoryview) -> Iterator[Field]:
-    """The fields of a message in their order; raises ValueError for bytes that are not message."""
+    """The fields of a message in their order; raises ValueError for bytes that are not a message."""
     at, size_bytes = 0, len(data)
     while at < size_bytes:
         tag, start = _read_varint(data, at, _HEAD_BYTES_MAX)

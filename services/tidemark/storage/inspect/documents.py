@@ -163,7 +163,7 @@ def _snapshot(path: Path) -> Document:
             open_offset, coordinator_epoch = transactional or (None, None)
             rows.append((producer_id, epoch, last_us, sequences, offsets, open_offset, coordinator_epoch))
     except (TypeError, ValueError):
-        return Document(columns, rows, "the bytes after these are not producer")
+        return Document(columns, rows, "the bytes after these are not producers")
     said = document["offset"]
     wrong = "" if path.name == f"{said:020d}{SNAPSHOT_SUFFIX}" else f"it is of offset {said}, its name says another"
     return Document(columns, rows, wrong)

@@ -2,7 +2,7 @@
 """Reads the files of a log outside of its broker, without writes, locks or repairs (docs/formats.md).
 
 Batches are streamed in chunks, so a segment of any size takes the memory of one chunk or of its largest batch. Bytes
-that are not batch are given as a `Bad` with their position, and reading continues at the next valid header.
+that are not batches are given as a `Bad` with their position, and reading continues at the next valid header.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Good(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """Bytes [position, end) that are not whole batch.
+    """Bytes [position, end) that are not a whole batch.
 
     Attributes:
         envelope: envelope of a batch with a valid header and a damaged body; else None.

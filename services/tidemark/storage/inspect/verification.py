@@ -52,7 +52,7 @@ class LogFacts:
         live: a broker has the directory open, or may have.
         epochs: entries of the epoch file; None without a valid file; the file may lack epochs at or past
             `recovery_point`.
-        compacted: holes are not finding.
+        compacted: holes are not findings.
     """
 
     live: bool
@@ -199,7 +199,7 @@ class _SegmentPass:
             self._found[-1] = replace(last, end_offset=offset)
 
     def _torn(self, bad: Bad, offset: int | None) -> None:
-        count = f"the last {bad.end - bad.position} bytes are not whole batch"
+        count = f"the last {bad.end - bad.position} bytes are not a whole batch"
         if self._facts.live:
             sentence, advice, severity = f"{count}: one is being written", "", Severity.NOTE
         else:

@@ -63,7 +63,7 @@ class _Kept(NamedTuple):
 
 
 class NotJoined(Exception):  # noqa: N818 - a finding about a patch
-    """The patches and the bytes around them are not log."""
+    """The patches and the bytes around them are not a log."""
 
 
 def find_damage(cleaning: SegmentCleaning, segment: Segment, pace: Pace) -> list[DamagedRange]:

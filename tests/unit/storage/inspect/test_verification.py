@@ -473,7 +473,7 @@ def test_a_path_without_a_log_directory_is_refused(path: Path) -> None:
     path.mkdir()
     with pytest.raises(TidemarkError, match=r"meta\.json"):
         verify(path)
-    with pytest.raises(TidemarkError, match="no directory"):
+    with pytest.raises(TidemarkError, match="not a directory"):
         verify(path / "not-there")
 
 

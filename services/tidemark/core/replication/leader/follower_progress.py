@@ -24,7 +24,7 @@ class FollowerProgress:
         far_since_ms: time since which the follower has been more than `replica.lag.max.bytes` behind, None while it
             is not. Kept by `AppendBacklog`.
         flush_due_since_ms: time since which the follower has had unflushed records and reported no flush, None if there
-            are not unflushed records.
+            are no unflushed records.
         sender: the sender of this partition on the follower's stream, None while the stream does not carry it.
     """
 
