@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of groups and members that only a later version defines are shown by their number."""
+"""The async client for groups: states of a later version, and calls before the start."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
 import pytest
-from tidemark.client.aio.groups import _description
+from tidemark.client.aio.groups import Groups, _description
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import group_service_pb2 as pb
 
 
@@ -22,3 +23,9 @@ def test_later_group_state_is_shown_by_its_number(state: int, shown: str) -> Non
 def test_later_member_state_is_shown_by_its_number(state: int, shown: str) -> None:
     found = pb.GroupDescription(members=[pb.GroupMember(member_id="m", state=cast(Any, state))])
     assert [one.state for one in _description(found).members] == [shown]
+
+
+async def test_a_client_that_is_not_started_refuses_to_list() -> None:
+    with pytest.raises(TidemarkError) as caught:
+        await Groups("127.0.0.1:1").list_groups()
+    assert caught.value.code is ErrorCode.CLIENT_CLOSED
