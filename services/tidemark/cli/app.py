@@ -27,7 +27,13 @@ from tidemark.cli.cluster.log_dirs import log_dirs_app
 from tidemark.cli.common.help_text import by_task
 from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_error
-from tidemark.cli.common.process import check_streams, flush_output, keep_pandas_out, refusal_of_output
+from tidemark.cli.common.process import (
+    check_streams,
+    flush_output,
+    keep_pandas_out,
+    refusal_of_output,
+    refusal_of_words,
+)
 from tidemark.cli.common.profiles import use_profile
 from tidemark.cli.config import config_app
 from tidemark.cli.consume.command import consume
@@ -197,7 +203,7 @@ def main() -> None:
             TidemarkError(ErrorCode.INTERNAL, f"the package {error.name} is missing: pip install 'tidemark[dev]'")
         )
     except Exception as error:  # noqa: BLE001 - an unexpected error is one line, never a traceback
-        refusal = refusal_of_output(error) if isinstance(error, OSError) else None
+        refusal = refusal_of_output(error) if isinstance(error, OSError) else refusal_of_words(error, sys.argv)
         print_error(refusal or TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
     sys.exit(EXIT_REFUSED)
 

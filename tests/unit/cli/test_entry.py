@@ -38,6 +38,13 @@ def test_an_interrupt_during_the_imports_is_not_a_traceback() -> None:
     assert (ended.stdout, ended.stderr, ended.returncode) == ("", "", 130)
 
 
+def test_an_argument_that_is_not_utf8_is_refused_by_its_bytes() -> None:
+    command = [sys.executable, "-m", "tidemark.cli.app", "topic", "describe", b"a\xff", "--admin", "127.0.0.1:1"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.stderr == "error INVALID_REQUEST: the argument 'a\\udcff' is not UTF-8\n"
+    assert ended.returncode == 1
+
+
 def test_the_extra_is_defined() -> None:
     wanted = " ".join(PYPROJECT["project"]["optional-dependencies"]["cli"])
     assert "typer" in wanted

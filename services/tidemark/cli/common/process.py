@@ -30,6 +30,15 @@ def check_streams() -> None:
         )
 
 
+def refusal_of_words(error: Exception, words: Sequence[str]) -> TidemarkError | None:
+    """The refusal for an argument or a variable whose bytes are not UTF-8; None for another error."""
+    if not isinstance(error, UnicodeEncodeError) or not any("\udc80" <= letter <= "\udcff" for letter in error.object):
+        return None
+    wrong = next((word for word in words if word != word.encode("utf-8", "replace").decode()), None)
+    named = "an environment variable" if wrong is None else f"the argument {wrong!a}"
+    return TidemarkError(ErrorCode.INVALID_REQUEST, f"{named} is not UTF-8")
+
+
 def refusal_of_output(error: OSError) -> TidemarkError | None:
     """The refusal for an uncaught error of writing the output (a full disk); None for another error."""
     if error.errno not in _NO_ROOM or error.filename is not None:
