@@ -391,17 +391,39 @@ def _read_environment(keys: Mapping[str, ConfigKey], environ: Mapping[str, str])
     return found
 
 
-def _read_file(path: Path) -> dict[str, str]:
-    """Settings from a YAML file, dotted or nested; several services may share a file."""
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file, in which no mapping has a key twice; None if the file is empty.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is not YAML, or a key is given twice; the text is one line and names the file.
+    """
     import yaml
 
+    class Loader(yaml.SafeLoader):  # the base keeps the last value of a repeated key
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            lines: dict[str, int] = {}
+            for key, _ in node.value:
+                name, line = str(key.value), key.start_mark.line + 1
+                if name in lines and key.tag != "tag:yaml.org,2002:merge":
+                    raise yaml.YAMLError(f"{name} is given twice, in lines {lines[name]} and {line}")
+                lines[name] = line
+            return super().construct_mapping(node, deep)
+
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that does not exist is a ValueError
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    """Settings from a YAML file, dotted or nested; several services may share a file."""
+    try:
+        content = read_yaml(path)
     except OSError as error:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        why = " ".join(str(error).split())
-        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{path} is not YAML: {why}") from error
+    except ValueError as error:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, str(error)) from error
     found: dict[str, str] = {}
     _flatten(path, "", content if content is not None else {}, found)
     for name in found:
@@ -416,6 +438,8 @@ def _flatten(path: Path, prefix: str, content: object, found: dict[str, str]) ->
             _flatten(path, f"{prefix}.{name}" if prefix else str(name), value, found)
     elif not prefix:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{path} must hold a mapping of setting: value")
+    elif prefix in found:
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{path} has {prefix} twice, dotted and nested")
     elif isinstance(content, bool):
         found[prefix] = str(content).lower()
     elif isinstance(content, list):

@@ -48,9 +48,7 @@ class CoordinatorAdmin(Lifecycle):
     def _brokers(self) -> dict[int, str]:
         """The addresses of the brokers, by id; raises CLIENT_CLOSED before the start."""
         if not self._cluster.view.brokers:
-            raise TidemarkError(
-                ErrorCode.CLIENT_CLOSED, "this client is not started: use `async with`"
-            )
+            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this client is not started: use `async with`")
         return {broker_id: f"{one.host}:{one.port}" for broker_id, one in sorted(self._cluster.view.brokers.items())}
 
     async def _lists(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import jwt
-import yaml
 
 from tidemark.core.security.principals import ALIAS, Principal, issuer_principal, service_account_principal
 from tidemark.errors import TOKEN_EXPIRED
@@ -17,6 +16,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.callers import Verified, refused
 from tidemark.rpc.security.changed_file import ChangedFile
 from tidemark.rpc.security.jwks import KeySet, PublicKey
+from tidemark.runtime.configuration import read_yaml
 
 _FIELDS: Final = frozenset({"issuer", "audience", "jwks", "ca.file", "token.file", "kubernetes"})
 _REQUIRED: Final = ("exp", "iss", "aud", "sub")
@@ -192,11 +192,11 @@ def _issuer(alias: str, fields: Mapping[str, Any], keys: KeySet) -> Issuer:
 def _read_issuers(path: str) -> dict[str, Mapping[str, Any]]:
     """The checked fields of each alias; raises INVALID_CONFIG."""
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = read_yaml(Path(path))
     except OSError as error:
         raise _wrong(f"{path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that does not exist is a ValueError
-        raise _wrong(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise _wrong(str(error)) from None
     if not isinstance(content, dict) or not content:
         raise _wrong(f"{path} must hold a mapping of alias: issuer")
     for alias, fields in content.items():

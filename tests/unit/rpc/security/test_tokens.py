@@ -380,6 +380,8 @@ def test_other_content_is_no_key_set(content: bytes) -> None:
         ("a: [", "is not YAML"),
         ("corp: {issuer: 2001-99-99}", "is not YAML"),
         ("[" * 1_000, "is not YAML"),
+        ("corp: {audience: x}\ncorp: {audience: y}", "corp is given twice, in lines 1 and 2"),
+        ("corp: {issuer: x, issuer: y}", "issuer is given twice"),
         ("Corp: {}", "the alias is 'Corp'"),
         ("corp: {issuer: x, jwks: y}", "needs an audience"),
         ("corp: {audience: x, jwks: y}", "needs issuer"),
