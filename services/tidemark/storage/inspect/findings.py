@@ -15,12 +15,12 @@ _FINDINGS_MAX: Final = 100
 
 
 class Severity(StrEnum):
-    """Severities of a finding."""
+    """Whether a finding is damage. `ReplicaReport.error_count` counts damage only."""
 
     ERROR = "error"
-    """Bytes differ from the written bytes, or files contradict one another."""
+    """Damage: bytes differ from the written bytes, or files contradict one another."""
     NOTE = "note"
-    """A normal state that is worth a line."""
+    """No damage: a normal state after a crash, or beside a running broker, such as a batch that is being written."""
 
 
 class FindingKind(StrEnum):
