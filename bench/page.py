@@ -25,10 +25,10 @@ _HEAD: Final = """# Benchmark results
     make bench NAME=compare ARGS=--save    # adds a file to bench/results
     make bench NAME=page                   # makes this page from all files
 
-[Performance](../performance.md) has what each figure measures. A ratio above 1 means that Tidemark is better than the
+[Performance](../performance.md) explains each figure. A ratio above 1 means that Tidemark is better than the
 peer. In brackets is the interval of the median ratio over the rounds, with its confidence: five rounds reach 94 %. A
 plot shows the ratios of all runs in their order, on different machines too; the line is a ratio of 1. Figures without a
-peer have none.
+peer have no ratio.
 """
 _WIDTH, _HEIGHT, _COLUMNS = 300, 110, 3
 _LEFT, _TOP, _BOTTOM = 12, 34, 14

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build hook: a wheel has C extensions where there is a compiler, unless TIDEMARK_COMPILE says otherwise."""
+"""The build hook: a wheel has C extensions where there is a compiler, unless TIDEMARK_COMPILE disables them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A refusal is of the class that its code stands for, wherever it comes from; who asks for the code finds it there."""
+"""A refusal has the class of its code, from every source, and `code` has the code."""
 
 from __future__ import annotations
 

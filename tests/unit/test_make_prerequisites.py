@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make` on a machine that lacks something says in one sentence what to do."""
+"""`make` on a machine that lacks a tool prints the next step in one sentence."""
 
 from __future__ import annotations
 

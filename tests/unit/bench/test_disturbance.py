@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark tells its own work from that of other programs."""
+"""A benchmark separates its own work from that of other programs."""
 
 from __future__ import annotations
 

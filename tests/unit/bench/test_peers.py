@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the benchmarks find their peer, and what they make of what it says."""
+"""The benchmarks find their peer and parse its output."""
 
 from __future__ import annotations
 

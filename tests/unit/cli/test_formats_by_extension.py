@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`produce` and `consume` tell the format of a file by its extension, unless an option does."""
+"""`produce` and `consume` detect the format of a file by its extension, unless an option states it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deposed controller decides elections until ZooKeeper refuses its writes: its log tells of none of them."""
+"""A deposed controller decides elections until ZooKeeper refuses its writes: its log reports none of them."""
 
 from __future__ import annotations
 

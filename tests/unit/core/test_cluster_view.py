@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How news of the cluster is merged (rule K2): late news, old controllers and recreated topics change nothing newer."""
+"""Metadata updates are merged (rule K2): late updates, old controllers and recreated topics do not replace newer
+metadata.
+"""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ def test_an_address_of_ipv6_keeps_its_brackets_and_survives_pickling() -> None:
 
 
 NOT_ENFORCED: set[str] = set()
-"""The page of settings says so of each."""
+"""The page of settings states this for each setting."""
 
 
 def test_an_unused_setting_is_not_offered() -> None:

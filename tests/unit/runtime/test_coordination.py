@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who starts before ZooKeeper answers waits for it, says so, and waits for nothing else."""
+"""A service that starts before ZooKeeper answers logs its wait, and waits only for ZooKeeper."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Store:
 
 
 class Said(logging.Handler):
-    """The log, as far as it speaks of waiting; lets the store start when it was said often enough."""
+    """The log lines about waiting; starts the store after enough of them."""
 
     def __init__(self, store: Store, times: int) -> None:
         super().__init__()

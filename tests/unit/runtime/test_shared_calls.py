@@ -26,7 +26,7 @@ class Work:
 
 
 async def settled() -> None:
-    """Every task that can go on has gone on."""
+    """Every task that can continue has continued."""
     for _ in range(10):
         await asyncio.sleep(0)
 

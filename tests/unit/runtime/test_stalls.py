@@ -20,7 +20,7 @@ from tidemark.runtime.stalls import PERIOD_S, WINDOW_S, StallMeter, Tally, Watch
 
 
 class ManualLoop:
-    """Runs its one timer when the test says so."""
+    """Runs its only timer when the test requests it."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

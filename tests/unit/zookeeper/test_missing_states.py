@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leaderAndISR node that somebody has deleted is not a new partition: its replicas are still somebody's."""
+"""A deleted leaderAndISR node does not make a new partition: its replicas keep their records."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SESSION_MS = 12_000
 
 
 class Peer:
-    """The server's side of one connection; its records leave as the test says."""
+    """The server's side of one connection; the test decides when its records are sent."""
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext) -> None:
         self.connection = connection

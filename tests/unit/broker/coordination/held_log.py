@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log of a coordinator whose writes end when the test says so."""
+"""A log of a coordinator whose writes end when the test ends them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _C = TypeVar("_C")
 
 
 class HeldLog(Generic[_C]):
-    """Records writes; a write is appended, and ends, when the test says so."""
+    """Records writes; the test decides when a write is appended, and when it ends."""
 
     def __init__(self, partition: TopicPartition, leader_epoch: int = 1) -> None:
         self.partition = partition

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class World:
-    """One coordinator; its log writes when the test says so."""
+    """One coordinator; its log writes when the test requests it."""
 
     def __init__(self, leader_epoch: int, records: Iterable[Change] = ()) -> None:
         self.log: HeldLog[Change] = HeldLog(PARTITION, leader_epoch)

@@ -40,7 +40,7 @@ class Noting(Lifecycle):
 
 
 class Polling(Consumer):
-    """Its polls return, or are interrupted, as the test says."""
+    """The test decides whether its polls return or are interrupted."""
 
     def __init__(self, noting: Noting) -> None:
         super().__init__("127.0.0.1:1")
@@ -128,7 +128,7 @@ class Sending:
 
 
 def test_a_transaction_takes_all_positions_before_a_partition_can_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit refuses the transaction then, with an error that tells to abort the transaction."""
+    """Then the commit refuses the transaction, with an error that asks for an abort."""
     client, sending = Rebalanced(), Sending()
     monkeypatch.setattr(producer_consumer, "AsyncConsumer", lambda *_, **__: client)
     client.polled = [batch(107, 108, 109)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What replicas tell of leaderAndISR, so that a damaged node can be written again (rule Z4)."""
+"""Replicas report their leaderAndISR, so that the controller can write a damaged node again (rule Z4)."""
 
 from __future__ import annotations
 

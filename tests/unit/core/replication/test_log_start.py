@@ -124,7 +124,7 @@ def test_a_follower_below_the_log_start_is_refused_with_the_log_start() -> None:
 
 
 def test_a_follower_at_the_log_start_in_an_unknown_epoch_starts_empty_there() -> None:
-    """The follower's records may never have been committed: the leader cannot tell, below its log start."""
+    """The follower's records may never have been committed: the leader does not know this below its log start."""
     stage = led()
     release(stage, 10)
     stage.fetches(3, 10, last_epoch=3)

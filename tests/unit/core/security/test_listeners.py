@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which address a caller is told, by the listener that the caller uses."""
+"""The address that a caller gets depends on its listener."""
 
 from __future__ import annotations
 

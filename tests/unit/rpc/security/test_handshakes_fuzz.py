@@ -96,7 +96,7 @@ DAMAGES = st.builds(
 
 
 def answer_to(served: Served, damage: Damage) -> tuple[bool, bytes]:
-    """Whether any byte was damaged, and what the server says to the client; b"" if it refuses the handshake."""
+    """Whether any byte was damaged, and the server's answer to the client; b"" if it refuses the handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context_of(served.files).wrap_bio(incoming, outgoing, server_hostname=HOST)
     damaged = False

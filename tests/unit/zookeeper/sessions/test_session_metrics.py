@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a ZooKeeper session tells Prometheus."""
+"""The metrics of a ZooKeeper session."""
 
 from __future__ import annotations
 
