@@ -37,7 +37,7 @@ _HEALTH: Final = Row(
         ),
         stat(
             "Active controllers",
-            "Must be exactly one. Without one, no leader is elected and no topic is created: start a controller, "
+            "Must be exactly one. At 0, no leader is elected and no topic is created: start a controller, "
             "and check whether ZooKeeper answers.",
             "sum(tidemark_controller_active{C}) or vector(0)",
             steps=((None, RED), (1, GREEN), (2, RED)),

@@ -30,7 +30,7 @@ _NOW: Final = Row(
     (
         stat(
             "Active controllers",
-            "Must be exactly one. Without one, start a controller, and check whether ZooKeeper answers. If there "
+            "Must be exactly one. At 0, start a controller, and check whether ZooKeeper answers. If there "
             "are two for longer than a scrape, the old one has not noticed its replacement; ZooKeeper refuses its "
             "writes by their epoch.",
             "sum(tidemark_controller_active{C}) or vector(0)",
