@@ -114,10 +114,16 @@ class ErrorCode(StrEnum):
     CONTROLLER_NOT_ACTIVE = "CONTROLLER_NOT_ACTIVE"
     # security
     AUTHENTICATION_FAILED = "AUTHENTICATION_FAILED"  # the peer's identity could not be proved
-    CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"  # the caller has no right to do this to the cluster
-    TOPIC_AUTHORIZATION_FAILED = "TOPIC_AUTHORIZATION_FAILED"  # ... to the topic, whether it exists or not
-    GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED"  # ... to the consumer group, whether it exists or not
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"  # ... to the transactional id
+    CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"  # the caller lacks a right on the cluster
+    TOPIC_AUTHORIZATION_FAILED = (
+        "TOPIC_AUTHORIZATION_FAILED"  # the caller lacks a right on the topic, which may not exist
+    )
+    GROUP_AUTHORIZATION_FAILED = (
+        "GROUP_AUTHORIZATION_FAILED"  # the caller lacks a right on the group, which may not exist
+    )
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"  # the caller lacks a right on the transactional id
+    )
     AUTHORIZER_NOT_READY = "AUTHORIZER_NOT_READY"  # the access rules have not been read yet
     # others
     BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"

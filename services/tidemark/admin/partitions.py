@@ -110,7 +110,7 @@ class PartitionAdministration:
     async def delete_partitions(
         self, name: str, total_count: int, *, force: bool, validate_only: bool, timeout_s: float
     ) -> Removed:
-        """Remove all partitions but the first `total_count`; with `validate_only` only say which.
+        """Remove all partitions but the first `total_count`; with `validate_only` only report these partitions.
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC; PARTITION_NOT_EMPTY unless forced; REASSIGNMENT_IN_PROGRESS;

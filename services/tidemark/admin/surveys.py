@@ -91,7 +91,7 @@ class Survey:
 
     Args:
         asking: sends the questions.
-        deadline_s: of a whole survey; the loss reports name brokers that have not answered by then.
+        deadline_s: time limit of a whole survey; the loss reports name brokers that have not answered by then.
     """
 
     def __init__(self, asking: ThroughController, *, deadline_s: float = _DEADLINE_S) -> None:

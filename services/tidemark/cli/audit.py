@@ -20,11 +20,11 @@ _FACTS_CHARACTERS_MAX: Final = 120
 
 def audit(
     principal: Annotated[
-        str, typer.Option("--principal", metavar="NAME", help="Only callers whose name contains this.")
+        str, typer.Option("--principal", metavar="NAME", help="Only callers whose name contains this text.")
     ] = "",
     resource: Annotated[
         str,
-        typer.Option("--resource", metavar="NAME", help="Only lines whose resource, event or facts contain this."),
+        typer.Option("--resource", metavar="NAME", help="Only lines whose resource, event or facts contain this text."),
     ] = "",
     outcome: Annotated[
         str, typer.Option("--outcome", metavar="OUTCOME", help="OK, DENIED, FAILED (all others) or an error code.")

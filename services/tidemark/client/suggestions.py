@@ -12,7 +12,7 @@ _LIKENESS: Final = 0.6
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the name that is most like `name`, by its letters without case; None if none is alike."""
+    """Return the name that is most similar to `name`, ignoring case; None if no name is similar."""
     by_letters = {one.casefold(): one for one in names}
     found = get_close_matches(name.casefold(), by_letters, 1, _LIKENESS)
     return by_letters[found[0]] if found else None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a restarted broker is ready: registered, and its replicas back in their ISRs in this broker epoch (rule R8).
 
-The replicas that count are those on its disks and those that the controller assigns to it: a disk may have been
+The counted replicas are on the broker's disks, or assigned to the broker by the controller: a disk may have been
 replaced. A rolling restart waits for readiness between brokers. Readiness therefore ignores replicas that cannot rejoin
 without an operator; else a cluster whose brokers all start at once would wait for itself. Ignored are:
   - a replica that is no longer assigned to this broker, or that a reassignment is only adding (KIP-352);
@@ -171,7 +171,7 @@ class Readiness:
     async def _still_behind(
         self, waiting: Mapping[TopicPartition, ReplicaIdentity], epoch: BrokerEpoch
     ) -> dict[TopicPartition, ReplicaIdentity]:
-        """The replicas of `waiting` that are behind, and those that this check did not look at."""
+        """The replicas of `waiting` that are behind, and the replicas that this check did not read."""
         found: dict[Standing, list[TopicPartition]] = {standing: [] for standing in Standing}
         left = iter(waiting.items())
         for partition, identity in left:

@@ -88,6 +88,6 @@ class AclChange:
         return (*removed, *(ConfigChange(acl.principal, None, str(acl)) for acl in self.add))
 
     def run(self, client: AdminClient, validate_only: bool, request_id: str) -> Sequence[str]:
-        """Make the change; the same change again changes nothing, so the request id is not needed."""
+        """Make the change; a repeated change has no effect, so the request id is not needed."""
         client.alter_acls(add=self.add, remove=self.remove, validate_only=validate_only)
         return ()

@@ -69,7 +69,7 @@ class QuotasChange:
         )
 
     def run(self, client: AdminClient, validate_only: bool, request_id: str) -> Sequence[str]:
-        """Make the change; the same change again changes nothing, so the request id is not needed."""
+        """Make the change; a repeated change has no effect, so the request id is not needed."""
         from tidemark.rpc.quotas.codec import QuotaChange
 
         by_entity: dict[QuotaEntity, dict[QuotaKind, float | None]] = {}

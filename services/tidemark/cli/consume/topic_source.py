@@ -22,7 +22,7 @@ class TopicReader:
     """Reads from `start` on, with each poll; a context manager. Raises UNKNOWN_TOPIC.
 
     The reader waits for an offset that a partition has not reached yet. If all records are older than a timestamp, it
-    waits for the next record. With `until_end` no record is read that is committed later than now.
+    waits for the next record. With `until_end`, records that are committed after the start are not read.
     """
 
     def __init__(self, bootstrap: str, options: ConsumeOptions, start: Start) -> None:

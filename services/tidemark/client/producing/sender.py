@@ -414,7 +414,7 @@ class Sender:
         return "a quota slowed this producer down" if self._throttled_s else "no broker answered"
 
     def _on_throttled(self, wait_s: float) -> None:
-        """Look for requests again when a broker takes some."""
+        """Compute requests again when a broker accepts requests."""
         self._throttled_s += wait_s
         self.loop.call_later(wait_s, self._schedule_pump)
 

@@ -72,9 +72,9 @@ def position_of(batch: PendingBatch) -> tuple[PendingBatch, int]:
 def split(batch: PendingBatch, error: TidemarkError) -> list[Part]:
     """The parts of a batch that was refused and is certainly not in the log; one part if the whole batch failed.
 
-    A refusal that names records fails these. Without names the producer itself finds the records without a key, and the
-    records outside the bound that the error states. A batch that is too large, or cannot be built, is halved; the
-    halves are sent alone.
+    If a refusal names records, these records fail. Without names the producer itself finds the records without a key,
+    and the records outside the bound that the error states. A batch that is too large, or cannot be built, is halved;
+    the halves are sent alone.
     """
     rows = _rows(batch)
     refused = _refused_records(batch, rows, error)

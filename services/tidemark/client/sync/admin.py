@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sync AdminClient. This module imports nothing that only records need."""
+"""The sync AdminClient. This module does not import modules that only records need."""
 
 from __future__ import annotations
 

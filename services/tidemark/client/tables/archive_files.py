@@ -296,7 +296,7 @@ def _valid(files: Iterable[ArchiveFile]) -> list[ArchiveFile]:
 
 
 def check_partition(archived: Footer, incarnation: str) -> None:
-    """Check that a partition is the archived one; raises INVALID_REQUEST if it was created again."""
+    """Check that the archive is of this partition; raises INVALID_REQUEST if the partition was created again."""
     if archived.incarnation != incarnation:
         raise _invalid(
             f"{archived.topic}-{archived.partition} was created again after it was archived: archive the topic to "

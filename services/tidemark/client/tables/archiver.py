@@ -160,7 +160,8 @@ def check_incarnation(archived: Footer, incarnation: str, latest: int) -> None:
     """Check that a partition continues where its archive ends.
 
     Raises:
-        TidemarkError: INVALID_REQUEST: the partition was created again; OFFSET_OUT_OF_RANGE: the log ends before.
+        TidemarkError: INVALID_REQUEST: the partition was created again; OFFSET_OUT_OF_RANGE: the log ends before the
+            archive does.
     """
     check_partition(archived, incarnation)
     where = f"{archived.topic}-{archived.partition}"

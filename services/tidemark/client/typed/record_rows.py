@@ -92,7 +92,7 @@ class RecordRows:
         self._count = len(self._names)
         self._plans: dict[tuple[type, ...], _Plan] = {}
         self._size_of: SizeOf = _unknown
-        """`size_of` of the plan that was used last, if that plan is whole."""
+        """`size_of` of the last used plan, if that plan is complete."""
         self._getters: dict[type, Callable[[Any], Values]] = {}
         places = [self._names.index(column.name) for column in schema.key_columns]
         self._key = None if not places else key_encoder([arrow_type(column.type) for column in schema.key_columns])

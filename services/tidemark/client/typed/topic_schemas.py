@@ -139,7 +139,7 @@ class TopicSchemas:
         return True
 
     def in_background(self) -> None:
-        """Load new versions that metadata names, of topics whose schema is used; called when the metadata change."""
+        """Load new versions that metadata names, for topics whose schema is used; called when the metadata change."""
         for topic, known in self.known.items():
             view = self._cluster.topic_now(topic)
             if view is not None and view.schema_version > max(known.versions):

@@ -83,7 +83,7 @@ def rebuilt(
 def untrusted(
     assigned: Sequence[BrokerId], min_isr: int, newest: LeaderEpoch, entries: Sequence[IsrEntry]
 ) -> LeaderAndIsr:
-    """A state in which no replica is eligible. An unclean election follows, where the topic allows one (rule T4).
+    """A state in which no replica is eligible. An unclean election follows if the topic allows it (rule T4).
 
     Args:
         newest: the highest leader epoch that a replica or the controller knows.

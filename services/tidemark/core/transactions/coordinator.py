@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transactional ids of one partition of `__transaction_state`: requests in, answers and records out.
+"""The transactional ids of one partition of `__transaction_state`: requests change them, and give answers and records.
 
 Changes are applied at once. The caller writes the records, in order, before it sends the answer to this request or to a
 later one. If the write fails, the caller drops the coordinator and replays the log. The caller names committed records

@@ -31,7 +31,7 @@ from tidemark.rpc.security.token_source import TokenSource
 _log = logging.getLogger(__name__)
 
 _CHECK_S: Final = 0.5
-"""Interval at which a use of the files looks whether they changed."""
+"""Interval at which a use of the files checks them for changes."""
 _SETTLE_S: Final = 0.3
 """Time for which a start waits for files that do not fit together: they may be just being replaced."""
 _MISREAD: Final = re.compile(r'[\\,+"<>;#=]')

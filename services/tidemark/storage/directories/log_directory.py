@@ -115,7 +115,9 @@ class UnmadeDirectory:
         self._found = found
 
     def make(self) -> None:
-        """Make the directory, partition.json last, as only that makes it count; then leave the roster."""
+        """Make the directory, with partition.json last, since a directory without that file is ignored; then leave
+        the roster.
+        """
         partition, path, identity, generation = self._found
         assert identity is not None, "a roster entry has an identity"
         path.mkdir(exist_ok=True)

@@ -40,7 +40,7 @@ class Placement:
         """Choose an online directory for a new replica.
 
         Raises:
-            TidemarkError: STORAGE_ERROR where no directory is online.
+            TidemarkError: STORAGE_ERROR if no directory is online.
         """
         online = [index for index, directory in enumerate(self._directories) if directory.failed is None]
         if not online:
