@@ -13,7 +13,7 @@ import pytest
 import tidemark
 import tidemark.client
 import tidemark.client.aio
-from tidemark.client import acls, lazy_imports, quotas
+from tidemark.client import acls, argument_types, lazy_imports, quotas
 from tidemark.client.aio.admin import acls as admin_acls
 from tidemark.client.aio.admin import client
 from tidemark.client.aio.admin import quotas as admin_quotas
@@ -37,8 +37,8 @@ ARGUMENT_MODULES = (tidemark.client, acls, quotas)
 
 
 def test_each_class_that_a_method_of_an_admin_client_takes_is_a_name_of_the_client() -> None:
-    source = "".join(inspect.getsource(module) for module in (client, admin_acls, admin_quotas))
-    wanted = set(re.findall(r"\binstances?\(\"\w+\", \w+, (\w+)\)", source))
+    source = "".join(inspect.getsource(module) for module in (client, admin_acls, admin_quotas, argument_types))
+    wanted = set(re.findall(r"\binstances?\((?:\"\w+\"|name), \w+, ([A-Z]\w+)\)", source))
     assert {"ConfigResource", "PartitionReassignment", "QuotaChange"} <= wanted
     names = {name for module in ARGUMENT_MODULES for name in module.__all__}
     assert wanted - names == set()
