@@ -115,15 +115,9 @@ class ErrorCode(StrEnum):
     # security
     AUTHENTICATION_FAILED = "AUTHENTICATION_FAILED"  # the peer's identity could not be proved
     CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"  # the caller lacks a right on the cluster
-    TOPIC_AUTHORIZATION_FAILED = (
-        "TOPIC_AUTHORIZATION_FAILED"  # the caller lacks a right on the topic, which may not exist
-    )
-    GROUP_AUTHORIZATION_FAILED = (
-        "GROUP_AUTHORIZATION_FAILED"  # the caller lacks a right on the group, which may not exist
-    )
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"  # the caller lacks a right on the transactional id
-    )
+    TOPIC_AUTHORIZATION_FAILED = "TOPIC_AUTHORIZATION_FAILED"  # the caller lacks a right on the topic
+    GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED"  # the caller lacks a right on the group
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"  # no right on the id
     AUTHORIZER_NOT_READY = "AUTHORIZER_NOT_READY"  # the access rules have not been read yet
     # others
     BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"

@@ -24,7 +24,7 @@ HEARING_TIMEOUT_S = 20
 
 
 class Ear:
-    """What a store's listener was told."""
+    """Notifications that a store's listener received."""
 
     def __init__(self, store: SessionMetadataStore) -> None:
         self._heard: asyncio.Queue[StoreEvent] = asyncio.Queue()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of brokers with content that nobody can go by: they are passed over, and no other broker suffers."""
+"""Nodes of brokers with unusable content are ignored, without an effect on other brokers."""
 
 from __future__ import annotations
 

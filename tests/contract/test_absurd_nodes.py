@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of the right form with content that nobody can go by: refused where they are read, and no other suffers."""
+"""Well-formed nodes with unusable content are refused when they are read, without an effect on other nodes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partition without nodes is new only where nobody can have deleted any: else its first leader is not written."""
+"""A partition without nodes is new only if no node can have been deleted; otherwise its first leader is not written."""
 
 from __future__ import annotations
 

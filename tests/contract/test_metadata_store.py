@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every MetadataStore does: the real one over a real ZooKeeper, and the fake one the simulator uses."""
+"""Behaviour of every MetadataStore: the real store over a real ZooKeeper, and the simulator's fake."""
 
 from __future__ import annotations
 

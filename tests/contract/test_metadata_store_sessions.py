@@ -308,7 +308,7 @@ class SilencedServer:
 
 
 async def once_it_answers(read: Callable[[], Awaitable[T]]) -> T:
-    """What is read; on a busy machine a server may need longer to start than a call may take."""
+    """The content that is read; on a busy machine a server may need longer to start than a call may take."""
     while True:
         try:
             return await read()

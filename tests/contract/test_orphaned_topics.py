@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic whose node was deleted by hand is not a deleted topic: nobody takes it for gone, nobody takes its name."""
+"""A topic whose node was deleted by hand is not a deleted topic: controllers keep it, and its name stays in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes.metadata_store import FakeMetadataStore
 
 
 async def removed_by_hand(cluster: Cluster, path: str) -> None:
-    """As with `deleteall`, by somebody who asks nobody."""
+    """Deletes nodes like `deleteall`, without a request to Tidemark."""
     store = await cluster.store()
     session = store._session  # type: ignore[attr-defined]
     for child in await session.children(path):

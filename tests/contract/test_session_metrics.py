@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session of a real ZooKeeper tells Prometheus through its life."""
+"""Metrics of a session with a real ZooKeeper, from start to end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics read again and again: every change is seen and told of, and what did not change is not watched anew."""
+"""Topics are read repeatedly: every change is reported, and unchanged topics are not watched again."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def mine(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def by_hand(mine: LocalCluster) -> Iterator[KazooClient]:
-    """The ZooKeeper of `mine`, under the hands of somebody who knows better than the controller."""
+    """The ZooKeeper of `mine`, for changes by hand."""
     with kazoo_of(mine) as client:
         yield client
 
@@ -127,7 +127,7 @@ def own_zookeeper() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def zookeeper(shared_zookeeper: ZooKeeperProcess) -> ZooKeeperProcess:
-    """A server for tests each of which keeps to a root of its own; whoever stops it starts it again."""
+    """A server for tests with separate roots; started again if a test has stopped the server."""
     if not shared_zookeeper.running:
         shared_zookeeper.start()
     return shared_zookeeper

@@ -25,7 +25,7 @@ DECISION = ["Context", "Decision", "What was weighed", "Consequences", "What wou
 
 
 def targets() -> set[str]:
-    """What can be made: the phony targets, with the parts of the suite."""
+    """The make targets: the phony targets, with the parts of the suite."""
     parts = re.findall(r"^PARTS := (.*)$", MAKEFILE, re.MULTILINE)[0].split()
     phony = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].replace("$(PARTS)", "").split()
     return {*parts, *phony}

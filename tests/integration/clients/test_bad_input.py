@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What applications do wrong, on a real cluster: each has its class and its code, at once, blocking and async."""
+"""Errors of applications, on a real cluster: each has its class and code immediately, blocking and async."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def style(request: pytest.FixtureRequest) -> Iterator[Blocking]:
 
 @pytest.fixture
 def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of two partitions, with ten records in the first."""
+    """A topic of two partitions, with ten records in the first."""
     name = "bad-" + str(abs(hash(request.node.name)))
     with AdminClient(cluster.admin_address) as admin:
         admin.create_topic(name, partitions=2)

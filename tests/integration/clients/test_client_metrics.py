@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients tell of themselves, whom they send to, and what they take for a table."""
+"""Clients state their names, choose brokers, and accept tables."""
 
 from __future__ import annotations
 

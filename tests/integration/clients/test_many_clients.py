@@ -34,7 +34,7 @@ def sockets(cluster: LocalCluster) -> int:
 
 
 async def pair(cluster: LocalCluster, partition: int, connected: asyncio.Barrier) -> list[bytes | None]:
-    """What a consumer reads of what a producer sends to this partition, when all others are connected too."""
+    """Records that a consumer reads from a producer of this partition, while all others are connected, too."""
     async with Producer(cluster.bootstrap, acks="all") as producer, Consumer(cluster.bootstrap) as consumer:
         await consumer.assign(TOPIC, partitions=[partition], start="earliest")
         await (await producer.send(TOPIC, b"0", partition=partition))

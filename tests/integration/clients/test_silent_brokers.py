@@ -20,9 +20,9 @@ from tidemark.model import BrokerId, ElectionKind
 from tests.integration.harness.fake_broker import TOPIC, FakeCluster
 
 CALL_S = 0.5
-"""What each call is given."""
+"""Arguments of each call."""
 SLACK_S = 1.5
-"""A machine that has other things to do; what is late all the same is asked once more."""
+"""A busy machine; a late request is sent once more."""
 WHERE = TopicPartition(TOPIC, 0)
 ELSEWHERE = TopicPartition("elsewhere", 0)
 TIMEOUTS = {"request_timeout_ms": int(CALL_S * 1000)}

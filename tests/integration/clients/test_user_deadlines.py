@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a command may take is kept to, also where nobody answers."""
+"""A command keeps its time limit, even if no broker answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.cli.test_cli import refused, tidemark
 
 GIVEN_S = 1.0
 SLACK_S = 1.5
-"""For a process to start and to end; what is late all the same, on a busy machine, is tried again."""
+"""Time for a process to start and to end; on a busy machine, a late process is tried again."""
 ATTEMPTS = 4
 
 

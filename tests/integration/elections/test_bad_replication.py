@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must never be appended, and who must never be sent anything, on the streams between brokers."""
+"""Invalid batches are never appended, and wrong peers get no messages, on the streams between brokers."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def asks_for_an_operator(mine: LocalCluster) -> None:
 
 
 def rebuild(admin: AdminClient) -> None:
-    """Of all replicas: the controller waits two seconds for those of brokers that have just started, and no longer."""
+    """Elect the furthest of all replicas: the controller waits at most two seconds for replicas of started brokers."""
     wait_for(
         lambda: all(one.error is None for one in admin.elect_leaders(ElectionKind.REBUILD_STATE, [HURT])),
         "the replica with the furthest log is elected",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that somebody has broken by hand: the controller reports them, skips them, and goes on, also a new one."""
+"""Nodes damaged by hand: the controller reports and skips them, and continues, also a new controller."""
 
 from __future__ import annotations
 

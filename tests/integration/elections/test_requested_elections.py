@@ -39,7 +39,7 @@ def partitions(admin: AdminClient, topic: str) -> list[PartitionView]:
 
 
 def produce(cluster: LocalCluster, topic: str, first: int, end: int) -> None:
-    """Records `first` to `end`, each acknowledged by everybody in sync, one batch each."""
+    """Records `first` to `end`, each acknowledged by all in-sync replicas, one batch each."""
     with Producer(cluster.bootstrap) as producer:
         for number in range(first, end):
             assert producer.send(topic, str(number).encode(), partition=0).result(15).offset == number
@@ -136,7 +136,7 @@ def test_a_requested_election_elects_the_last_known_log_and_reports_missing_reco
 
 
 def _foreseen(cluster: LocalCluster, *, unheard: list[int]) -> dict[str, dict[str, int]]:
-    """What would come of it, once all other replicas have been heard."""
+    """The expected result, after all other replicas have answered."""
     found: list[dict[str, dict[str, int]]] = []
 
     def the_others_are_heard() -> bool:

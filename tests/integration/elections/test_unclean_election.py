@@ -18,7 +18,7 @@ SETTINGS = {"broker": {"zookeeper.session.timeout.ms": "3000"}}
 
 
 def produce(cluster: LocalCluster, records: int) -> int:
-    """Acknowledged by everybody in sync; gives the last record's offset."""
+    """Send records, acknowledged by all in-sync replicas; returns the last record's offset."""
     with Producer(cluster.bootstrap) as producer:
         handles = [producer.send(TOPIC, str(number).encode(), partition=0) for number in range(records)]
         producer.flush(15)

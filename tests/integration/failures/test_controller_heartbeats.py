@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller makes of a broker that it cannot reach, with real sockets (rule C5)."""
+"""A controller detects a broker that it cannot reach, with real sockets (rule C5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, Controller
 
 @contextlib.contextmanager
 def dead_address() -> Iterator[int]:
-    """A port of loopback whose packets are dropped: the queue of its connections is full, and nobody takes any."""
+    """A port of loopback whose packets are dropped: the queue of its connections is full, and no process accepts
+    them.
+    """
     with contextlib.ExitStack() as sockets:
         listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         port: int = listener.getsockname()[1]

@@ -22,7 +22,7 @@ SESSION_MS = 60_000
 SOON_S = 15.0
 SETTINGS = {"broker": {"zookeeper.session.timeout.ms": str(SESSION_MS), "replica.lag.time.max.ms": "3000"}}
 REQUEST_MS = 3000
-"""A producer that hears its news from who hangs asks another one when a request was not answered for so long."""
+"""A producer whose metadata stream is at a hanging broker asks another broker after this time without an answer."""
 _HOOK = """
 import os, signal, time
 
@@ -58,7 +58,7 @@ def stopped(cluster: LocalCluster, name: str) -> Iterator[None]:
 
 @contextmanager
 def hanging(cluster: LocalCluster, name: str) -> Iterator[None]:
-    """Only its event loop: gRPC's and ZooKeeper's threads go on, and say to everybody's pings that all is well."""
+    """Stop only the event loop: threads of gRPC and ZooKeeper continue, and answer pings."""
     hangs = cluster.directory / "hangs"
     hangs.touch()
     cluster.process(name).signal(signal.SIGUSR1)

@@ -49,7 +49,7 @@ async def make_topic(cluster: LocalCluster, partitions: int) -> str:
 
 
 async def commit_once_known(groups: Groups, group: str, topic: str, offsets: dict[int, int]) -> None:
-    """Commits without a member; the group's coordinator may hear of a new topic after whoever made it."""
+    """Commits without a member; the group's coordinator may learn of a new topic after its creator."""
     deadline_s = time.monotonic() + 20
     while (codes := await groups.commit(group, topic, offsets)) != dict.fromkeys(offsets, ""):
         assert set(codes.values()) <= {ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION, ""}

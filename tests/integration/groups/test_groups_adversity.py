@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group while its coordinators are killed and stopped, and members come and go: no acknowledged commit is lost, none
-of a former reader counts, nobody reads what another reads, and nothing hangs."""
+"""A group while its coordinators are killed and stopped, and members come and go: no acknowledged commit is lost, no
+commit of a former reader counts, members read disjoint partitions, and no call hangs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ TOPIC = "followed"
 PARTITIONS = 6
 LASTS_S = 15.0
 GAP_MAX_S = 30.0
-"""What hangs hangs for good; on a slow machine two absences of a coordinator may have no commit between them."""
+"""A call that hangs never ends; on a slow machine two absences of a coordinator may have no commit between them."""
 
 
 class Reader:

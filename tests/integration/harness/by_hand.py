@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZooKeeper under the hands of somebody who knows better than the controller."""
+"""ZooKeeper, for changes by hand."""
 
 from __future__ import annotations
 

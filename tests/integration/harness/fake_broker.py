@@ -37,7 +37,7 @@ TOPIC = "t"
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one request: whether it is appended (or served), and what is answered."""
+    """The result of one request: whether it is appended (or served), and its answer."""
 
     append: bool = True
     refuse: ErrorCode | None = None
@@ -234,13 +234,13 @@ class FakeCluster:
         return self.logs[TopicPartition(part.topic, part.partition)]
 
     def nearest(self, leader: BrokerId, rack: str) -> BrokerId | None:
-        """Whom a leader names to a consumer in a rack."""
+        """The replica that a leader names to a consumer in a rack."""
         if not rack or self.racks.get(leader) == rack:
             return None
         return min((BrokerId(broker) for broker, one in self.racks.items() if one == rack), default=None)
 
     def asked(self, *, of: int) -> list[pb.PartitionFetch]:
-        """What was asked of one broker, partition by partition."""
+        """Requests to one broker, by partition."""
         return [part for broker, request in self.fetched if broker == of for part in request.partitions]
 
 

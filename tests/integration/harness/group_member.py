@@ -188,7 +188,7 @@ class Member:
         return cast(pb.GroupHeartbeatResponse, answer)
 
     async def beat_until(self, partitions: set[tuple[str, int]], timeout_s: float = 20) -> None:
-        """Beats itself until it reads these: a coordinator may hear of a new topic after whoever made it."""
+        """Beats itself until it reads these: a coordinator may learn of a new topic after its creator."""
         deadline_s = time.monotonic() + timeout_s
         while self.reading != partitions:
             assert time.monotonic() < deadline_s, f"{self.reading} is not {partitions}"

@@ -157,7 +157,7 @@ class HandController:
         await self.tell(partition)
 
     async def refresh(self, partition: TopicPartition) -> VersionedState:
-        """What the node says now."""
+        """The present content of the node."""
         self.states[partition] = (await self.store.states([partition], sync=True))[partition]
         return self.states[partition]
 

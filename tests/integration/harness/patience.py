@@ -28,7 +28,7 @@ def with_brokers(patch: pytest.MonkeyPatch) -> None:
 
 
 def as_told() -> None:
-    """What the environment says, for good."""
+    """The state of the environment, permanently."""
     _take(pytest.MonkeyPatch())
 
 

@@ -30,7 +30,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 READY_TIMEOUT_S: Final = 60.0
 
 Attend = Callable[[socket.socket, int], None]
-"""What an attendant does with the connection, after it has told the pid of the process."""
+"""An attendant's work with the connection, after it has sent the pid of the process."""
 
 
 def start_server(module: str, *arguments: str, environment: Mapping[str, str]) -> Path:

@@ -30,7 +30,7 @@ from tests.integration.harness import warm
 
 MODULES: Final = ("tidemark.broker", "tidemark.controller", "tidemark.admin", "tests.chaos.group.member")
 READ_AT_THE_START: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "GRPC_", "ARROW_", "OMP_", "OPENBLAS_")
-"""Of variables whose names begin so, a process that runs already has taken its own."""
+"""A running process has read its own values of variables with this prefix."""
 _PR_SET_CHILD_SUBREAPER: Final = 36  # <linux/prctl.h>
 
 _fresh_spawn = ServiceProcess._spawn
@@ -119,7 +119,7 @@ def _import_all_of(module: str) -> None:
 
 
 def _become(command: list[str]) -> None:
-    """What an interpreter that starts would do, up to the module's own code."""
+    """The steps of a starting interpreter, up to the module's own code."""
     os.setsid()
     sys.orig_argv, sys.argv = command, command[2:]
     for place in map(os.path.abspath, reversed(warm.places(os.environ))):

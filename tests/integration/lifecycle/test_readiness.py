@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kubelet is told of real processes: alive from the start, ready when a rolling restart may go on."""
+"""Probes of real processes: alive from the start, ready when a rolling restart may continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wait_until_says(cluster: LocalCluster, name: str, service: str) -> None:
 
 
 def says(cluster: LocalCluster, name: str, service: str) -> bool:
-    """Whether its health says SERVING; not where nobody listens."""
+    """Whether its health is SERVING; False if no process listens."""
     with grpc.insecure_channel(cluster.address(name)) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(

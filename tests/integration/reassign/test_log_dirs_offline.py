@@ -45,7 +45,7 @@ def test_nothing_is_moved_into_or_out_of_a_directory_that_is_offline(
         answers: list[Ended] = []
 
         def out_of_it_is_refused() -> bool:
-            """For as long as the broker tries to open the log anew it does not know yet that it cannot."""
+            """While the broker tries to open the log again, the failure is not known yet."""
             answers.append(
                 tidemark(cluster, "log-dirs", "move", f"safe:{inside.partition}", "--broker", "0", "--to", good.path)
             )

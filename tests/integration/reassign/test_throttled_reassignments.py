@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A move with a throttle among real processes: it takes the time the throttle says, and slows down nobody else (M2)."""
+"""A move with a throttle among real processes: it takes the time of the throttle, and does not slow other traffic
+(M2).
+"""
 
 from __future__ import annotations
 

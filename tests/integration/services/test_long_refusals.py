@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusals that say much: gRPC throws away a status whose headers are too large, and nobody would know why."""
+"""Long refusals: gRPC drops a status with too large headers, and the cause would be lost."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class World:
                 await call
 
     async def answer(self, method: str, request: object) -> object:
-        """Of an admin process that has never heard of it."""
+        """The answer of an admin process that has not seen the request before."""
         directory = self._next_directory()
         async with admin_process(self.connect, directory) as (address, _, _), open_channel(address) as channel:
             return await getattr(AdminServiceStub(channel), method)(request, timeout=TIMEOUT_S)

@@ -68,7 +68,9 @@ def test_a_directory_that_fails_loses_its_leaderships_idle_ones_too_and_the_othe
         after: dict[str, LogDirectoryContent] = {}
 
         def told_of_all() -> bool:
-            """Told of the next leader the broker tries each log anew; while it does it does not tell of the replica."""
+            """After a command for the next leader, the broker opens each log again; until then it does not report
+            the replica.
+            """
             after.update({disk.directory_id: disk for disk in disks(cluster)})
             return held(after[bad.directory_id]) == held(bad)
 

@@ -34,7 +34,7 @@ FOUND = {
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a peer that is a script."""
+    """The output of a peer that is a script."""
     script = tmp_path / "peer.sh"
     script.write_text(SCRIPT)
     script.chmod(0o755)

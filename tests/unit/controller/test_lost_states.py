@@ -40,7 +40,7 @@ LAST = LeaderAndIsr(BrokerId(0), LeaderEpoch(4), tuple(IsrEntry(one, BrokerEpoch
 
 
 class Core:
-    """What the core of the term knows."""
+    """The state of the term's core."""
 
     def __init__(self) -> None:
         self.known: Known | None = None

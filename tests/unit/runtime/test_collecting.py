@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a full collection looks at, and what it leaves alone."""
+"""The objects that a full collection visits, and the objects that it skips."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a large message had is there for the next one."""
+"""Memory of a large message is reused for the next one."""
 
 from __future__ import annotations
 

@@ -226,7 +226,9 @@ def third_life(root: Path, rng: random.Random, damaged: Mapping[str, Any]) -> tu
 
 
 def transact(log: PartitionLog, first: int) -> None:
-    """Of the producers from `first` on, one commits, the next one aborts, and one has an open transaction meanwhile."""
+    """Among the producers from `first` on, one commits, the next one aborts, and one has an open transaction
+    meanwhile.
+    """
     epoch = latest_epoch(log)
     lead(log, *(make_pending(["pending"], producer_id=first + number) for number in range(3)), epoch=epoch)
     ends = [make_marker(producer_id=first + number, commit=number == 0, coordinator_epoch=6) for number in range(2)]

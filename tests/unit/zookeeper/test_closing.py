@@ -35,7 +35,7 @@ class Nodes:
         self.acls[path] = acl
 
     def before(self, request: Any) -> None:
-        """Nothing, unless a test wants something."""
+        """Empty, unless a test sets a value."""
 
     async def ask(self, request: Any) -> Any:
         self.before(request)

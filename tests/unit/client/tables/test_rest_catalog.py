@@ -36,7 +36,7 @@ class Lake:
         compact_archive(str(self._root), min_files=2, catalog=self.properties)
 
     def refused(self, code: ErrorCode, *, step: str = "archive") -> str:
-        """The sentence of an error; each row is in the archive all the same."""
+        """The sentence of an error; each row is still in the archive."""
         with pytest.raises(TidemarkError) as error:
             getattr(self, step)()
         assert error.value.code is code

@@ -108,7 +108,7 @@ class MovingWorld(RandomWorld):
         self.catch_up()
 
     def _controller_dies(self) -> None:
-        """Some of its effects are carried out all the same, before another controller is elected."""
+        """Some of its effects are still carried out, before another controller is elected."""
         for effect in list(self.pending):
             if isinstance(effect, fx.WriteStates | fx.WriteTopic | fx.DeletePartitions) and self.random.random() < 0.5:
                 self.pending.remove(effect)

@@ -59,7 +59,7 @@ def node_of(kind: ElectionKind) -> ElectionKind:
 
 
 class BrokerKnows:
-    """What one broker process has been sent since it registered."""
+    """Commands to one broker process since its registration."""
 
     def __init__(self, registration: BrokerRegistration) -> None:
         self.registration = registration
