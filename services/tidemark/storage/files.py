@@ -125,7 +125,7 @@ def write_temporary(path: Path, content: bytes, *, durable: bool = False) -> Pat
         if durable:
             os.fsync(descriptor.number)
     except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk needs the space
+        temporary.unlink(missing_ok=True)  # on a full disk, the space is needed
         raise
     return temporary
 

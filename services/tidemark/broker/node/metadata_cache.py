@@ -120,7 +120,7 @@ class MetadataCache:
         return unknown_topic(topic)
 
     def explain(self, error: TidemarkError, partition: TopicPartition) -> TidemarkError:
-        """Extend the NOT_LEADER of a broker without the replica by the metadata of the partition."""
+        """Add the metadata of the partition to the NOT_LEADER of a broker without the replica."""
         if error.code is not ErrorCode.NOT_LEADER:
             return error
         topic = self._view.topics.get(partition.topic)

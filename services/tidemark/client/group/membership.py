@@ -235,7 +235,7 @@ class Membership:
             finally:
                 poked.cancel()
                 if not calling.done():
-                    calling.cancel()  # its response may be lost, so the next heartbeat asks again
+                    calling.cancel()  # the response may be lost, so the next heartbeat asks again
                     self._full_heartbeat = True
             current = calling.done() and not calling.cancelled() and epoch == self.member_epoch
             if current and not await self._take_response(calling, sent_s, _named(request)):

@@ -164,7 +164,7 @@ class Archive:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         text = os.fspath(root)
         parts = urlparse(text)
-        if len(parts.scheme) > 1:  # one letter is a drive
+        if len(parts.scheme) > 1:  # a scheme of one letter is a drive
             if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
                 raise _invalid(f"the archive {text!r} is not on a mounted file system: give a path, or file:///path")
             text = unquote(parts.path)

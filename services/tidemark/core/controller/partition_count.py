@@ -163,7 +163,7 @@ class PartitionCountChanges:
             sentence = f"the next partition of {name} is {following}, not {index}"
             return TidemarkError(ErrorCode.INVALID_PARTITIONS, sentence)
         if not replicas:
-            return TidemarkError(ErrorCode.EMPTY_REPLICAS, f"partition {index} of {name} needs a replica at least")
+            return TidemarkError(ErrorCode.EMPTY_REPLICAS, f"partition {index} of {name} needs at least one replica")
         if len(set(replicas)) < len(replicas):
             return TidemarkError(ErrorCode.DUPLICATE_REPLICA, f"{name}-{index}: {list(replicas)} names a broker twice")
         away = [broker for broker in replicas if broker not in self._ctx.brokers]

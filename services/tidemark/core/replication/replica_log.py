@@ -302,7 +302,7 @@ class ReplicaLog:
         self.flushed_offset = Offset(min(flushed, event.log_end_offset))
         self._note_flush_due()
         self.high_watermark = max(event.log_start_offset, min(self.high_watermark, event.log_end_offset))
-        if self.damaged is None:  # then only another lineage truncates below the high watermark
+        if self.damaged is None:  # after that, only another lineage truncates below the high watermark
             self.forget_recovered()
         self.producers = self._expiring(event.producers)
         self._uncommitted_ends.truncate(event.log_end_offset)

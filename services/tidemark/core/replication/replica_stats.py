@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures behind the metrics of one replica; a few microseconds each, so a scrape reads thousands in slices."""
+"""The values of one replica for metrics. A read takes a few microseconds, so a scrape reads thousands in slices."""
 
 from __future__ import annotations
 

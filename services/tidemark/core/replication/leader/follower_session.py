@@ -224,7 +224,7 @@ class FollowerSession:
             or event.leader_epoch != sender.leader.leader_epoch
             or event.offset != sender.next_offset
         ):
-            return  # a read for a sender that was stopped since
+            return  # the sender was stopped after the read began
         sender.reading_since_ms = None
         if not event.batches:
             code = event.error.code if event.error else ErrorCode.STORAGE_ERROR
