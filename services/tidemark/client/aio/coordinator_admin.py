@@ -34,21 +34,24 @@ class CoordinatorAdmin(Lifecycle):
         tls: TlsFiles | None = None,
         token_file: TokenGiven | None = None,
     ) -> None:
+        self._is_open = False
         self._timeout_s = seconds("timeout_s", timeout_s)
         self._cluster = Cluster(bootstrap, timeout_s=self._timeout_s, tls=Credentials(tls, token_file))
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
         await self._cluster.start()
+        self._is_open = True
 
     async def close(self) -> None:
         """Close the connections to all brokers."""
+        self._is_open = False
         await self._cluster.close()
 
     def _brokers(self) -> dict[int, str]:
-        """The addresses of the brokers, by id; raises CLIENT_CLOSED before the start."""
-        if not self._cluster.view.brokers:
-            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this client is not started: use `async with`")
+        """The addresses of the brokers, by id; raises CLIENT_CLOSED before the start and after the close."""
+        if not self._is_open:
+            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this client is not started, or closed")
         return {broker_id: f"{one.host}:{one.port}" for broker_id, one in sorted(self._cluster.view.brokers.items())}
 
     async def _lists(

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from tidemark.client.aio.groups import Groups, _description
+from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import group_service_pb2 as pb
 
@@ -25,7 +26,17 @@ def test_later_member_state_is_shown_by_its_number(state: int, shown: str) -> No
     assert [one.state for one in _description(found).members] == [shown]
 
 
-async def test_a_client_that_is_not_started_refuses_to_list() -> None:
+async def test_a_client_that_is_not_started_or_closed_refuses_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def start(_: Cluster) -> None:
+        return
+
+    monkeypatch.setattr(Cluster, "start", start)
+    groups = Groups("127.0.0.1:1")
     with pytest.raises(TidemarkError) as caught:
-        await Groups("127.0.0.1:1").list_groups()
+        await groups.list_groups()
+    assert caught.value.code is ErrorCode.CLIENT_CLOSED
+    async with groups:
+        assert await groups.list_groups() == ([], [])
+    with pytest.raises(TidemarkError) as caught:
+        await groups.list_groups()
     assert caught.value.code is ErrorCode.CLIENT_CLOSED
