@@ -134,11 +134,10 @@ class MetadataCache:
             )
         if known.leader_epoch <= int(error.metadata.get("leader_epoch", -1)):
             return error
-        return TidemarkError(
-            ErrorCode.NOT_LEADER,
-            f"{partition} is led by broker {known.leader} in epoch {known.leader_epoch}",
-            {"leader": str(known.leader), "leader_epoch": str(known.leader_epoch)},
-        )
+        led = f"{partition} is led by broker {known.leader} in epoch {known.leader_epoch}"
+        sentence = led if "leader_epoch" in error.metadata else error.message  # this broker may lead, without its lease
+        metadata = {"leader": str(known.leader), "leader_epoch": str(known.leader_epoch)}
+        return TidemarkError(ErrorCode.NOT_LEADER, sentence, metadata)
 
     async def watch(self, topics: Collection[str]) -> AsyncIterator[ClusterView]:
         """The whole view of these topics (all when none is named), then each change, until `close`."""

@@ -132,6 +132,9 @@ def test_a_refusal_carries_the_metadata_of_the_partition() -> None:
 
     assert explain(TopicPartition("a", 0)).metadata == {"leader": "2", "leader_epoch": "7"}
     assert explain(TopicPartition("a", 0), epoch=8).metadata["leader_epoch"] == "8", "this broker's epoch is later"
+    expired = known.explain(TidemarkError(ErrorCode.NOT_LEADER, "the lease has expired"), TopicPartition("a", 0))
+    assert expired.message == "the lease has expired", "this broker may be the leader"
+    assert expired.metadata["leader"] == "2"
     assert explain(TopicPartition("a", 1)).code is ErrorCode.UNKNOWN_PARTITION
     assert explain(TopicPartition("b", 0)).code is ErrorCode.UNKNOWN_TOPIC
 
