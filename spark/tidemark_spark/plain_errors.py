@@ -29,7 +29,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except Exception as error:
         if _explains_itself(error) and _is_sparks_process():
-            _log.debug("the stack trace that Spark's message leaves out", exc_info=True)
+            _log.debug("the stack trace that Spark's message omits", exc_info=True)
             os.environ[_HIDE_TRACEBACK] = "1"
         raise
 

@@ -47,7 +47,7 @@ async def read(
     unreadable: set[TopicPartition] | None,
     complaints: Complaints,
 ) -> Mapping[TopicPartition, VersionedState]:
-    """Existing states; a state that does not parse, or was deleted, is logged, left out and added to `unreadable`."""
+    """Existing states; a state that does not parse, or was deleted, is logged, omitted and added to `unreadable`."""
     nodes = await session.read_many([paths.state(partition) for partition in partitions])
     found = {}
     missing = []

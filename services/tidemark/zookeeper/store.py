@@ -277,7 +277,7 @@ class SessionMetadataStore:
     async def read_isrs(
         self, asked: Mapping[TopicPartition, ReplicaIdentity], *, unreadable: set[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Sync, then read; leaves out partitions whose state is unreadable, or whose incarnation was deleted."""
+        """Sync, then read; omits partitions whose state is unreadable, or whose incarnation was deleted."""
         return await states.read_for_leader(self._session, asked, set() if unreadable is None else unreadable)
 
     # requested elections

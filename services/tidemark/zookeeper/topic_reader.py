@@ -52,7 +52,7 @@ class TopicReader:
     ) -> Mapping[str, TopicDescription]:
         """Every topic with its configs; `fire` watches the list and every topic.
 
-        A topic that does not parse, or whose znode was deleted by hand, is logged, left out and added to `unreadable`.
+        A topic that does not parse, or whose znode was deleted by hand, is logged, omitted and added to `unreadable`.
         So all other topics stay manageable, and no replica of the unreadable topic becomes a stray.
         """
         watch = None if fire is None else self._watch(fire)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters of a query as masks of Arrow columns, and as bounds of a read by event time. Pure.
 
-Spark applies every filter again, so a mask is correct if it leaves out no row that passes the filter. Spark's NaN is
+Spark applies every filter again, so a mask is correct if it omits no row that passes the filter. Spark's NaN is
 equal to itself and larger than every number, but Arrow's NaN is not: so rows with NaN always stay.
 """
 

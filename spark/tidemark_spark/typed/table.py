@@ -33,7 +33,7 @@ class TypedTable:
     Args:
         topic: the topic, with the versions that are known.
         schema: the columns that Spark expects.
-        filters: filters of the query; rows that do not pass them are left out where that is sure.
+        filters: filters of the query; rows that do not pass them are omitted where that is sure.
 
     Raises:
         ValueError: the topic has no such column, or the column has another type.

@@ -38,7 +38,7 @@ class LogDirs:
     async def describe(self, wanted: Wanted) -> tuple[LogDirectoryContent, ...]:
         """Describe every directory, with the replicas of some topics and partitions, or with all if both are empty.
 
-        A replica whose log is being opened has no size yet, and is left out.
+        A replica whose log is being opened has no size yet, and is omitted.
         """
         topics, partitions = wanted.topics, wanted.partitions
         everything = not topics and not partitions

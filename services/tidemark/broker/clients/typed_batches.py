@@ -24,7 +24,7 @@ _SEEN_BYTES_MAX: Final = 64 << 20
 _HEAD_BYTES: Final = 4 << 10
 """Size of the first read of a batch, in bytes: its head, unless its schema is wide."""
 _WHOLE_BYTES: Final = 32 << 10
-"""A batch up to this size is read whole: more reads would cost more than the copy of columns that are left out."""
+"""A batch up to this size is read whole: more reads would cost more than the copy of columns that are omitted."""
 
 Parts = list[bytes | memoryview]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Input formats of `produce` for a typed topic: JSON lines, CSV and Parquet, as rows of the topic's columns.
 
-Columns are matched by name. Names of system columns, which `consume` writes, are left out; but timestamps of a topic
+Columns are matched by name. Names of system columns, which `consume` writes, are omitted; but timestamps of a topic
 without an event time, headers and deletions are kept. Rows are checked here: an error names the line of the input.
 """
 

@@ -102,7 +102,7 @@ class GroupDescription(NamedTuple):
 
     @property
     def partitions_of_unknown_lag(self) -> int:
-        """Number of partitions that `lag` leaves out."""
+        """Number of partitions that `lag` omits."""
         return sum(one.lag < 0 for one in self.partitions)
 
 

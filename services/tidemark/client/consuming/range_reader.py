@@ -103,7 +103,7 @@ class RangeReader:
         rack: rack of this reader: rows come from an in-sync replica in this rack, if there is one; "": from leaders.
         tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
         client_id: a name of this client, for quotas and metrics of brokers.
-        isolation_level: "read_committed": ends are last stable offsets, and rows of aborted transactions are left out.
+        isolation_level: "read_committed": ends are last stable offsets, and rows of aborted transactions are omitted.
     """
 
     def __init__(

@@ -219,7 +219,7 @@ def _as_type(column: Any, wanted: pa.DataType) -> Any:
 
 
 def _csv_rows(batch: PartitionBatch, schema: pa.Schema, plain: pa.Schema) -> pa.RecordBatch:
-    """Cells of text. Nested values are JSON, binary ones base64; deleted rows are left out."""
+    """Cells of text. Nested values are JSON, binary ones base64; deleted rows are omitted."""
     rows = _written(batch, schema)
     cells = [_csv_cells(rows.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(cells, schema=plain)

@@ -128,7 +128,7 @@ class Producer(SyncClient[AsyncProducer]):
             TypeError: an argument has a wrong type; no record is added.
             TidemarkError: SCHEMA_MISMATCH with topic, version and column; UNKNOWN_TOPIC, UNKNOWN_PARTITION,
                 INVALID_TIMESTAMP; REQUEST_TIMED_OUT if the buffer stayed full for the delivery timeout; CLIENT_CLOSED.
-                A serializer's error is raised as it is.
+                A serializer's error is raised unchanged.
 
         Example: `producer.send("orders", b"3 apples", key=b"alice").result(timeout_s=10).offset`
         """
@@ -477,7 +477,7 @@ class Consumer(SyncClient[AsyncConsumer]):
     def poll(self, timeout_s: float, columns: Iterable[str] | None = None) -> PartitionBatch | None:
         """Return the next rows of one partition; None if none came in time.
 
-        None comes early if a position has passed markers or aborted records: it may be at the end now (KAFKA-12980).
+        A position that has passed markers or aborted records ends the wait early: it may be at the end (KAFKA-12980).
         Rows of a topic with a schema have the columns of its newest version, or of that in `schema_versions`, and
         `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 

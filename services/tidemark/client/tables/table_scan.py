@@ -145,7 +145,7 @@ class TableScan:
     ) -> BatchRows:
         """Reads these columns in a version, by default the newest; None: all columns, without system columns.
 
-        Brokers leave out the columns of batches that have no timestamp in `times`; archived rows all come.
+        Brokers omit the columns of batches that have no timestamp in `times`; archived rows all come.
         """
         wanted = None if columns is None else texts("columns", columns)
         version = max(self.versions) if version is None else integer("version", version)

@@ -21,7 +21,7 @@ _UNIONS: Final = (typing.Union, types.UnionType)
 def maker_of(value_class: type | None) -> MakeValue | None:
     """A function that makes instances of a dataclass, a pydantic model or another class with keyword arguments.
 
-    Columns that a dataclass has no field for are left out.
+    Columns that a dataclass has no field for are omitted.
 
     Raises:
         TypeError: `value_class` is not a class.

@@ -15,7 +15,7 @@ from tidemark.core.topic_name import TOPIC_NAME_CHARACTERS_MAX
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 
 SIZES_UP_TO: Final = 2_000
-"""With more partitions on a page the sizes are left out: their answer would take too long."""
+"""With more partitions on a page the sizes are omitted: their answer would take too long."""
 _STATES: Final = ("all", "out-of-sync", "offline")
 _SORTS: Final[Mapping[str, Callable[[TopicView], tuple[object, ...]]]] = {
     "name": lambda view: (view.topic,),

@@ -57,7 +57,7 @@ def parse_reassignments(text: str | bytes) -> tuple[tuple[PartitionReassignment,
 
 
 def format_reassignments(moves: Iterable[PartitionReassignment]) -> str:
-    """The same JSON, sorted by topic and partition, one entry a line; fields that are not set are left out."""
+    """The same JSON, sorted by topic and partition, one entry a line; fields that are not set are omitted."""
     ordered = sorted(moves, key=lambda move: move.partition)
     lines = ",\n".join(f"    {json.dumps(fields_of(move), ensure_ascii=False)}" for move in ordered)
     partitions = f"[\n{lines}\n  ]" if lines else "[]"

@@ -422,7 +422,7 @@ def fenced_leader_epoch(replica: Replica, leader_epoch: LeaderEpoch) -> Tidemark
 def later_leadership_known(replica: Replica, leader_epoch: LeaderEpoch) -> TidemarkError:
     """The error for a command whose leader epoch is older than that of an earlier command, or has another leader.
 
-    Such a command shows that the controller read an older node (rule Z4).
+    That command shows that the controller read an older node (rule Z4).
     """
     error = fenced_leader_epoch(replica, leader_epoch)
     known = {"known_leader": str(replica.leader), "known_leader_epoch": str(replica.leader_epoch)}

@@ -22,7 +22,7 @@ _NAMES_SHOWN_MAX = 10
 def selected(schema: TopicSchema, paths: Sequence[str] | None) -> tuple[Column, ...]:
     """The columns that the paths name, in the schema's order; structs have the named columns only.
 
-    Below a list "element" may be left out. A path into a map selects the map.
+    Below a list "element" may be omitted. A path into a map selects the map.
 
     Args:
         schema: version of the reader.

@@ -169,13 +169,13 @@ def _columns(seen: _Seen, above: Path, notes: list[str]) -> list[Column]:
         refusal = name_refusal(path)
         other = taken.get(name.lower())
         if refusal is not None:
-            notes.append(f"column {path_text(path)} is left out: {refusal}")
+            notes.append(f"column {path_text(path)} is omitted: {refusal}")
         elif other is not None:
             notes.append(
-                f"column {path_text(path)} is left out: there is {shown(other)}; Spark ignores the case of names"
+                f"column {path_text(path)} is omitted: there is {shown(other)}; Spark ignores the case of names"
             )
         elif not below.kinds.total() - below.kinds["null"]:
-            notes.append(f"column {path_text(path)} is left out: all its values are null")
+            notes.append(f"column {path_text(path)} is omitted: all its values are null")
         else:
             taken[name.lower()] = name
             columns.append(Column(NO_ID, name, _type(below, path, notes)))

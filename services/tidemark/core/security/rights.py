@@ -31,7 +31,7 @@ class Need(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """Items of a response that are left out unless the caller may DESCRIBE them.
+    """Items of a response that are omitted unless the caller may DESCRIBE them.
 
     Attributes:
         items: response field with the items.

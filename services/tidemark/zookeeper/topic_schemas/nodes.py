@@ -97,7 +97,7 @@ class Asked(NamedTuple):
 async def with_schemas(session: Session, asked: Sequence[Asked]) -> list[TopicDescription]:
     """The topics with their versions, pipelined. A topic without a schema needs no request.
 
-    The text of a damaged version is empty. A version of another topic id is left out: the topic was deleted, or created
+    The text of a damaged version is empty. A version of another topic id is omitted: the topic was deleted, or created
     again, during the read.
     """
     found = [one.topic for one in asked]

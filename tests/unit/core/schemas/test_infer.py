@@ -40,7 +40,7 @@ def test_rows_of_flights() -> None:
     )
     assert notes == (
         "column at: each text is a timestamp, which is proposed",
-        "column nothing is left out: all its values are null",
+        "column nothing is omitted: all its values are null",
     )
     assert row_count == 3
 
@@ -102,8 +102,8 @@ def test_doubts_become_notes(values: list[object], expected: str, note: str) -> 
 def test_names_that_no_column_can_have_are_left_out() -> None:
     found = infer_draft([{"_id": 1, "a\n": 2, "ok": 3, "OK": 4, "": 5, "s": {"_x": 1, "X": 2, "x": 3}}])
     assert ddl_of(found.draft) == "ok BIGINT, s STRUCT<_x: BIGINT, X: BIGINT>"
-    assert found.notes[0].startswith("column _id is left out: names with a leading _ are Tidemark's")
-    assert any("column OK is left out: there is ok" in note for note in found.notes)
+    assert found.notes[0].startswith("column _id is omitted: names with a leading _ are Tidemark's")
+    assert any("column OK is omitted: there is ok" in note for note in found.notes)
     assert len(found.notes) == 5
 
 

@@ -54,7 +54,7 @@ def right_in_words(right: Right) -> str:
         roles = " or ".join(sorted(f"the {role}" if role is Role.ADMIN else f"a {role}" for role in right.roles))
         return f"{roles}" if len(right.roles) < len(Role) else "any service of the cluster"
     needs = list(dict.fromkeys(in_words(need) for need in right.needs))
-    needs += [f"DESCRIBE {one.type}, others are left out" for one in right.hides if not right.needs]
+    needs += [f"DESCRIBE {one.type}, others are omitted" for one in right.hides if not right.needs]
     words = " and ".join(needs)
     return words if right.instead is None else f"{words}, or {in_words(right.instead)}"
 

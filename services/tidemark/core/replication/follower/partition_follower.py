@@ -276,7 +276,7 @@ class PartitionFollower:
     def _lacks_log_start(self, answer: EpochEnd) -> bool:
         """Whether this log never held, or has lost, records of the leader below its own log start (rules E3, T5).
 
-        Such a log keeps nothing and starts again at the leader's log start.
+        The log then keeps no records and starts again at the leader's log start.
         """
         log = self.log
         if self.spares_high_watermark:
