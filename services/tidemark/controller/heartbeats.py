@@ -46,7 +46,7 @@ Submit = Callable[[ControllerEvent], None]
 
 class _Ending(Enum):
     REFUSED = "refused"  # the connection was refused
-    BROKE = "broke"  # after the stream was connected
+    BROKE = "broke"  # the stream broke after its connection
     MISSED_DEADLINE = "missed deadline"
 
 

@@ -60,7 +60,7 @@ class EndReason(StrEnum):
     """The cause of the last decision. The names are stored, and are values of a metric's label."""
 
     NONE = "none"  # no decision so far
-    PRODUCER = "producer"  # the producer asked (X12)
+    PRODUCER = "producer"  # EndTransaction of the producer (X12)
     MEMBERS = "members"  # CommitMembers (X16)
     INIT = "init"  # a producer of the id started (X10)
     TIMEOUT = "timeout"  # the transaction was open for too long (X13)
