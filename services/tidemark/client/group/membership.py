@@ -142,7 +142,7 @@ class Membership:
         self._poke.set()
 
     async def stop(self, *, commit: bool) -> None:
-        """Commit the processed records and leave, within a few seconds."""
+        """Commit the processed records and leave, within a few seconds; a cancelled stop leaves, too."""
         # Heartbeats continue during the commit: a response may bring the epoch that the commit needs.
         beats, others = self._tasks[:1], self._tasks[1:]
         self._tasks = []
@@ -159,7 +159,7 @@ class Membership:
             finally:  # runs also after a cancellation, since other members get the partitions
                 self._reader.drop(self.owned)
                 self.owned = frozenset()
-        await self._leave(AWAY if self._settings.instance_id else LEAVING, until_s - time.monotonic())
+                await self._leave(AWAY if self._settings.instance_id else LEAVING, until_s - time.monotonic())
 
     async def commit(
         self, positions: Iterable[GroupPosition], *, timeout_s: float, transaction: OpenTransaction | None = None

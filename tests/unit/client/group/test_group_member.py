@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 from tidemark.client.group.coordinator import Coordinator
-from tidemark.client.group.membership import Membership
+from tidemark.client.group.membership import LEAVING, Membership
 from tidemark.client.group.offset_commits import Commits, GroupPosition
 from tidemark.client.group.settings import group_settings
 from tidemark.errors import ErrorCode, RequestTimedOutError, TidemarkError
@@ -373,7 +373,8 @@ async def test_member_with_a_failed_task_fails(
         assert (await failed).code is ErrorCode.INTERNAL
 
 
-async def test_cancelled_stop_drops_all_partitions(coordinator: ByHand, reader: SlowReader) -> None:
+async def test_cancelled_stop_drops_all_partitions_and_leaves(coordinator: ByHand, reader: SlowReader) -> None:
+    """Else the other members get the partitions only when the session times out."""
     dropped: list[TopicPartition] = []
     reader.drop = dropped.extend  # type: ignore[method-assign]
     member = Membership(cast(Coordinator, coordinator), group_settings("g"), reader)
@@ -384,7 +385,12 @@ async def test_cancelled_stop_drops_all_partitions(coordinator: ByHand, reader: 
     while not isinstance((await coordinator.asked.get())[0], pb.CommitOffsetsRequest):
         pass
     stopping.cancel()
-    await asyncio.wait([stopping])
+    request, answer = await coordinator.beat()
+    assert request.member_epoch == LEAVING
+    answer.set_result(pb.GroupHeartbeatResponse())
+    async with asyncio.timeout(5):
+        await asyncio.wait([stopping])
+    assert stopping.cancelled()
     assert dropped == [TopicPartition("a", 0)]
     assert not member.owned
 
