@@ -37,7 +37,7 @@ from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_s
 from tidemark.client.consuming.partition_cursor import Cursor, cursor_at
 from tidemark.client.consuming.record_reader import RecordReader, WaitingRecords
 from tidemark.client.consuming.typed_topics import TypedTopics
-from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
+from tidemark.client.group.group_reader import GroupReader, RebalanceCallback, in_callback
 from tidemark.client.group.settings import ConsumerAndGroupOptions, GroupOptions, group_settings
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
@@ -273,7 +273,7 @@ class Consumer(Lifecycle):
         """Commit offsets for the group.
 
         Args:
-            offsets: offset of the next record to read, by partition; None: the offsets of all records returned so far.
+            offsets: of the next record, by partition; None: of all returned records, in callbacks of processed ones.
 
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may read these partitions already,
@@ -282,7 +282,7 @@ class Consumer(Lifecycle):
         Example: `consumer.commit({("orders", 0): 42})`
         """
         wanted = None if offsets is None else offsets_of("offsets", offsets)
-        if offsets is None and self._held is not None:
+        if offsets is None and self._held is not None and not in_callback():
             self._held.settle()  # otherwise the next automatic commit would commit an earlier offset
         await self.reading_group.commit(wanted, timeout_s=self._timeout_s)
 

@@ -185,7 +185,10 @@ class GroupReader:
         timeout_s: float,
         transaction: OpenTransaction | None = None,
     ) -> None:
-        """Commit these offsets, in a transaction if given; None: the offsets of all returned records.
+        """Commit these offsets, in a transaction if given.
+
+        None: the offsets of all returned records; in a callback of a rebalance, of all processed records. The
+        application may be processing a returned record of another partition meanwhile.
 
         A transaction may have results of records whose partition has left. The partition may even be assigned again,
         with its position set back. So the commit in the transaction is refused with FENCED_MEMBER_EPOCH.
@@ -193,7 +196,9 @@ class GroupReader:
         if transaction is not None and self._left is not None:
             left, self._left = self._left, None
             raise _left_before_commit(left)
-        if offsets is None:
+        if offsets is None and in_callback():
+            positions = [_position(cursor, cursor.processed, cursor.processed_epoch) for cursor in self._cursors()]
+        elif offsets is None:
             positions = [_position(cursor, cursor.position, cursor.position_epoch) for cursor in self._cursors()]
         else:
             positions = [self._at(where, offset) for where, offset in offsets.items()]
@@ -371,6 +376,11 @@ class GroupReader:
 
 def _this_task() -> asyncio.Task[None]:
     return cast("asyncio.Task[None]", asyncio.current_task())
+
+
+def in_callback() -> bool:
+    """Whether this code, or its thread, runs in a callback of a rebalance."""
+    return any(not caller.done() for caller in _callers.get())
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.producer import Producer as AsyncProducer
 from tidemark.client.argument_types import partition_of, partitions_of, positive, seconds, texts
 from tidemark.client.consuming.offset_lookup import Start
-from tidemark.client.group.group_reader import RebalanceCallback
+from tidemark.client.group.group_reader import RebalanceCallback, in_callback
 from tidemark.client.group.settings import ConsumerAndGroupOptions
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
 from tidemark.client.metadata.bootstrap import Bootstrap
@@ -374,7 +374,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         """Commit offsets for the group.
 
         Args:
-            offsets: offset of the next record to read, by partition; None: of all records returned so far.
+            offsets: of the next record, by partition; None: of all returned records, in callbacks of processed ones.
 
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may read these partitions already,
@@ -382,7 +382,8 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `consumer.commit({("orders", 0): 42})`
         """
-        self._give_back()
+        if not in_callback():  # its thread runs beside the thread that iterates the records
+            self._give_back()
         self._background.call(self._client.commit(offsets), self._call_s)
 
     committed = blocking(AsyncConsumer.committed)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group import group_reader
 from tidemark.client.group.coordinator import Coordinator
 from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
-from tidemark.client.group.offset_commits import OpenTransaction
+from tidemark.client.group.offset_commits import GroupPosition, OpenTransaction
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.transactions.state import ProducerIdentity
@@ -89,6 +89,29 @@ async def test_released_partitions_are_reported_as_revoked_only(reader: GroupRea
     reader.drop([ONE])
     await turns()
     assert callbacks.all == [("revoked", [ONE])]
+
+
+async def test_a_commit_in_a_callback_has_the_offsets_of_processed_records_only(
+    reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
+) -> None:
+    """The application processes a record of the other partition meanwhile, and may yet fail on the record."""
+    committed: list[dict[TopicPartition, int]] = []
+
+    async def commit(positions: Iterable[GroupPosition], **_: object) -> None:
+        committed.append({one.partition: one.offset for one in positions})
+
+    async def revoked(partitions: list[TopicPartition]) -> None:
+        await reader.commit(None, timeout_s=1)
+
+    membership.commit = commit
+    reader._callbacks = (None, revoked, None)
+    data = build_batch(from_columns(None, [b"a", b"b"], [7, 7]))
+    fetcher.cursors[OTHER].take(stamped(Batch(parse_envelope(data), data), base_offset=0, leader_epoch=0).data)
+    assert fetcher.cursors[OTHER].next_rows() is not None
+    fetcher.cursors[OTHER].passed()
+    await reader.release(frozenset({ONE}))
+    await reader.commit(None, timeout_s=1)
+    assert committed == [{ONE: 0, OTHER: 0}, {ONE: 0, OTHER: 2}]
 
 
 async def test_partitions_lost_during_processing_are_reported_as_lost(

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import Future
+from contextvars import copy_context
+from threading import Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from tidemark.client import Consumer, ConsumerRecord, PartitionBatch
 from tidemark.client.consuming.record_reader import RecordReader
+from tidemark.client.group.group_reader import _waiting
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.sync import producer_consumer
 from tidemark.client.sync.transaction import Transaction
@@ -37,6 +42,9 @@ class Noting(Lifecycle):
 
     def not_done_with_last(self) -> None:
         self.noted.append("not done")
+
+    async def commit(self, offsets: object) -> None:
+        self.noted.append("commit")
 
 
 class Polling(Consumer):
@@ -102,6 +110,19 @@ def test_an_interruption_on_a_record_gives_that_record_and_the_rest_back(noting:
     with pytest.raises(KeyboardInterrupt):
         read(noting, 2)
     assert noting.noted == [(2, 108), "not done", "closed"]
+
+
+def test_a_commit_in_a_callback_leaves_the_records_to_the_thread_that_iterates_them(noting: Noting) -> None:
+    """The callback runs in a thread of its own, while the iterating thread is between two steps."""
+    noting.polled = [batch(107, 108, 109)]
+    with Polling(noting) as consumer:
+        assert next(consumer).offset == 107
+        with _waiting(cast("asyncio.Future[None]", Future())):
+            committing = Thread(target=copy_context().run, args=(consumer.commit,))
+        committing.start()
+        committing.join()
+        assert noting.noted == ["commit"]
+        assert [next(consumer).offset for _ in range(2)] == [108, 109]
 
 
 class Rebalanced(Noting):
