@@ -206,7 +206,7 @@ def test_a_typed_topic_is_archived_by_tasks_and_old_and_new_files_are_one_table(
             admin.delete_records("lake", partition, -1)
     deleted = spark.read.format("tidemark").options(**options).load("lake")
     assert sorted(map(tuple, deleted.collect())) == sorted(places), "all rows come from the archive now"
-    with pytest.raises(ValueError, match="topic lake has a schema: archive it alone"):
+    with pytest.raises(ValueError, match="topic lake has a schema: archive it separately"):
         archive.run(
             spark, arguments_of(archive, "--bootstrap", cluster.bootstrap, "--topic", f"{sales},lake", "--to", root)
         )

@@ -69,6 +69,7 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> TransactionAdmin:
     made = TransactionAdmin("127.0.0.1:1")
     found = {broker_id: SimpleNamespace(host=f"b{broker_id}", port=9) for broker_id in (0, 1)}
     made._cluster = cast(Any, SimpleNamespace(view=SimpleNamespace(brokers=found)))
+    made._is_open = True
     return made
 
 
