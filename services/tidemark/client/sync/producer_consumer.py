@@ -518,12 +518,14 @@ class Consumer(SyncClient[AsyncConsumer]):
         """
         most = positive("max_records", max_records)
         self._asked = True
-        if not self._has_records(timeout_s):
-            return []
-        records = self._client.reader.next_of(self._records, most)
-        self._asked, self._last = False, len(records)  # set first, as in `__next__`
-        del self._records[-len(records) :]
-        return records
+        while self._has_records(timeout_s):
+            waiting = self._records
+            records = self._client.reader.next_of(waiting, most) if waiting else []
+            if records and waiting is self._records:  # as in `__next__`
+                self._asked, self._last = False, len(records)
+                del waiting[-len(records) :]
+                return records
+        return []
 
     def batches(self, columns: Iterable[str] | None = None) -> Iterator[PartitionBatch]:
         """Yield the results of `poll` without end.
@@ -550,14 +552,17 @@ class Consumer(SyncClient[AsyncConsumer]):
 
     def __next__(self) -> ConsumerRecord:
         self._asked = True
-        while not self._has_records(START_S):
-            pass
-        record = self._records[-1]
-        if self._client.reader.deserializes:
-            record = self._client.reader.deserialized(record)  # an error does not change the position
-        self._asked, self._last = False, 1  # set first: then an interruption repeats a record, and skips none
-        self._records.pop()
-        return record
+        while True:
+            while not self._has_records(START_S):
+                pass
+            waiting = self._records
+            record = waiting[-1] if waiting else None
+            if record is not None and self._client.reader.deserializes:
+                record = self._client.reader.deserialized(record)  # an error does not change the position
+            if record is not None and waiting is self._records:  # else a callback has given the records back
+                self._asked, self._last = False, 1  # set first: then an interruption repeats a record, and skips none
+                waiting.pop()
+                return record
 
     def _has_records(self, timeout_s: float) -> bool:
         """Whether records of a polled batch are left; polls after the last one."""

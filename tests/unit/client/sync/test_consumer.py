@@ -46,6 +46,9 @@ class Noting(Lifecycle):
     async def commit(self, offsets: object) -> None:
         self.noted.append("commit")
 
+    def pause(self, partitions: object) -> None:
+        self.noted.append("pause")
+
 
 class Polling(Consumer):
     """The test decides whether its polls return or are interrupted."""
@@ -123,6 +126,28 @@ def test_a_commit_in_a_callback_leaves_the_records_to_the_thread_that_iterates_t
         committing.join()
         assert noting.noted == ["commit"]
         assert [next(consumer).offset for _ in range(2)] == [108, 109]
+
+
+@pytest.mark.parametrize("in_lists", [False, True])
+def test_records_that_a_callback_gives_back_meanwhile_are_not_returned(noting: Noting, in_lists: bool) -> None:
+    """In its own thread, the callback pauses a partition while the application deserializes a record."""
+    noting.polled = [batch(107, 108), batch(107, 108)]
+
+    def deserialized(record: ConsumerRecord) -> ConsumerRecord:
+        if noting.polled:
+            pausing = Thread(target=consumer.pause, args=([("a", 2)],))
+            pausing.start()
+            pausing.join()
+        return record
+
+    noting.reader = RecordReader()
+    noting.reader.deserializes = True
+    noting.reader.deserialized = deserialized  # type: ignore[method-assign]
+    with Polling(noting) as consumer:
+        read = [one.offset for one in consumer.poll_records(1.0)] if in_lists else [next(consumer).offset]
+    assert read == ([107, 108] if in_lists else [107])
+    assert noting.noted[:2] == [(2, 107), "pause"]
+    assert noting.polled == [], "the records come from the second poll"
 
 
 class Rebalanced(Noting):
