@@ -107,11 +107,19 @@ class RealCluster:
         return store
 
     async def expire(self, store: Any) -> None:
-        # Whoever has its id and password takes a session over; closing it ends it for its owner.
-        thief = self._client(client_id=store._session._client.client_id)
-        await asyncio.to_thread(thief.start)
-        await asyncio.to_thread(thief.stop)
-        await asyncio.to_thread(thief.close)
+        """End the session of a store: a client with its id and password takes the session over, and closes it.
+
+        A store that connects again before the close takes its session back; then the client tries again.
+        """
+        client = store._session._client
+        while store._session._client is client:
+            thief = self._client(client_id=client.client_id)
+            await asyncio.to_thread(thief.start)
+            await asyncio.to_thread(thief.stop)
+            await asyncio.to_thread(thief.close)
+            for _ in range(20):
+                if store._session._client is client:
+                    await asyncio.sleep(0.1)
 
     async def stop_serving(self) -> None:
         self._process.kill()
