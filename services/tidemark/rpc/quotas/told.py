@@ -12,6 +12,8 @@ TOLD_MAX_S: Final = 2 * WAIT_MAX_S
 """Longest wait that a client accepts; brokers state at most half of it."""
 _MS_MAX: Final = 1 << 40
 _HEADER: Final = "throttle-time-ms"
+_DIGITS_MAX: Final = 20
+"""Digits of a wait that are read: more are beyond `TOLD_MAX_S` in any case, and `int` refuses more than 4,300."""
 
 
 def wait_headers(throttle_time_ms: int) -> tuple[tuple[str, str], ...]:
@@ -22,7 +24,8 @@ def wait_headers(throttle_time_ms: int) -> tuple[tuple[str, str], ...]:
 def wait_of_headers_s(headers: Iterable[tuple[str, Any]] | None) -> float:
     """Seconds until the service reads a new stream; 0 without the header, or with an invalid one."""
     text = dict(headers or ()).get(_HEADER, "")
-    return told_wait_s(int(text)) if isinstance(text, str) and text.isascii() and text.isdecimal() else 0.0
+    is_number = isinstance(text, str) and text.isascii() and text.isdecimal()
+    return told_wait_s(int(text[:_DIGITS_MAX])) if is_number else 0.0
 
 
 def told_wait_s(throttle_time_ms: int) -> float:

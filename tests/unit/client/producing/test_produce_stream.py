@@ -103,7 +103,7 @@ async def test_a_stream_waits_as_the_newest_response_asks(stream: Stream) -> Non
 
 
 @pytest.mark.parametrize(
-    ("stated", "wait_s"), [("30000", 30), ("9" * 30, 60), ("0", 0), ("-1", 0), ("x", 0), ("\u0663", 0), (b"1", 0)]
+    ("stated", "wait_s"), [("30000", 30), ("9" * 5000, 60), ("0", 0), ("-1", 0), ("x", 0), ("\u0663", 0), (b"1", 0)]
 )
 async def test_a_new_stream_waits_as_its_metadata_asks_before_the_first_response(
     stated: str | bytes, wait_s: int
