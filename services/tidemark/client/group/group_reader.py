@@ -361,9 +361,7 @@ class GroupReader:
         try:
             with _waiting(task):
                 await callback(sorted(partitions))
-        except (
-            asyncio.CancelledError
-        ) as error:  # cancelled by a task that the callback awaited, or with this reconciliation
+        except asyncio.CancelledError as error:  # cancelled by a task that the callback awaited, or from outside
             if task.cancelling():
                 raise
             self._application_failed(error)
