@@ -243,7 +243,7 @@ class Consumer(Lifecycle):
 
         Args:
             topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
-            on_assigned: awaited with assigned partitions, before their first record is returned.
+            on_assigned: awaited with assigned partitions, before their first record is returned; may `seek`.
             on_revoked: awaited with revoked partitions, after the application has processed the records returned of
                 them. After that, their offsets are committed, and another member continues to read.
             on_lost: awaited with partitions that other members may read already, because the group evicted this member.

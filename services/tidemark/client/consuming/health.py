@@ -98,7 +98,7 @@ def _state(cursor: Cursor, cluster: Cluster, replica: int | None, suspended: boo
     if cursor.error is not None:
         return "failed", cursor.error.message
     if cursor.withheld:
-        return "being handed over", "revoked; waits until the application has processed the returned records"
+        return "being handed over", "the group has assigned or revoked it: a callback runs, or records are processed"
     if suspended:
         return "suspended", "the coordinator has not answered for a session timeout: other members may read it"
     if cursor.paused:

@@ -292,11 +292,23 @@ class GroupReader:
         while self._ending:
             await asyncio.wait(self._ending)
         self._announced |= partitions
+        for cursor in made.values():
+            cursor.withheld = True  # until the end of `on_assigned`, which may seek and pause
+        self._fetcher.cursors.update(made)
         self._assigned_call = asyncio.ensure_future(self._call(self._callbacks[0], partitions))
-        await self._assigned_call
-        for where, cursor in made.items():
-            self._fetcher.cursors[where] = cursor
-            self._fetcher.moved(cursor)
+        try:
+            await self._assigned_call
+        except asyncio.CancelledError:
+            for where in self._among_cursors(made):
+                del self._fetcher.cursors[where]
+            raise
+        for where in self._among_cursors(made):
+            made[where].withheld = False
+            self._fetcher.moved(made[where])
+
+    def _among_cursors(self, made: Mapping[TopicPartition, Cursor]) -> list[TopicPartition]:
+        """The partitions of which these cursors are still read."""
+        return [where for where, cursor in made.items() if self._fetcher.cursors.get(where) is cursor]
 
     def _reset(self, where: TopicPartition) -> str:
         if self._settings.offset_reset != "fail":

@@ -353,7 +353,7 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Args:
             topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
-            on_assigned: called with assigned partitions, before their first record is returned.
+            on_assigned: called with assigned partitions, before their first record is returned; may `seek`.
             on_revoked: called with revoked partitions, after the application has processed the records returned of
                 them. Their offsets are committed, and another member reads on, after that.
             on_lost: called with partitions that other members may read already, because the group evicted this member.

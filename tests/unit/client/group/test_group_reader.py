@@ -270,6 +270,40 @@ def assignable(reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> GroupRea
     return reader
 
 
+async def test_on_assigned_may_seek_and_pause_before_the_first_record(
+    assignable: GroupReader, fetcher: SimpleNamespace
+) -> None:
+    """An application that stores offsets itself continues at its offsets."""
+    new, returns = TopicPartition("a", 2), []
+
+    async def assigned(partitions: list[TopicPartition]) -> None:
+        fetcher.cursors[partitions[0]].seek(42)
+        returns.append(fetcher.cursors[partitions[0]].gives)
+
+    assignable._callbacks = (assigned, None, None)
+    await assignable.take_up(frozenset({new}))
+    returns.append(fetcher.cursors[new].gives)
+    assert fetcher.cursors[new].position == 42
+    assert returns == [False, True]
+
+
+async def test_partitions_of_a_cancelled_on_assigned_are_not_read(
+    assignable: GroupReader, fetcher: SimpleNamespace
+) -> None:
+    new = TopicPartition("a", 2)
+
+    async def assigned(_: list[TopicPartition]) -> None:
+        await asyncio.sleep(3600)
+
+    assignable._callbacks = (assigned, None, None)
+    taking = asyncio.create_task(assignable.take_up(frozenset({new})))
+    await turns()
+    assert new in fetcher.cursors
+    taking.cancel()
+    await asyncio.wait([taking])
+    assert new not in fetcher.cursors
+
+
 @pytest.mark.parametrize("where", ["event loop", "thread"])
 async def test_on_assigned_may_close_its_consumer(
     assignable: GroupReader, closes: Any, where: str, monkeypatch: pytest.MonkeyPatch
