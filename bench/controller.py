@@ -53,6 +53,8 @@ LAG_MS = 1500
 SILENCE_S = 2.0
 """Longer than `LAG_MS`, so that leaders change ISRs, but shorter than a missed heartbeat, so that no broker is
 suspected: with two of four brokers suspected, the controller assumes that it is partitioned itself (rule C6)."""
+HEARTBEAT_TIMEOUT_MS = 5000
+"""The default is 2500: the last answer may be 500 ms older than the silence, so that limit could pass."""
 ROUNDS = 3
 TIMEOUT_S = 120.0
 IDLE_S = 20.0
@@ -61,7 +63,10 @@ LOOK_S = 10.0
 """Time after which all replicas are looked at even while they change: 0.1 s of CPU time with 10,000 partitions."""
 CONFIGS = {"min.insync.replicas": "1"}
 """Kafka's default for both: the remaining ISR can continue alone."""
-SETTINGS = {"broker": {"replica.lag.time.max.ms": str(LAG_MS)}}
+SETTINGS = {
+    "broker": {"replica.lag.time.max.ms": str(LAG_MS)},
+    "controller": {"controller.heartbeat.timeout.ms": str(HEARTBEAT_TIMEOUT_MS)},
+}
 OBSERVED = "tidemark_replica_observed_total"
 UNDER_REPLICATED = "tidemark_replica_under_replicated"
 LEADING = "tidemark_replica_leader_count"
