@@ -168,7 +168,7 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
                 _keep_records_of_groups(arena.bootstrap, admin, BEGIN_S * slowness)
                 mover = Mover(arena.cluster.admin_address, PLAIN.topic, PLAIN.partitions, seed, slowness)
                 with (
-                    Troop(directory / "troop", arena, SHARED, seed) as troop,
+                    Troop(directory / "troop", arena, SHARED, seed, duration_s) as troop,
                     TransactionTroop(directory / "transactions", arena, PLAIN.topic, seed) as transactions,
                 ):
                     _live_through(arena, nemesis, mover, troop, transactions, typed, histories, duration_s)

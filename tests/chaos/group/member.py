@@ -62,6 +62,7 @@ class Plan:
         one_by_one: it iterates over records; else it polls for batches.
         instance_id: of a static member.
         slowness: of the machine; what is waited for may take this much longer.
+        faults_s: length of the round's faults, in seconds; until their end no broker may answer.
     """
 
     bootstrap: str
@@ -73,6 +74,7 @@ class Plan:
     instance_id: str = ""
     assignor: str = ""
     slowness: float = 1.0
+    faults_s: float = 0.0
 
     @property
     def command(self) -> tuple[str, str]:
@@ -88,7 +90,7 @@ class _Batch(NamedTuple):
 
 def _begun(plan: Plan) -> Consumer:
     """Again, where no broker answers: everything may stand still just now."""
-    until_s = time.monotonic() + _BEGUN_S * plan.slowness
+    until_s = time.monotonic() + plan.faults_s + _BEGUN_S * plan.slowness
     while True:
         try:
             return Consumer(

@@ -44,13 +44,17 @@ _SETTLED_S = 90.0
 
 
 class Troop:
-    """One group on one topic; its methods are called from one thread at a time."""
+    """One group on one topic; its methods are called from one thread at a time.
 
-    def __init__(self, directory: Path, arena: Arena, load: Load, seed: int) -> None:
+    Args:
+        faults_s: length of the round's faults, in seconds.
+    """
+
+    def __init__(self, directory: Path, arena: Arena, load: Load, seed: int, faults_s: float) -> None:
         self.told: list[str] = []
         self.lives = 0
         self._directory = directory
-        self._plan = Plan(arena.bootstrap, GROUP, load.topic, "", slowness=arena.slowness)
+        self._plan = Plan(arena.bootstrap, GROUP, load.topic, "", slowness=arena.slowness, faults_s=faults_s)
         self._arena = arena
         self._slowness = arena.slowness
         self._load = load

@@ -26,7 +26,7 @@ from tests.chaos.clients import request_ms
 
 TIMEOUT_MS = 10_000
 """Of a transaction; an abandoned one holds readers up for so long."""
-_GIVES_UP_S = 60.0
+_DELIVERY_S = 60.0
 _ABORTS = 0.15
 _THINKS = 0.1
 _SEEN_MAX = 20
@@ -40,8 +40,17 @@ _OFFSETS_REFUSED = frozenset(
     }
 )
 """Others may read the partitions, or the transaction timed out; the transaction can only be aborted."""
+_UNANSWERED = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
 
-_T = TypeVar("_T", Producer, Consumer)
+_T = TypeVar("_T")
+
+
+def _unanswered(error: TidemarkError) -> bool:
+    return error.code in _UNANSWERED
+
+
+def _in_doubt(error: TidemarkError) -> bool:
+    return error.metadata.get("in_doubt") == "True"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,11 @@ class SenderPlan:
 
 
 class TransactionSender:
-    """Ends at SIGTERM, or when a later process has the transactional id."""
+    """Ends at SIGTERM, or when a later process has the transactional id.
+
+    The faults of a round may leave no broker that answers within a client's time limit. SIGTERM comes when they are
+    over: from then on each call must be answered in time.
+    """
 
     def __init__(self, plan: SenderPlan) -> None:
         self.ended = False
@@ -88,7 +101,7 @@ class TransactionSender:
                 if plan.group:
                     consumer.subscribe([plan.input])
                 else:
-                    consumer.assign(plan.topic)
+                    self._once_answered(lambda: consumer.assign(plan.topic))
                 while not self.ended:
                     if plan.group:
                         self._transform(producer, consumer)
@@ -117,20 +130,19 @@ class TransactionSender:
             self._plan.bootstrap,
             transactional_id=self._plan.name,
             transaction_timeout_ms=TIMEOUT_MS,
-            delivery_timeout_ms=int(_GIVES_UP_S * 1000 * self._plan.slowness),
+            delivery_timeout_ms=int(_DELIVERY_S * 1000 * self._plan.slowness),
             request_timeout_ms=request_ms(self._plan.slowness),
         )
 
-    def _once_answered(self, connect: Callable[[], _T]) -> _T:
-        """Connect, and wait until a broker answers."""
+    def _once_answered(self, call: Callable[[], _T], again: Callable[[TidemarkError], bool] = _unanswered) -> _T:
+        """Call until a broker answers; a call that began after the faults is not repeated."""
         while True:
+            after_faults = self.ended
             try:
-                return connect()
+                return call()
             except TidemarkError as error:
-                if error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                if after_faults or not again(error):
                     raise
-                if self.ended:
-                    sys.exit(0)
                 time.sleep(_PAUSE_S)
 
     def _read(self, consumer: Consumer) -> PartitionBatch | None:
@@ -184,18 +196,19 @@ class TransactionSender:
         tag = f"{self._plan.life}.{self._number}"
         began_s = time.monotonic()
         transaction = producer.transaction()
-        transaction.begin()
+        self._once_answered(transaction.begin)
         self._journal.add("begin", tag, name=self._plan.name, at_s=began_s, seen=seen)
         if cover is not None:
             self._journal.add("cover", tag, **cover)
-        end = End.ABORTED
+        end: End | None = None
         if self._sent(producer, tag) and more(transaction) and self._chance.random() >= _ABORTS:
             self._journal.add("committing", tag)
             end = self._commit(transaction)
-        else:
-            transaction.abort()
-        self._journal.add(end, tag, at_s=time.monotonic())
-        return end
+        elif self._aborted(transaction):
+            end = End.ABORTED
+        if end is not None:
+            self._journal.add(end, tag, at_s=time.monotonic())
+        return end or End.ABORTED
 
     def _sent(self, producer: Producer, tag: str) -> bool:
         """Send some records; False: a record failed, and the transaction can only be aborted."""
@@ -211,19 +224,26 @@ class TransactionSender:
             return False
         return True
 
+    def _aborted(self, transaction: Transaction) -> bool:
+        """Abort; False: no broker answered, and the coordinator aborts the transaction at its timeout."""
+        after_faults = self.ended
+        try:
+            transaction.abort()
+        except TidemarkError as error:
+            if after_faults or not _unanswered(error):
+                raise
+            return False
+        return True
+
     def _commit(self, transaction: Transaction) -> End:
         """Ask until the outcome is known."""
-        until_s = time.monotonic() + _GIVES_UP_S * self._plan.slowness
-        while True:
-            try:
-                transaction.commit()
-            except TidemarkError as error:
-                if error.code is ErrorCode.TRANSACTION_ABORTABLE:
-                    return End.ABORTED
-                if error.metadata.get("in_doubt") != "True" or time.monotonic() > until_s:
-                    raise
-            else:
-                return End.COMMITTED
+        try:
+            self._once_answered(transaction.commit, _in_doubt)
+        except TidemarkError as error:
+            if error.code is ErrorCode.TRANSACTION_ABORTABLE:
+                return End.ABORTED
+            raise
+        return End.COMMITTED
 
 
 def main(arguments: list[str]) -> None:
