@@ -53,16 +53,8 @@ from tidemark.rpc.security.token_source import TokenGiven
 
 _log = logging.getLogger("tidemark.client")
 _Found = TypeVar("_Found")
-_OWN_ARGUMENTS: Final = (
-    "bootstrap",
-    "group",
-    "key_deserializer",
-    "value_deserializer",
-    "value_class",
-    "tls",
-    "token_file",
-)
-_ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ConsumerAndGroupOptions.__annotations__))
+_OWN: Final = ("bootstrap", "group", "key_deserializer", "value_deserializer", "value_class", "tls", "token_file")
+_ARGUMENTS: Final = frozenset((*_OWN, *ConsumerAndGroupOptions.__annotations__))
 
 
 class Consumer(Lifecycle):
@@ -125,12 +117,8 @@ class Consumer(Lifecycle):
         )
         self.reader = RecordReader(key_deserializer, value_deserializer, value_class)
         self._timeout_s = self.settings.request_timeout_ms / 1000
-        self.cluster = Cluster(
-            bootstrap,
-            timeout_s=self._timeout_s,
-            tls=Credentials(tls, token_file),
-            client_id=client_id,
-        )
+        credentials = Credentials(tls, token_file)
+        self.cluster = Cluster(bootstrap, timeout_s=self._timeout_s, tls=credentials, client_id=client_id)
         self._offsets = OffsetLookup(self.cluster, self._timeout_s, self.settings.isolation_level)
         self._group: GroupReader | None = None
         self._started: Fetcher | None = None
@@ -172,7 +160,7 @@ class Consumer(Lifecycle):
     async def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
-        fetcher, self._started = self._started, None
+        fetcher, self._started, self._held = self._started, None, None
         try:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         finally:
@@ -225,6 +213,7 @@ class Consumer(Lifecycle):
             where = TopicPartition(topic, index)
             before = fetcher.cursors.get(where)
             if before is not None:
+                before.withheld = True
                 before.seek(offset)  # `seek` discards the response of a fetch in flight
             cursor = fetcher.cursors[where] = cursor_at(view, where, offset, typed)
             fetcher.moved(cursor)
@@ -264,7 +253,8 @@ class Consumer(Lifecycle):
         group = self.reading_group
         if self._fetcher.cursors and not group.is_member:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: this consumer has partitions assigned")
-        self._done_with_last()
+        if not in_callback():  # else the application may be processing a record
+            self._done_with_last()
         await group.subscribe(topics, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
         self.cluster.follow(topics)
         self._in_background(log_missing(self.cluster, topics, self._timeout_s))
@@ -328,6 +318,7 @@ class Consumer(Lifecycle):
         for where in partitions_of("partitions", partitions):
             cursor = self._fetcher.cursors.pop(where, None)
             if cursor is not None:
+                cursor.withheld = True
                 cursor.seek(cursor.position)
         self._fetcher.regroup()
 
@@ -382,6 +373,8 @@ class Consumer(Lifecycle):
         """
         cursor = self._cursor_of(partition)
         cursor.seek(await self._offsets.find(cursor.partition, start))
+        if cursor is self._held:
+            self._held = None
         self._fetcher.moved(cursor)
 
     async def seek_to_committed(self) -> None:
@@ -396,6 +389,7 @@ class Consumer(Lifecycle):
         Example: `await consumer.seek_to_committed()`
         """
         await self.reading_group.seek_to_committed(timeout_s=self._timeout_s)
+        self._held = None
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """Return the offset of the next record to return of an assigned partition.
@@ -593,9 +587,16 @@ class Consumer(Lifecycle):
         self._failed = True
 
     @property
+    def held_partition(self) -> TopicPartition | None:
+        """The partition of the last returned records; None if it has left or moved since. Any thread may call."""
+        held = self._held
+        return None if held is None or held.withheld else held.partition
+
+    @property
     def wants_back(self) -> bool:
-        """Whether returned but unprocessed records should be given back with `give_back`; any thread may call."""
-        return self._group is not None and self._group.wants_back
+        """Whether the unprocessed of the last records should be given back with `give_back`; any thread may call."""
+        held, group = self._held, self._group
+        return held is None or held.withheld or held.paused or (group is not None and group.is_suspended)
 
     def give_back(self, partition: TopicPartition, offset: int) -> None:
         """Return to that offset: the application has processed the returned records only up to there."""
@@ -626,9 +627,7 @@ class Consumer(Lifecycle):
             self._passed |= cursor.position != position
             if cursor.wanted_version != known:
                 self._in_background(self._typed.learn_version(cursor))
-            if (
-                cursor.generation != generation
-            ):  # damaged: cancel the fetch in flight, which starts behind the damaged batch
+            if cursor.generation != generation:  # damaged: the fetch in flight starts behind the damaged batch
                 self._fetcher.moved(cursor)
             if rows is not None:
                 return cursor, rows

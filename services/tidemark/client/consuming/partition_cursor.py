@@ -45,7 +45,8 @@ class Cursor:
         began: the position of the first fetch.
         covered: no record from here to `position` was committed, in a transaction or without, since the last seek.
         paused: no records are returned, because the application paused the partition.
-        withheld: no records are returned, because the group has revoked the partition, or `on_assigned` runs.
+        withheld: no records are returned: the group has revoked the partition, `on_assigned` runs, or the cursor is no
+            longer read.
         typed: reads the batches of a typed topic; None for a topic without a schema.
         wanted_version: version of the schema that the first batch has, and that `typed` must fetch first; 0: none.
     """

@@ -112,7 +112,8 @@ class GroupReader:
         self._callbacks = (on_assigned, on_revoked, on_lost)
         if not wanted:
             return
-        self.gave(None)
+        if not in_callback():
+            self.gave(None)
         if self._membership is None:
             self._membership = Membership(self._coordinator, self._settings, self, commits=self._commits)
             self._membership.start(wanted)
@@ -164,14 +165,6 @@ class GroupReader:
         """Note that the application processes records, of this partition if given."""
         self._working_since_s = time.monotonic()
         self._processing = partition
-
-    @property
-    def wants_back(self) -> bool:
-        """Whether returned but unprocessed records should be given back: the partition is revoked, or may be lost."""
-        if self.is_suspended:
-            return True
-        cursor = None if self._processing is None else self._fetcher.cursors.get(self._processing)
-        return self._processing is not None and (cursor is None or cursor.withheld)
 
     @property
     def is_suspended(self) -> bool:

@@ -7,6 +7,7 @@ The producer adds records on the caller's thread. All other work is done on the 
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -310,7 +311,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             **settings,
         )
         self._batch: PartitionBatch | None = None
-        """The batch that is being iterated, with its rows from the first that was not returned."""
+        """The batch that is being iterated; only the iterating thread changes it, and a close."""
         self._records: list[ConsumerRecord] = []
         """Records of `_batch` that were not returned, from the last to the next."""
         self._asked = False
@@ -337,9 +338,7 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `consumer.assign("orders", [0, 1], start="latest")`
         """
-        assigned = self._background.call(self._client.assign(topic, partitions, start), self._call_s)
-        self._forget(assigned)
-        return assigned
+        return self._background.call(self._client.assign(topic, partitions, start), self._call_s)
 
     def subscribe(
         self,
@@ -365,7 +364,7 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `consumer.subscribe(["orders"], on_assigned=print)`
         """
-        self._give_back()
+        self._give_back_unless_in_callback()
         callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
         given = {name: _on_a_thread(callback) for name, callback in callbacks.items() if callback is not None}
         self._background.call(self._client.subscribe(topics, **given), self._call_s)
@@ -382,8 +381,7 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `consumer.commit({("orders", 0): 42})`
         """
-        if not in_callback():  # its thread runs beside the thread that iterates the records
-            self._give_back()
+        self._give_back_unless_in_callback()
         self._background.call(self._client.commit(offsets), self._call_s)
 
     committed = blocking(AsyncConsumer.committed)
@@ -400,7 +398,7 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `consumer.pause([("orders", 0)])`
         """
-        self._give_back()
+        self._give_back_unless_in_callback()
         self._do(lambda: self._client.pause(partitions))
 
     resume = on_loop(AsyncConsumer.resume)
@@ -431,7 +429,6 @@ class Consumer(SyncClient[AsyncConsumer]):
         """
         wanted = partitions_of("partitions", partitions)
         self._do(lambda: self._client.unassign(wanted))
-        self._forget(wanted)
 
     def seek(self, partition: TopicPartition | tuple[str, int], start: Start) -> None:
         """Continue at another offset of an assigned partition.
@@ -443,7 +440,6 @@ class Consumer(SyncClient[AsyncConsumer]):
         Example: `consumer.seek(("orders", 0), Timestamp(1_700_000_000_000_000))`
         """
         self._background.call(self._client.seek(partition, start), self._call_s)
-        self._forget([partition_of("partition", partition)])
 
     def seek_to_committed(self) -> None:
         """Go back to the group's committed offsets in all assigned partitions, as after an aborted transaction.
@@ -456,7 +452,6 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `consumer.seek_to_committed()`
         """
-        self._records, self._batch = [], None
         self._background.call(self._client.seek_to_committed(), self._call_s)
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
@@ -471,8 +466,9 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `consumer.position(("orders", 0))`
         """
-        if self._records and self._records[-1][:2] == partition_of("partition", partition):
-            return self._records[-1].offset
+        next_record = self._next_waiting()
+        if next_record is not None and next_record[:2] == partition_of("partition", partition):
+            return next_record.offset
         return self._do(lambda: self._client.position(partition))
 
     def poll(self, timeout_s: float, columns: Iterable[str] | None = None) -> PartitionBatch | None:
@@ -492,13 +488,20 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `batch = consumer.poll(timeout_s=1.0)`
         """
-        seconds("timeout_s", timeout_s)
+        until_s = time.monotonic() + seconds("timeout_s", timeout_s)
+        if self._records and self._client.wants_back:
+            self._give_back()
         if self._records and self._batch is not None:
             batch = self._batch
             rest = batch.rows.slice(batch.rows.num_rows - len(self._records))
             self._records, self._batch = [], None
             return batch._replace(rows=rest)
-        return self._background.call(self._client.poll(timeout_s, columns), timeout_s + _CLOSE_SLACK_S)
+        while True:
+            found = self._background.call(self._client.poll(timeout_s, columns), timeout_s + _CLOSE_SLACK_S)
+            if found is None or not self._client.wants_back:
+                return found
+            self._give_back_from(found, 0)  # a callback has moved or paused the partition meanwhile
+            timeout_s = max(0.0, until_s - time.monotonic())
 
     def poll_records(self, timeout_s: float, max_records: int = 500) -> list[ConsumerRecord]:
         """Return the next records of one partition; an empty list if none came in time, and early as `poll` returns.
@@ -571,26 +574,28 @@ class Consumer(SyncClient[AsyncConsumer]):
         if not self._records:
             # An interrupted poll gives nothing of the batch back: its partition may have been lost meanwhile.
             self._batch = None
-            self._batch = self.poll(timeout_s)
-            if self._batch is not None:
-                self._records = self._records_of(self._batch)
-                self._records.reverse()
+            batch = self.poll(timeout_s)
+            if batch is not None:
+                self._records, self._batch = self._records_of(batch), batch
+                if self._client.wants_back:  # a callback has moved or paused the partition meanwhile
+                    self._give_back()
         return bool(self._records)
 
     def _records_of(self, batch: PartitionBatch) -> list[ConsumerRecord]:
-        """The records of a polled batch; an error sets the position back to its first row."""
+        """The records of a polled batch, the last one first; an error sets the position back to its first row."""
         try:
-            return self._client.reader.records_in(batch)
+            return self._client.reader.records_in(batch)[::-1]
         except TidemarkError:
-            self._batch, first = None, offsets_of(batch.rows)[0].as_py()
-            self._do(lambda: self._client.give_back(TopicPartition(*batch[:2]), first))
+            self._give_back_from(batch, 0)
             raise
 
     def close(self) -> None:
         """Stop fetching and close the connections. A member of a group commits and leaves the group."""
         if self._closes_now():
             self._forgotten.detach()
-            self._give_back()
+            self._give_back(from_last=in_callback())
+            if in_callback():  # the iterating thread may hold records that no one has processed
+                self._do(self._client.not_done_with_last)
             self._background.call(self._client.close(), self._call_s)  # `on_revoked` may commit
 
     def __exit__(
@@ -605,7 +610,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         """The `position` of each assigned partition, at one time: partitions may leave between two calls."""
         client = self._client
         found = self._do(lambda: {where: client.position(where) for where in client.assignment})
-        here = None if not self._records else self._records[-1]
+        here = self._next_waiting()
         return {
             where: here.offset if here is not None and here[:2] == where else position
             for where, position in found.items()
@@ -617,6 +622,16 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         return self._background.call(on_event_loop(), self._call_s)
 
+    def _next_waiting(self) -> ConsumerRecord | None:
+        """The next record of the polled batch; None if its partition has left or moved since. Any thread may call."""
+        waiting = self._records[-1:]
+        return waiting[0] if waiting and waiting[0][:2] == self._client.held_partition else None
+
+    def _give_back_unless_in_callback(self) -> None:
+        """A callback runs beside the thread that iterates the records; that thread gives them back if wanted."""
+        if not in_callback():
+            self._give_back()
+
     def _give_back(self, *, from_last: bool = False) -> None:
         """Set the position back to the first polled record that was not returned.
 
@@ -625,14 +640,12 @@ class Consumer(SyncClient[AsyncConsumer]):
         """
         batch, left = self._batch, len(self._records)
         self._records, self._batch = [], None
-        if batch is None or not (left or from_last):
-            return
-        offsets = offsets_of(batch.rows)
-        done = max(0, len(offsets) - left - (self._last if from_last and not self._asked else 0))
-        offset = offsets[done].as_py() if done < len(offsets) else offsets[-1].as_py() + 1
-        self._do(lambda: self._client.give_back(TopicPartition(*batch[:2]), offset))
+        if batch is not None and (left or from_last):
+            last = self._last if from_last and not self._asked else 0
+            self._give_back_from(batch, max(0, batch.rows.num_rows - left - last))
 
-    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Discard polled records of these partitions."""
-        if self._records and self._records[-1][:2] in {tuple(where) for where in partitions}:
-            self._records, self._batch = [], None
+    def _give_back_from(self, batch: PartitionBatch, row: int) -> None:
+        """Set the position back to a row of a polled batch, or behind its last row."""
+        offsets = offsets_of(batch.rows)
+        offset = offsets[row].as_py() if row < len(offsets) else offsets[-1].as_py() + 1
+        self._do(lambda: self._client.give_back(TopicPartition(*batch[:2]), offset))

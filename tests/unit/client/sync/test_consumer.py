@@ -25,6 +25,7 @@ from tidemark.record.schema import OFFSET_SCHEMA
 class Noting(Lifecycle):
     settings = SimpleNamespace(request_timeout_ms=1000)
     wants_back = False
+    held_partition = TopicPartition("a", 2)
     reader = RecordReader()
 
     def __init__(self) -> None:
