@@ -192,6 +192,11 @@ def test_nothing_is_left_for_later() -> None:
     assert not [f"{name_of(path)}: {word}" for path in PRODUCTION for word in left.findall(path.read_text())]
 
 
+def test_every_time_limit_holds_in_a_cancelled_task() -> None:
+    users = {name_of(path) for path in PRODUCTION if "asyncio.timeout(" in path.read_text()}
+    assert users == {"services/tidemark/runtime/clock.py"}
+
+
 def test_no_error_is_swallowed() -> None:
     assert not [f"{name_of(path)}:{line}" for path in PRODUCTION for line in facts(path).swallowed]
 

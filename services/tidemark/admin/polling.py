@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.clock import timeout
 
 _FIRST_PAUSE_S = 0.01
 _PAUSE_S_MAX = 0.25
@@ -22,7 +23,7 @@ async def poll(look: Callable[[], Awaitable[Found | None]], timeout_s: float) ->
     """
     pause_s = _FIRST_PAUSE_S
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             while True:
                 try:
                     found = await look()

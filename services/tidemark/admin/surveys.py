@@ -37,6 +37,7 @@ from tidemark.rpc.codecs.control import (
     questions_to_proto,
     refusals_from_proto,
 )
+from tidemark.runtime.clock import timeout
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
 
@@ -137,7 +138,7 @@ class Survey:
         """Fill in the broker's answers until the deadline; stop at its first failure."""
         open_questions = dict(questions)
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with timeout(self._deadline_s):
                 while open_questions:
                     answer = await self._asking.ask(broker, epoch, list(open_questions.values())[:_QUESTIONS_MAX])
                     said.update(answer.described)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -15,6 +14,7 @@ from tidemark.console.queries.clients import ClientClass, Clients
 from tidemark.console.queries.shared import Answer, SharedQueries, is_denial
 from tidemark.console.queries.sightings import Sighting, Sightings
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.clock import timeout
 
 C = TypeVar("C", bound=Lifecycle)
 T = TypeVar("T")
@@ -207,7 +207,7 @@ class Asked:
     ) -> T:
         """Ask a question whose answer is too large to be kept and shared; raises `Refused`."""
         try:
-            async with asyncio.timeout(patience_s):
+            async with timeout(patience_s):
                 return await self.queries.once(kind, lambda: self.clients.call(self.identity, client, call))
         except TimeoutError:
             raise Refused(504, f"The cluster has not answered within {patience_s:g} s. Load the page again.") from None

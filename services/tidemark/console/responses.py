@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from tidemark.console.identity import Identity
 from tidemark.console.page import Download, Page, Problem, Refused, View
 from tidemark.console.rendering import LIVE, WHOLE, Renderer
+from tidemark.runtime.clock import timeout
 
 _VARY: Final = {"Vary": "Accept, Cookie, Authorization"}
 
@@ -162,7 +163,7 @@ async def _updates(
 
 async def _sleep(seconds: float, stopping: asyncio.Event) -> None:
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             await stopping.wait()
     except TimeoutError:
         return

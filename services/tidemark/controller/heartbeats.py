@@ -27,6 +27,7 @@ from tidemark.core.controller.events import (
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.control import header_to_proto
+from tidemark.runtime.clock import timeout
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
 
@@ -130,7 +131,7 @@ class Heartbeats:
             pings = asyncio.create_task(self._ping(call, broker))
             try:
                 while True:
-                    async with asyncio.timeout(self._timeout_s):
+                    async with timeout(self._timeout_s):
                         response = await call.read()
                     if response is grpc.aio.EOF or response.broker_epoch != broker.broker_epoch:
                         return ending
@@ -170,5 +171,5 @@ async def _either(seconds: float, event: asyncio.Event | None) -> None:
         await asyncio.sleep(seconds)
         return
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             await event.wait()

@@ -29,6 +29,7 @@ from tidemark.rpc.limits.metering import Call, CheckedRequests, MeteredContext, 
 from tidemark.rpc.limits.watch import ConnectionWatch
 from tidemark.rpc.reflection import add_reflection
 from tidemark.rpc.security.listeners import ListenerPort
+from tidemark.runtime.clock import timeout
 from tidemark.runtime.configuration_key import UNLIMITED
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.limits import connections_max
@@ -315,7 +316,7 @@ class _Refusals(grpc.aio.ServerInterceptor):
         async def refusing(_: object, context: Any) -> Any:
             call.began(context)
             try:
-                async with asyncio.timeout(UNBOUNDED_CALL_S) as bound:
+                async with timeout(UNBOUNDED_CALL_S) as bound:
                     request = await call.request(context)
                     if context.time_remaining() is not None:
                         bound.reschedule(None)

@@ -11,6 +11,7 @@ from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import MetadataStore
+from tidemark.runtime.clock import timeout
 from tidemark.runtime.host_port import zookeeper_hosts
 
 _RETRY_S: Final = 0.3
@@ -78,7 +79,7 @@ async def _unresolvable(connect: str) -> str:
 
 async def _why_unresolved(host: str) -> str:
     try:
-        async with asyncio.timeout(_RESOLVE_S):
+        async with timeout(_RESOLVE_S):
             await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except TimeoutError:
         return f"DNS does not answer for {host}"

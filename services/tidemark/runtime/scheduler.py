@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tidemark.ports import Signal
+from tidemark.runtime.clock import timeout
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class AsyncioScheduler:
     async def wait(self, signal: Signal, timeout_ms: int) -> None:
         """Suspend until `signal` is set or the timeout expires."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with timeout(timeout_ms / 1000):
                 await signal.wait()
 
     async def in_thread(self, work: Callable[[], T]) -> T:

@@ -16,6 +16,7 @@ from tidemark.client.transactions.coordinator import Started, TransactionCoordin
 from tidemark.core.transactions.phases import PREPARED
 from tidemark.core.transactions.state import NO_SEQUENCE
 from tidemark.model import TRANSACTIONS_FEATURE, ErrorCode, TidemarkError
+from tidemark.runtime.clock import timeout
 
 if TYPE_CHECKING:
     from tidemark_spark.transactions.members import Decision, WriteTransaction
@@ -104,7 +105,7 @@ async def _completed(coordinator: TransactionCoordinator) -> None:
     """Wait until each partition has the marker of the decision; a partition without a leader gets the marker later."""
     pauses = Backoff(_FIRST_PAUSE_S, _PAUSE_S)
     try:
-        async with asyncio.timeout(_COMPLETE_S):
+        async with timeout(_COMPLETE_S):
             while await coordinator.phase() in PREPARED:  # noqa: ASYNC110 - the phase is another process's
                 await asyncio.sleep(pauses.next_s())
     except (TimeoutError, TidemarkError) as error:

@@ -21,6 +21,7 @@ from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.rpc.request_limits import check_wait
+from tidemark.runtime.clock import timeout
 from tidemark.v1 import delete_records_pb2 as pb
 
 HIGH_WATERMARK: Final = -1
@@ -84,7 +85,7 @@ class DeleteRecords:
                     low_watermark=start.low_watermark, log_start_offset=start.own, behind=start.behind
                 )
             try:
-                async with asyncio.timeout(min(left_ms, 1000) / 1000):
+                async with timeout(min(left_ms, 1000) / 1000):
                     await event.wait()
             except TimeoutError:
                 continue  # check again: the assigned replicas may have changed, or no further event may come

@@ -42,6 +42,7 @@ from tidemark.rpc.limits.answer_size import ErrorRoom
 from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas
 from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
+from tidemark.runtime.clock import timeout
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import record_pb2
@@ -88,7 +89,7 @@ class Purgatory:
     async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
         """Wait until the event is set or the time has passed; the caller registered the event by `watch`."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await event.wait()
         except TimeoutError:
             return

@@ -12,6 +12,7 @@ from tidemark.core.replication.leader.produce_validation import ACKS_ALL
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.transactions.state import ProducerIdentity, TransactionPartition
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.runtime.clock import timeout
 
 
 class Verifier(Protocol):
@@ -90,7 +91,7 @@ async def refusals_of(verifications: Iterable[Verification], timeout_s: float) -
     """The errors of the refused requests, by request id; a call that takes longer is a refusal, too."""
     refused: dict[int, TidemarkError] = {}
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             for request_id, outcome in verifications:
                 error = await outcome
                 if error is not None:

@@ -6,7 +6,6 @@ Any broker answers, from its metadata. The first lookup creates the topic (docs/
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -16,6 +15,7 @@ from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.internal_topics import partition_of
 from tidemark.model import NO_LEADER, BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.rpc.security.callers import address_for_caller
+from tidemark.runtime.clock import timeout
 
 _FIRST_USE_S: Final = 3.0
 
@@ -85,7 +85,7 @@ class CoordinatorLookup:
         """
         if self._partition_count() is None and self.metadata.view.complete:
             try:
-                async with asyncio.timeout(_FIRST_USE_S):
+                async with timeout(_FIRST_USE_S):
                     await self._topic.ensure()
             except TimeoutError:
                 raise _not_available(
@@ -116,7 +116,7 @@ class CoordinatorLookup:
         if holds(self.metadata.view):
             return True
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 async for _ in self.metadata.watch((self._topic.name,)):
                     if holds(self.metadata.view):
                         return True

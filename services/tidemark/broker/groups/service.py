@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableSequence, Sequence
 from dataclasses import replace
@@ -35,6 +34,7 @@ from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import audit_facts
 from tidemark.rpc.security.audit import AUDIT
 from tidemark.rpc.security.callers import address_for_caller, host_of
+from tidemark.runtime.clock import timeout
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
@@ -271,7 +271,7 @@ class GroupService(GroupServiceServicer):
             if not waits_to_join:  # the request was applied; later rounds only ask for changes
                 beat = replace(beat, topics=None, owned=None, assignor="", rebalance_timeout_ms=0)
             try:
-                async with asyncio.timeout(left_s):
+                async with timeout(left_s):
                     await changed.wait()
             except TimeoutError:
                 shard.touch(beat.group_id, beat.member_id)

@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import open_channel, process_identity
 from tidemark.rpc.errors import from_rpc_error, is_untrusted
+from tidemark.runtime.clock import timeout
 from tidemark.runtime.host_port import HostPort
 
 _ATTEMPT_S: Final = 3.0
@@ -105,7 +106,7 @@ async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> _Cau
 async def _resolve(host: str, timeout_s: float) -> list[str]:
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except TimeoutError:
         raise _UnreachedError(f"DNS did not answer for {host}") from None
@@ -125,7 +126,7 @@ async def _why_not_here(where: HostPort, host: str, name: str, timeout_s: float)
         timeout_s: time limit of the connection, and of the call, in seconds.
     """
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             _, writer = await asyncio.open_connection(where.host, where.port)
             writer.close()
     except TimeoutError:
@@ -155,7 +156,7 @@ async def _presents_own_certificate(where: HostPort, timeout_s: float) -> bool:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
-        async with asyncio.timeout(timeout_s):
+        async with timeout(timeout_s):
             _, writer = await asyncio.open_connection(where.host, where.port, ssl=context)
             presented = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
             writer.close()

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from tidemark.runtime.clock import timeout
+
 _NO_PING_S: Final = 2.0
 """A broker without leaderships stops waiting when no controller has pinged it for this long."""
 _NO_CONTROLLER_S: Final = 10.0
@@ -78,7 +80,7 @@ class ControlledShutdown:
         await announce()
         while not failed.done() and (why := self.why_now()) is None:
             try:
-                async with asyncio.timeout(_CHECK_S):
+                async with timeout(_CHECK_S):
                     await self._released.wait()
             except TimeoutError:
                 if self._now_s() - logged_s >= _LOG_S:

@@ -23,6 +23,7 @@ from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.open_log import OpenReplica
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.runtime.clock import timeout
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.future_log import FutureLog
 from tidemark.storage.directories.log_manager import LogManager
@@ -83,7 +84,7 @@ class DirMove:
         self._changed.clear()
         if seconds > 0 and not self.is_ended:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
+                async with timeout(seconds):
                     await self._changed.wait()
 
 

@@ -36,6 +36,7 @@ from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.replica import FollowerEnd, LeaderEnd
 from tidemark.rpc.errors import abort_with, from_rpc_error
 from tidemark.rpc.security.callers import check_id
+from tidemark.runtime.clock import timeout
 from tidemark.v1 import replica_service_pb2 as pb
 from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceServicer, ReplicaServiceStub
 
@@ -269,7 +270,7 @@ class _LeaderStream:
         up = False
         why: TidemarkError | None = None
         try:
-            async with asyncio.timeout(_CONNECT_S):
+            async with timeout(_CONNECT_S):
                 await call.write(self._hello)
                 await call.initial_metadata()
             if not call.done():

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -15,6 +14,7 @@ from tidemark.core.transactions.coordinator import TransactionCoordinator
 from tidemark.core.transactions.requests import Situation
 from tidemark.core.transactions.state import Change
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.runtime.clock import timeout
 
 COMPLETION_WAIT_S: Final = 1.0
 """A request waits this long for the markers of the last transaction; then its caller retries."""
@@ -76,7 +76,7 @@ class Requests:
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or not shard.is_prepared(transactional_id):
                     raise
                 try:
-                    async with asyncio.timeout(max(0, until_s - time.monotonic())):
+                    async with timeout(max(0, until_s - time.monotonic())):
                         await completion.wait()
                 except TimeoutError:
                     raise error from None

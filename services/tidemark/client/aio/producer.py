@@ -41,6 +41,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
+from tidemark.runtime.clock import timeout
 
 _TICK_SLACK_S: Final = 1.0
 """Time after the delivery timeout within which expired batches fail by themselves."""
@@ -151,7 +152,7 @@ class Producer(Lifecycle):
             try:
                 if sender is not None:
                     with contextlib.suppress(TimeoutError):  # the remaining records fail below
-                        async with asyncio.timeout(timeout_s):
+                        async with timeout(timeout_s):
                             await (sender.flush() if transactions is None else transactions.close())
             finally:
                 if sender is not None:
@@ -440,7 +441,7 @@ class Producer(Lifecycle):
         """
         limit_s = None if timeout_s is None else seconds("timeout_s", timeout_s)
         try:
-            async with asyncio.timeout(limit_s):
+            async with timeout(limit_s):
                 await self.sender.flush()
         except TimeoutError:
             raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"not flushed within {limit_s} s") from None
@@ -520,7 +521,7 @@ class Producer(Lifecycle):
     async def _wait_for_room(self, sender: Sender) -> None:
         timeout_s = self.settings.delivery_timeout_ms / 1000
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await sender.wait_for_room()
         except TimeoutError:
             raise sender.accumulator.no_room(timeout_s) from None

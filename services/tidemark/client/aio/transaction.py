@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from types import TracebackType
@@ -15,6 +14,7 @@ from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
 from tidemark.client.transactions.producer_transactions import Phase, ProducerTransactions
 from tidemark.errors import TransactionAbortedError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.runtime.clock import timeout
 
 if TYPE_CHECKING:
     from tidemark.client.aio.consumer import Consumer
@@ -154,7 +154,7 @@ class Transaction:
         limit_s = INTERRUPTED_S if isinstance(cause, INTERRUPTIONS) else None
         self._ended = True
         try:
-            async with asyncio.timeout(limit_s):
+            async with timeout(limit_s):
                 await self._transactions.abort()
         except (TidemarkError, TimeoutError) as error:
             _log.warning("the request to abort did not reach the coordinator, which aborts at the timeout: %s", error)

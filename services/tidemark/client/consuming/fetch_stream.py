@@ -13,6 +13,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.fetch import Results
 from tidemark.rpc.raw_methods import open_fetches
+from tidemark.runtime.clock import timeout
 from tidemark.v1 import broker_service_pb2 as pb
 
 
@@ -38,7 +39,7 @@ class FetchStream:
         call, self._asking, answered = self._call, True, False
         self._broken_off = False
         try:
-            async with asyncio.timeout(timeout_s) as self._deadline:
+            async with timeout(timeout_s) as self._deadline:
                 await call.write(request)
                 response = await call.read()
             answered = response is not grpc.aio.EOF

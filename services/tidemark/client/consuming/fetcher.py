@@ -26,6 +26,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_top
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.fetch import Fetched
 from tidemark.rpc.quotas.told import told_wait_s
+from tidemark.runtime.clock import timeout
 from tidemark.v1 import broker_service_pb2 as pb
 
 _log = logging.getLogger("tidemark.client")
@@ -119,7 +120,7 @@ class Fetcher:
         if self._stopped or self.has_rows:
             return
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await self._arrived.wait()
         except TimeoutError:
             return

@@ -22,6 +22,7 @@ from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTra
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import ON_ITS_WAY
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.runtime.clock import timeout
 from tidemark.v1 import group_service_pb2 as pb
 
 _log = logging.getLogger("tidemark.client")
@@ -179,7 +180,7 @@ class Membership:
         """Wait for the commit in flight; yields the (monotonic) deadline."""
         deadline_s = time.monotonic() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await self._committing.acquire()
         except TimeoutError:
             raise TidemarkError(
@@ -460,7 +461,7 @@ class Membership:
         while self.member_epoch == epoch:
             self._new_epoch.clear()
             try:
-                async with asyncio.timeout(deadline_s - time.monotonic()):
+                async with timeout(deadline_s - time.monotonic()):
                     await self._new_epoch.wait()
             except TimeoutError:
                 return False

@@ -45,6 +45,7 @@ from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.runtime.clock import timeout
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -381,7 +382,7 @@ class Cluster:
         """Return when the metadata changes, at the latest after `timeout_s`."""
         self._updated.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 await self._updated.wait()
 
     def note_refusal(self, partition: TopicPartition, error: TidemarkError) -> None:

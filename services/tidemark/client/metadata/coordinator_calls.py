@@ -14,6 +14,7 @@ from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
+from tidemark.runtime.clock import timeout
 
 _FIND_TIMEOUT_S: Final = 2.0
 _CALL_TIMEOUT_S: Final = 5.0
@@ -73,7 +74,7 @@ class CoordinatorCalls:
         """
         refusals: list[TidemarkError] = []
         try:
-            async with asyncio.timeout(timeout_s):
+            async with timeout(timeout_s):
                 return await self._ask_on(method, request, time.monotonic() + timeout_s, wait_s, refusals)
         except TimeoutError:
             cause = refusals[-1] if refusals else None

@@ -28,6 +28,7 @@ from tidemark.client.settings import ProducerSettings
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import AuthorizationError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.runtime.clock import timeout
 from tidemark.v1 import broker_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -512,7 +513,7 @@ class Sender:
             self._replace_cancelled_tasks()
             self.end_soon()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(END_S):
+                async with timeout(END_S):
                     await self._check_until_empty()
         self.fail_rest_and_log("it could not send them in time")
         await self.stop()

@@ -13,6 +13,7 @@ from typing import Final
 from tidemark.rpc.limits.connections import DROPPED_S, REASONS, Address, ConnectionLimits, Connections
 from tidemark.rpc.limits.listening import Attempts, drop_attempts
 from tidemark.rpc.limits.sockets import Found, Peer, Sockets
+from tidemark.runtime.clock import timeout
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.slices import Pace
 
@@ -117,7 +118,7 @@ class ConnectionWatch:
             self._wake.clear()
             self._attempts.await_one(listening)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left_s):
+                async with timeout(left_s):
                     await self._wake.wait()
             if self._attempts.came and not self._look_is_due:
                 await asyncio.sleep(_GLANCE_S)

@@ -19,6 +19,7 @@ from tidemark.core.security.principals import ANONYMOUS
 from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.rpc.quotas.client_id import client_id_of
 from tidemark.rpc.security.callers import caller_of
+from tidemark.runtime.clock import timeout
 
 _NEARLY_S: Final = 0.001
 """Shorter waits are ignored: a timer of the client may be too early by this time."""
@@ -63,7 +64,7 @@ class ClientQuotas:
     async def pause(self, wait_s: float) -> None:
         """Wait for `seconds`, or until the quotas change."""
         try:
-            async with asyncio.timeout(wait_s):
+            async with timeout(wait_s):
                 await self._changed.wait()
         except TimeoutError:
             return

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 import time
@@ -14,6 +13,7 @@ import grpc
 from tidemark.errors import TOKEN_EXPIRED
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.errors import abort_with
+from tidemark.runtime.clock import timeout
 
 
 def expired() -> TidemarkError:
@@ -51,7 +51,7 @@ def _left_s(expires_s: float) -> float:
 def _coroutine(inner: Any, expires_s: float) -> Any:
     async def run(request: Any, context: Any) -> Any:
         try:
-            async with asyncio.timeout(_left_s(expires_s)) as bound:
+            async with timeout(_left_s(expires_s)) as bound:
                 return await inner(request, context)
         except TimeoutError:
             if not bound.expired():

@@ -20,6 +20,7 @@ import jwt
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.changed_file import signature
+from tidemark.runtime.clock import timeout
 
 REFRESH_S: Final = 300.0
 """Age at which a use of the keys of an address reads them again, in the background."""
@@ -140,7 +141,7 @@ class KeySet:
     async def _read(self) -> None:
         try:
             self._seen = self._signature()
-            async with asyncio.timeout(_FETCH_S):
+            async with timeout(_FETCH_S):
                 content = await asyncio.to_thread(self._fetch)
             keys = parse_keys(content)
             if content != self._content:

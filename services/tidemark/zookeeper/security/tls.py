@@ -32,6 +32,9 @@ _READ_BYTES: Final = 1 << 16
 _OTHER_NAME: Final = (62, 64)
 """OpenSSL's verify codes for a certificate of another host name or address."""
 
+_ENDED: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""The end of a connection during the handshake; the error depends on the versions of Python and OpenSSL."""
+
 
 def tls_of(settings: ServiceSettings) -> ZooKeeperTls | None:
     """TLS of a service's sessions; None: plain text.
@@ -135,7 +138,7 @@ class ZooKeeperTls:
             reason = error.reason or ""
             if "ALERT" in reason:
                 return f"{server} refused the connection with {reason}; {self._refusal()}"
-            if isinstance(error, ssl.SSLEOFError) or reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+            if isinstance(error, _ENDED) or reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
                 return _no_tls(server)
             return f"TLS with {server} failed: {reason or error}"
         return _no_tls(server) if isinstance(error, ConnectionResetError) else ""

@@ -35,6 +35,7 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
+from tidemark.runtime.clock import timeout
 from tidemark.zookeeper.kazoo_handler import PollHandler
 from tidemark.zookeeper.mirror.recursive_watches import RecursiveWatches
 from tidemark.zookeeper.security.access import CHECK_S, REFUSALS, AccessError, NodeAccess
@@ -177,7 +178,7 @@ class ZooKeeperSession:
         self._client = client
         try:
             client.start_async()
-            async with asyncio.timeout(self.call_timeout_ms / 1000):
+            async with timeout(self.call_timeout_ms / 1000):
                 await self._connected.wait()
         except TimeoutError:
             await self._discard()
@@ -284,7 +285,7 @@ class ZooKeeperSession:
         """
         sent = False
         try:
-            async with asyncio.timeout(self.call_timeout_ms / 1000):
+            async with timeout(self.call_timeout_ms / 1000):
                 client = await self._ready()
                 async with self._window:
                     sent = True
@@ -298,7 +299,7 @@ class ZooKeeperSession:
 
     async def _read(self, submit: Callable[[Any], Any], ready: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            async with asyncio.timeout(self.call_timeout_ms / 1000):
+            async with timeout(self.call_timeout_ms / 1000):
                 while True:
                     client = await ready()
                     async with self._window:
@@ -396,7 +397,7 @@ class ZooKeeperSession:
 
         client.handler.dispatch_callback(Callback("watch", lambda: _on_loop(loop, settle), ()))
         try:
-            async with asyncio.timeout(self.call_timeout_ms / 1000):
+            async with timeout(self.call_timeout_ms / 1000):
                 await delivered
         except TimeoutError:
             raise self._unavailable("no events in time") from None

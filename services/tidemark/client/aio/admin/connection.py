@@ -21,6 +21,7 @@ from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.quotas.told import refused_wait_s
 from tidemark.rpc.security.paths import TlsFiles
+from tidemark.runtime.clock import timeout
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class AdminConnection:
         call = rpc(request, wait_for_ready=False)
         try:
             while True:
-                async with asyncio.timeout(silence_s):
+                async with timeout(silence_s):
                     response = await call.read()
                 if response is grpc.aio.EOF:
                     return
