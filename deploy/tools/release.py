@@ -155,7 +155,8 @@ def _build_python(root: Path, target: Path) -> None:
     _run_build(root, target, {"SOURCE_DATE_EPOCH": epoch, "TIDEMARK_COMPILE": "0"})
     if compiled.missing() is None:
         with tempfile.TemporaryDirectory() as directory, tarfile.open(next(target.glob("*.tar.gz"))) as sdist:
-            sdist.extractall(directory, filter="data")
+            sdist.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and newer
+            sdist.extractall(directory)
             (source,) = Path(directory).iterdir()
             _run_build(source, target, {"SOURCE_DATE_EPOCH": epoch, "TIDEMARK_COMPILE": "1"}, "--wheel")
     for wheel in target.glob("*.whl"):

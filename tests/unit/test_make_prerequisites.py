@@ -36,10 +36,10 @@ def this_python(path: Path) -> None:
     program(path, "python3", f'exec {sys.executable} "$@"')
 
 
-def make(path: Path, *words: str) -> tuple[int, list[str]]:
-    """Exit status, and the lines of the errors but for make's own."""
+def make(path: Path, *words: str, system: str = "") -> tuple[int, list[str]]:
+    """Exit status, and the lines of the errors but for make's own; `system` is the distribution's Python."""
     done = subprocess.run(
-        ["make", "--no-print-directory", "prerequisites", *words],
+        ["make", "--no-print-directory", "prerequisites", f"SYSTEM_PYTHON={system}", *words],
         cwd=ROOT,
         env={"PATH": str(path)},
         capture_output=True,
@@ -70,6 +70,22 @@ def test_an_older_python_is_named(path: Path, words: tuple[str, ...]) -> None:
     assert status
     assert len(lines) == 1
     assert f"needs Python 3.11 or newer, and found Python 3.10.13 ({name}): install one" in lines[0]
+
+
+@pytest.mark.parametrize("incomplete", ["python3", "system"])
+def test_make_prefers_a_complete_python_of_the_distribution(path: Path, incomplete: str) -> None:
+    program(path, "java", JAVA_17)
+    for name in ("python3", "system"):
+        program(path, name, PYTHON_310 if name == incomplete else f'exec {sys.executable} "$@"')
+    assert make(path, system=str(path / "system")) == (0, [])
+
+
+def test_make_uses_the_python_that_the_command_names(path: Path) -> None:
+    this_python(path)
+    program(path, "mine", PYTHON_310)
+    status, lines = make(path, "PYTHON=mine", system=str(path / "python3"))
+    assert status
+    assert "found Python 3.10.13 (mine)" in lines[0]
 
 
 @pytest.mark.parametrize(("script", "found"), [(None, "none"), (JAVA_8, "8")])

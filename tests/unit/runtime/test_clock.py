@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
-
 from tidemark.runtime import clock
 
 Limit = Callable[[float | None], AbstractAsyncContextManager[asyncio.Timeout]]
