@@ -285,7 +285,7 @@ class Arena:
 
     @contextmanager
     def counting(self, figure: str) -> Iterator[None]:
-        """Count what the processes do meanwhile."""
+        """Count the events of the processes meanwhile."""
         before = cluster_counters.read(self.cluster)
         yield
         self.counted[figure].append(cluster_counters.between(before, cluster_counters.read(self.cluster)))

@@ -60,7 +60,7 @@ def run_job(python: Path | str, job: Path, task: Any, sink: str) -> Any:
         python: with PySpark.
         job: the job's file.
         task: its parameters, a dataclass.
-        sink: format of the sink or source; for "tidemark" and "memory" the job imports what is here.
+        sink: format of the sink or source; for "tidemark" and "memory" the job imports this repository's package.
     """
     roots = [str(Path(__file__).resolve().parents[1] / name) for name in ("services", "spark")]
     path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]) if sink in ("tidemark", "memory") else ""

@@ -9,7 +9,7 @@ sides take turns.
 - `txn_produce_of_plain`: its ratio to the same loop without transactions; target: at least 0.9.
 - `txn_commit_p50_ms`, `txn_commit_p99_ms`: the commit of a transaction with one acknowledged record in each of 6
   partitions; peer: confluent-kafka. Target: p50 at most 10 ms, and at most the peer's.
-- `read_committed_of_plain`: the rate of reading what `txn_produce` wrote with `isolation_level="read_committed"`, as a
+- `read_committed_of_plain`: the rate of reading `txn_produce`'s records with `isolation_level="read_committed"`, as a
   ratio to that of reading the same records with "read_uncommitted"; target: at least 0.95.
 - `spark_exactly_once_of_plain`: the rate of a batch write of Spark, local[2], with `transactional=true`, as a ratio to
   that of the same write with `transactional=false`; target: at least 0.85.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests do to processes that they have started."""
+"""Signals and waits for the processes that tests have started."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every test."""
+"""Fixtures and settings of every test."""
 
 from __future__ import annotations
 

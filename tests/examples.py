@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/clients.md and docs/typed-topics.md: Python that runs, and what it prints.
+"""The examples of docs/clients.md and docs/typed-topics.md: Python that runs, and its printed output.
 
 `python -m tests.examples` checks their types with mypy and with pyright (basedpyright's, which comes whole), both
 strict, as a user's program is checked.
@@ -20,7 +20,7 @@ PAGES = tuple(ROOT / "docs" / name for name in ("clients.md", "typed-topics.md")
 
 
 class Example(NamedTuple):
-    """A block of Python, its page and the heading that it stands under, and what it prints."""
+    """A block of Python, its page, the heading above the block, and its printed output."""
 
     page: str
     heading: str
@@ -29,7 +29,7 @@ class Example(NamedTuple):
 
 
 def examples() -> list[Example]:
-    """All, in the order of the pages; each must say what it prints."""
+    """All examples, in the order of the pages; each must state its output."""
     return [example for path in PAGES for example in _of(path)]
 
 
@@ -39,7 +39,7 @@ def _of(path: Path) -> list[Example]:
     for block in re.finditer(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         heading = re.findall(r"^#+ (.*)$", page[: block.start()], re.MULTILINE)[-1]
         found.append(Example(path.name, heading, *block.groups()))
-    assert len(found) == page.count("```python\n"), f"a block of Python in {path.name} does not say what it prints"
+    assert len(found) == page.count("```python\n"), f"a block of Python in {path.name} does not state its output"
     return found
 
 
@@ -53,7 +53,7 @@ def write(directory: Path) -> list[Path]:
     return paths
 
 
-# What other packages' types leave open is not ours to mend.
+# Types that other packages leave open are not this project's to correct.
 _PYRIGHT: Final = {"typeCheckingMode": "strict", "reportUnknownMemberType": False, "pythonVersion": "3.11"}
 
 

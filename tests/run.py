@@ -33,7 +33,7 @@ _DEADLINE_S = time.monotonic() + 75 * 60
 """Ends a run that would not end; pytest has a limit for each test, and the time of a part depends on the machine."""
 _TIMED_OUT = 124
 _NICE, _LESS_NICE, _NICEST = ("nice", "-n", "5"), ("nice", "-n", "2"), ("nice", "-n", "10")
-"""Of two processes, and of one: both leave as much of two cores to the others. The last takes what the others leave."""
+"""Of two processes, and of one: both leave as much of two cores to the others. The last takes the rest."""
 _FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
 """tests/conftest.py collects the longest files first."""
 
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a part."""
+    """The result of a part."""
 
     name: str
     status: int
@@ -84,7 +84,7 @@ def _pytest_by_files_of_two(*directories: str) -> tuple[str, ...]:
 
 
 def _pytest_by_few(directory: str) -> tuple[str, ...]:
-    """For tests whose workers each start what takes much CPU time: one worker on two cores, which other parts use, too.
+    """For tests whose workers each start slow processes: one worker on two cores, which other parts use, too.
 
     The second worker of Spark's tests, with a JVM and a cluster, costs a quarter more.
     """
@@ -154,7 +154,7 @@ def main(names: list[str]) -> int:
         return 2
     # Started in the background we may have had interrupts ignored; tests that interrupt a command would wait in vain.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Some environments forbid it; each of the hundreds of processes to come would compile what it imports anew.
+    # Some environments forbid it; each of the hundreds of processes would compile its imports again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     chosen = {part for name in names for part in _ALIASES.get(name, (name,))}
     wanted = [part for part in known.values() if part.name in chosen] or [part for part in PARTS if _exists(part)]

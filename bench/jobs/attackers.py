@@ -242,7 +242,7 @@ class Attack(NamedTuple):
     Attributes:
         connections: at a time.
         per_s: first attempts per second. Thousands at once would stop the attacker's own processor for long.
-        one: what a connection does.
+        one: the action of one connection.
     """
 
     connections: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.chaos --minutes M`: rounds of misfortune, until the time is up or one is wrong."""
+"""`python -m tests.chaos --minutes M`: chaos rounds until the time is over or a round has a finding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     """Parser of the arguments."""
     made = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     made.add_argument("--minutes", type=float, default=10.0, help="begin no new round after so many (default 10)")
-    made.add_argument("--round-s", type=float, default=30.0, help="misfortunes of one round, seconds (default 30)")
+    made.add_argument("--round-s", type=float, default=30.0, help="faults of one round, seconds (default 30)")
     made.add_argument("--seed", type=int, default=None, help="of the first round; the next ones count up")
     loads = ", ".join(map(str, LOADS[:-1]))
     made.add_argument(
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 31)
     until_s = time.monotonic() + given.minutes * 60
-    rounds = acknowledged = misfortunes = 0
+    rounds = acknowledged = faults = 0
     while rounds == 0 or time.monotonic() < until_s:
         directory = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
         report = _round(directory, seed + rounds, given.round_s, given.load, given.secure)
@@ -50,8 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.rmtree(directory)
         rounds += 1
         acknowledged += report.acknowledged
-        misfortunes += len(report.faults)
-    print(f"{rounds} rounds, {misfortunes} misfortunes, {acknowledged} records acknowledged: all is well")
+        faults += len(report.faults)
+    print(f"{rounds} rounds, {faults} faults, {acknowledged} records acknowledged: all is well")
     return 0
 
 

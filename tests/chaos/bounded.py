@@ -45,7 +45,7 @@ def run_and_tell(run: Callable[[], object], report: Report, limit_s: float, name
 def bounded(limit_s: float, name: str, directory: Path) -> Iterator[None]:
     """End this process, and with it every process that it has started, if the block takes longer.
 
-    The evidence is `directory`, where stacks.txt then says what each thread waited for.
+    The evidence is `directory`; stacks.txt in it has the stack of each thread at that time.
     """
 
     def end() -> None:
@@ -53,7 +53,7 @@ def bounded(limit_s: float, name: str, directory: Path) -> Iterator[None]:
             faulthandler.dump_traceback(stacks)
         sys.stdout.write(
             f"{name}: WRONG: the round did not end within {limit_s:.0f} s\n"
-            f"the evidence is in {directory}; stacks.txt has what each thread waited for\n"
+            f"the evidence is in {directory}; stacks.txt has the stack of each thread\n"
         )
         sys.stdout.flush()
         os._exit(1)

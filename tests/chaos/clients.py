@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of a round: senders, readers, and one who asks for ends; each writes down what it did and saw."""
+"""The clients of a round: senders, readers, and a client that asks for end offsets; each writes its history."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NONE_ANSWERS = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIM
 _REFUSALS = frozenset(
     {ErrorCode.AUTHENTICATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
-"""Every client of a round has its rights, whatever is renewed."""
+"""Every client of a round has its rights, whichever certificate or token is renewed."""
 _PAUSE_S = 0.1
 """Between two bursts of one sender, at slowness 1. A slow machine has fewer bursts, and time to spare for others."""
 _UNDER_WAY_MAX = 2000
@@ -41,7 +41,7 @@ class Sender:
     """An idempotent producer with acks=all that sends numbered values to the partitions in turn.
 
     The sender pauses while too many records are not acknowledged. Beside twenty burners a cluster acknowledges some 250
-    records a second: with thousands under way each look-up would wait for half a minute, and so would the end.
+    records a second: with thousands in flight each look-up would wait for half a minute, and so would the end.
 
     Args:
         count: how many partitions there are by now; None: as many as at first.
@@ -72,7 +72,7 @@ class Sender:
         """The first refusal of each partition that was unknown."""
 
     def send_until(self, ended: threading.Event, history: History) -> None:
-        """A steady load; then waits for what is under way and writes everything down."""
+        """Send a steady load; then wait for the records in flight, and write everything down."""
         load, number = self._load, 0
         patience_ms = int(load.patience_ms * self._slowness) or _PATIENCE_MS
         settings: dict[str, Any] = {"acks": "all", "batch_bytes": 4096, "delivery_timeout_ms": patience_ms}
@@ -132,7 +132,7 @@ class Sender:
             else:
                 return
         unknown = Counter(where for _, _, where, handle in self._handles if not handle.done())
-        history.add_failure(f"{self.name} could not deliver what it had sent: {error}: {dict(unknown)}")
+        history.add_failure(f"{self.name} could not deliver its records: {error}: {dict(unknown)}")
 
     def _known(self, history: History, value: str, key: str, partition: int, handle: Any) -> Sent:
         try:
@@ -169,7 +169,7 @@ def read_until(
     history: History,
     slowness: float = 1.0,
 ) -> None:
-    """Read everything from the beginning, until `at_end` likes the positions; over what is gone from the front."""
+    """Read everything from the beginning until `at_end` accepts the positions; skip records deleted from the front."""
     positions: dict[int, int] = {}
     reaction = "earliest" if load.shrinks else "fail"
     try:
@@ -195,7 +195,7 @@ def read_until(
 
 
 def delete_until(admin: str, load: Load, ended: threading.Event, seed: int, history: History) -> None:
-    """Delete some of a partition's front now and then; what is refused or not answered may have happened or not."""
+    """Delete records from a partition's front now and then; a refused or unanswered deletion may have happened."""
     chance = random.Random(seed)
     with AdminClient(admin=admin, timeout_s=5.0) as client:
         while not ended.wait(chance.uniform(0.5, 3.0)):
@@ -209,7 +209,7 @@ def delete_until(admin: str, load: Load, ended: threading.Event, seed: int, hist
 
 
 def ask_ends_until(bootstrap: str, topic: str, partitions: int, ended: threading.Event, history: History) -> None:
-    """Ask where the partitions end, again and again; what cannot be answered in time is nobody's fault."""
+    """Ask for the end offsets of the partitions, again and again; an answer that is late is not a finding."""
     while not ended.is_set():
         try:
             with Consumer(bootstrap, request_timeout_ms=3000) as consumer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The topics of a round: what is kept of them, and who writes to them and reads them."""
+"""The topics of a round: their retention, and their senders and readers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _BROKERS = (BrokerId(0), BrokerId(1), BrokerId(2))
 class Mover:
     """Asks for moves to two or three brokers in any order, and gives some of them up; refusals are taken as they come.
 
-    What is asked for may be under way, queued, or lost with the answer: only the end is promised.
+    A requested move may be running, queued, or lost with the answer: only the end is promised.
     """
 
     def __init__(self, admin: str, topic: str, partitions: int, seed: int, slowness: float = 1.0) -> None:
@@ -49,7 +49,7 @@ class Mover:
         admin.alter_partition_reassignments(moves)
 
     def bring_home(self, deadline_s: float) -> list[str]:
-        """Every partition on all three brokers again; what is wrong if they are not there in time."""
+        """Reassign every partition to all three brokers again; returns the partitions that are not there in time."""
         why = "nothing was tried"
         with AdminClient(admin=self._admin, timeout_s=self._call_s) as admin:
             while time.monotonic() < deadline_s:
@@ -59,7 +59,7 @@ class Mover:
                     short = [one for one in self._partitions if len(found[one.partition].assigned_replicas) < 3]
                     if not under_way and not short:
                         return []
-                    why = f"under way: {[str(one) for one in under_way]}; with fewer replicas: {short}"
+                    why = f"running: {[str(one) for one in under_way]}; with fewer replicas: {short}"
                     if short and not under_way:
                         self._move(admin, short, 3)
                 except TidemarkError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The misfortunes of a round, drawn from a seed: what is done, what undoes it, and how it is told."""
+"""The faults of a round, drawn from a seed: how each is injected, ended and reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.chaos.arena.arena import START_S, STOP_S, Arena
 from tests.chaos.arena.cut_tails import CutTails
 from tests.chaos.arena.disks import SMALL
 from tests.chaos.arena.names import BROKERS, CONTROLLERS, ZOOKEEPER
-from tests.chaos.arena.proxy import ANYBODY, Trouble
+from tests.chaos.arena.proxy import ANY_CALLER, Trouble
 from tests.chaos.arena.rotation import Rotation
 
 SHORT_S = (0.2, 1.5)
@@ -37,7 +37,7 @@ class Nemesis:
         self.killed: list[tuple[float, str]] = []
         """When, by time.monotonic, and which broker."""
         self.ended: list[str] = []
-        """Each process that ended by itself, a defect: after which misfortune, its status, the end of its log."""
+        """Each process that ended by itself, a defect: the fault before, its status, the end of its log."""
         self._faults: tuple[Callable[[], Iterator[str]], ...] = (
             self._kill_a_broker,
             self._kill_a_broker,
@@ -68,7 +68,7 @@ class Nemesis:
             self._faults += self._rotations
 
     def strike_until(self, until_s: float) -> None:
-        """One misfortune after the other; everything is well again when this returns."""
+        """Inject one fault after the other; all processes serve again when this returns."""
         for kind in self._chance.sample(self._rotations, len(self._rotations)):
             self._strike([contextmanager(kind)()])
         while time.monotonic() < until_s:
@@ -76,18 +76,18 @@ class Nemesis:
             self._strike([contextmanager(kind)() for kind in dict.fromkeys(kinds)])
             time.sleep(self._chance.uniform(0.3, 2.0))
         self._arena.network.heal()
-        self._start_what_ended()
+        self._start_ended_processes()
 
     def _strike(self, faults: list[AbstractContextManager[str]]) -> None:
         with ExitStack() as struck:
             for fault in faults:
                 self.told.append(struck.enter_context(fault))
-        self._start_what_ended()
+        self._start_ended_processes()
 
     def _wait(self, bounds_s: tuple[float, float]) -> None:
         time.sleep(self._chance.uniform(*bounds_s))
 
-    def _start_what_ended(self) -> None:
+    def _start_ended_processes(self) -> None:
         """Start a process again that ended by itself, as Kubernetes does."""
         cluster = self._arena.cluster
         for name in cluster.names:
@@ -117,7 +117,7 @@ class Nemesis:
         self._bring_back(name)
 
     def _kill_now(self, *names: str) -> None:
-        """None of them dies much before the others: all signals are sent before anybody's end is waited for."""
+        """No process ends much before the others: all signals are sent before this waits for the first end."""
         cluster = self._arena.cluster
         for name in names:
             cluster.process(name).signal(signal.SIGKILL)
@@ -146,7 +146,7 @@ class Nemesis:
             self._bring_back(name)
 
     def _kill_everything(self) -> Iterator[str]:
-        """As a machine that goes down and comes up again, but for what the page cache keeps; its clients go on."""
+        """As a machine that goes down and comes up again, except that the page cache stays; its clients go on."""
         cluster = self._arena.cluster
         _signal(cluster.zookeeper, signal.SIGKILL)
         self._kill_now(*cluster.names)
@@ -166,7 +166,7 @@ class Nemesis:
                 raise
 
     def _bring_back(self, name: str) -> None:
-        """It may not come to serve while something else is wrong; it is started all the same."""
+        """Restart a process; it need not serve in time while another fault lasts."""
         try:
             self._arena.cluster.restart(name, timeout_s=2.0 * self._arena.slowness)
         except TidemarkError:
@@ -181,7 +181,7 @@ class Nemesis:
         self._start_zookeeper()
 
     def _start_zookeeper(self) -> None:
-        """Unless another misfortune that is over has done so."""
+        """Start ZooKeeper, unless the end of another fault has done so."""
         if not self._arena.cluster.zookeeper.running:
             self._arena.cluster.zookeeper.start(START_S * self._arena.slowness)
 
@@ -274,7 +274,7 @@ class Nemesis:
         name = self._chance.choice((*BROKERS, ZOOKEEPER))
         delay_s = self._chance.choice((0.01, 0.05, 0.2))
         slow = Trouble(delay_s=delay_s)
-        yield from self._trouble(f"{name} {delay_s * 1000:.0f} ms away", slow, (ANYBODY, name), (name, ANYBODY))
+        yield from self._trouble(f"{name} {delay_s * 1000:.0f} ms away", slow, (ANY_CALLER, name), (name, ANY_CALLER))
 
     def _trouble(self, story: str, trouble: Trouble, *ways: tuple[str, str]) -> Iterator[str]:
         network = self._arena.network

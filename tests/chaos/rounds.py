@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: load, readers, misfortunes, peace; then everything is read back, checked, and all replicas compared."""
+"""One round: load, readers, faults, calm; then everything is read back, checked, and all replicas are compared."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from tests.chaos.typed import troop as of_typed
 from tests.chaos.typed.troop import TypedFigures, TypedTroop
 
 CALM_S = 2.0
-"""The load goes on so long after the last misfortune."""
+"""The load goes on so long after the last fault."""
 PEACE_S = 90.0
 BEGIN_S = 45.0
-"""Misfortunes wait so long at most for the load to come up."""
+"""The faults begin after this time at the latest, even if the load has not come up."""
 CALL_S = 30.0
 ROUND_S = 400.0
-"""All that is waited for in a round, beside its misfortunes, where every wait is a long one."""
+"""The sum of all waits of a round without its faults, if every wait is a long one."""
 
 
 class TransactionFigures(NamedTuple):
@@ -77,7 +77,7 @@ class GroupFigures(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a round came to; `findings` is empty where all is well."""
+    """The result of a round; `findings` is empty if there are none."""
 
     seed: int
     faults: list[str]
@@ -105,7 +105,7 @@ class Report:
     def __str__(self) -> str:
         verdict = "all is well" if not self.findings else "\n  ".join(["WRONG:", *self.findings[:20]])
         return (
-            f"seed {self.seed}: {len(self.faults)} misfortunes, {self.acknowledged} acknowledged, {self.unknown} "
+            f"seed {self.seed}: {len(self.faults)} faults, {self.acknowledged} acknowledged, {self.unknown} "
             f"unknown, {self.failed} failed, {self.polled} polled, {self.ends} ends asked, "
             f"{self.moves[0]} moves asked, {self.moves[1]} cancelled, {self.moves[2]} refused; "
             f"{self.covered} records compacted away, {self.let_go} let go, {self.deletions} deletions; "
@@ -376,7 +376,7 @@ def _ends_of_internal_and_transactional(bootstrap: str, patience_s: float) -> di
 
 
 def _read_back(bootstrap: str, load: Load, history: History, patience_s: float) -> None:
-    """What is there; again, where retention has let go what was to be read."""
+    """Read every record that is there; again, if retention deleted records meanwhile."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
@@ -414,5 +414,5 @@ def _wait_until_in_sync(admin: AdminClient, patience_s: float) -> list[str]:
         if not behind:
             return []
         if time.monotonic() > deadline_s:
-            return [f"not in sync {patience_s:.0f} s after the last misfortune: {behind}"]
+            return [f"not in sync {patience_s:.0f} s after the last fault: {behind}"]
         time.sleep(0.2)

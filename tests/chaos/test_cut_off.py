@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine falls silent, with a broker or the active controller, too: how long producers wait, and what stays.
+"""A machine is cut off, with a broker or the active controller: how long producers wait, and which records stay.
 
-Proxies swallow what goes to it and comes from it; nothing is reset. A whole machine, with a server of ZooKeeper's
-ensemble, is cut off by `python -m tests.chaos.nodes`.
+Proxies hold back every byte from and to the machine; no connection is reset. `python -m tests.chaos.nodes` cuts off a
+whole machine, with a server of the ZooKeeper ensemble.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemark.local.cluster import ADMIN
 from tests.chaos.arena.arena import Arena
 from tests.chaos.arena.disks import Disks
 from tests.chaos.arena.names import BROKERS, CONTROLLERS
-from tests.chaos.arena.proxy import ANYBODY, Trouble
+from tests.chaos.arena.proxy import ANY_CALLER, Trouble
 from tests.chaos.machine import computing_s, other_load, slowness
 
 TOPIC = "cut"
@@ -54,7 +54,7 @@ class Account(threading.Thread):
                     if self.offsets:  # the first waits for a connection, too
                         self.longest_s = max(self.longest_s, time.monotonic() - began_s)
                     self.offsets.append(where.offset)
-        except Exception as failure:  # noqa: BLE001 - told by who waits
+        except Exception as failure:  # noqa: BLE001 - the waiting test reports it
             self.failure = failure
 
     def wait_for_more(self, count: int) -> None:
@@ -75,16 +75,16 @@ class Account(threading.Thread):
 def silent(arena: Arena, names: Sequence[str]) -> Iterator[None]:
     """Nothing reaches these processes or comes from them."""
     for name in names:
-        arena.network.disturb(ANYBODY, name, Trouble(silent=True))
-        arena.network.disturb(name, ANYBODY, Trouble(silent=True))
+        arena.network.disturb(ANY_CALLER, name, Trouble(silent=True))
+        arena.network.disturb(name, ANY_CALLER, Trouble(silent=True))
     yield
     arena.network.heal()
 
 
 def ends_beyond(bootstrap: str, last: Mapping[int, int]) -> dict[int, int]:
-    """The high watermarks once they are beyond these offsets, or what they are after a while.
+    """The high watermarks once they are beyond these offsets, or as they are after a while.
 
-    Who was deposed while it was cut off hears of that only now, and states an older one in its old epoch until then.
+    A leader that was deposed while it was cut off learns of that now, and states an older one in its old epoch before.
     """
     deadline_s = time.monotonic() + SETTLED_WITHIN_S
     while True:
@@ -125,8 +125,8 @@ def test_producers_of_a_partitioned_leader_wait_at_most_a_session_and_two_second
             account.end()
         ends = ends_beyond(arena.bootstrap, {account.partition: account.offsets[-1] for account in accounts})
     longest_s = [round(account.longest_s, 2) for account in accounts]
-    assert max(longest_s) > 1, "somebody noticed"
-    assert max(longest_s) <= pause_s_max, f"{longest_s}; what controllers said:\n{said(tmp_path, CONTROLLERS)}"
+    assert max(longest_s) > 1, "the cut was noticed"
+    assert max(longest_s) <= pause_s_max, f"{longest_s}; the controllers' logs:\n{said(tmp_path, CONTROLLERS)}"
     for account in accounts:
         assert account.offsets == sorted(set(account.offsets))
         assert ends[account.partition] > account.offsets[-1]

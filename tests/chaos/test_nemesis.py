@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Misfortunes leave no process ended: one that ended by itself is a finding, and starts again."""
+"""Faults leave no process ended: a process that ended by itself is a finding, and starts again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders the chart with what `lookup` would return from a cluster."""
+"""Renders the chart with the objects that `lookup` would return from a cluster."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_each_port_has_its_own_peers() -> None:
     callers = {
         "client": ({"is": "client"}, of_clients, set(), of_clients),
         "prometheus": ({"is": "prometheus"}, {"metrics"}, {"metrics"}, {"metrics"}),
-        "stranger": ({"is": "stranger"}, set(), set(), set()),
+        "other": ({"is": "other"}, set(), set(), set()),
         "broker": (ours | {"app.kubernetes.io/component": "broker"}, {"internal"}, {"internal"}, {"internal"}),
         "controller": (ours | {"app.kubernetes.io/component": "controller"}, {"internal"}, {"internal"}, {"internal"}),
         "admin": (

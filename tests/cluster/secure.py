@@ -164,7 +164,7 @@ def authority_is_replaced_under_load(world: World) -> str:
 
 
 def issuer_replaces_certificates_under_load(world: World) -> str:
-    """cert-manager makes all certificates anew: no pod restarts, and no record is lost."""
+    """cert-manager replaces all certificates: no pod restarts, and no record is lost."""
     world.topic_of_load()
     hosts = _broker_hosts(world)
     before, runs = shown(world, hosts), _runs(world)

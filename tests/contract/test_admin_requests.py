@@ -52,7 +52,7 @@ async def test_moves_are_read_as_they_were_submitted_and_watched(cluster: Cluste
     assert (await other.move_requests(watch=True)).moves == (MOVE,)
     await store.submit_moves([OTHER, MOVE])
     await ear.hears(StoreEvent.MOVES)
-    assert (await other.move_requests()).moves == (MOVE, OTHER), "what is there already is not there twice"
+    assert (await other.move_requests()).moves == (MOVE, OTHER), "a request that is there already is not added again"
     await store.submit_moves([PLACED])
     assert (await other.move_requests()).moves == (MOVE, OTHER, PLACED)
     with pytest.raises(TidemarkError) as refused:
@@ -136,7 +136,7 @@ async def test_a_malformed_request_is_removed_with_the_next_answer_and_kept_as_r
     (malformed,) = found.malformed
     with pytest.raises(TidemarkError) as refused:
         await store.submit_moves([MOVE])
-    assert code_of(refused) is ErrorCode.INVALID_REQUEST, "nothing is put beside what nobody understands"
+    assert code_of(refused) is ErrorCode.INVALID_REQUEST, "no request is added to a node that does not parse"
     await store.finish_moves(term, [], [malformed])
     assert (await store.move_requests()).moves == (OTHER,)
     assert await refused_sentences(store) == [malformed.error.message]
@@ -155,7 +155,7 @@ async def test_a_node_that_cannot_be_understood_at_all_is_one_refusal_and_goes(c
     assert len(await store.refusals()) == 1
 
 
-async def test_the_latest_refusals_are_kept_whatever_their_text(cluster: Cluster) -> None:
+async def test_the_latest_refusals_are_kept_with_any_text(cluster: Cluster) -> None:
     store = await cluster.store()
     term = await elected(store)
     await store.submit_moves([MOVE])

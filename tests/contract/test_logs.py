@@ -59,7 +59,7 @@ class World:
         return self.logs.open(PARTITION, IDENTITY, SMALL)
 
     def lose_the_last_batch(self) -> None:
-        """The disk does, whatever was synced."""
+        """The disk loses the last batch, even if it was synced."""
         self.stop()
         if self._path is None:
             stored = self._memory._stored[PARTITION]
@@ -178,7 +178,7 @@ def test_truncation_at_any_offset_leaves_a_prefix(log: Log, end: int) -> None:
 
 @pytest.mark.parametrize("end", [10, 11])
 def test_after_a_truncation_at_the_log_start_missing_records_below_are_no_damage(world: World, end: int) -> None:
-    """After an unclean election: it is of a later epoch than what comes after the cut."""
+    """After an unclean election: the damage is of a later epoch than the records above the truncation."""
     log, _ = world.open()
     lead(log, *(make_batch(["a", "b"]) for _ in range(10)), epoch=2)
     log.trim(Offset(end))
@@ -310,7 +310,7 @@ def test_damage_stands_over_restarts_until_a_checkpoint_knows_that_it_is_over(wo
     world.logs.checkpoint({PARTITION: Offset(3)})
     world.restart()
     log, recovered = world.open()
-    assert recovered.damaged is not None, "nobody has said that it is over"
+    assert recovered.damaged is not None, "no component has cleared the damage"
     log.end_damage()
     world.restart()
     log, recovered = world.open()
@@ -468,7 +468,7 @@ def test_files_and_memory_do_the_same_for_any_calls(steps: list[tuple[str, int, 
 
 
 def _read(log: Log, offset: int, max_bytes: int) -> object:
-    """Far reads may stop before a segment's end or an index entry: only what is promised is compared."""
+    """Reads far away may end before a segment's end or an index entry: only the promised bytes are compared."""
     try:
         data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=max_bytes)
     except TidemarkError as error:

@@ -48,7 +48,7 @@ async def test_deleted_states_are_missing_from_the_result(cluster: Cluster) -> N
     asked = {
         TopicPartition(topic.topic, 0): ReplicaIdentity(topic.topic_id, topic.incarnations[0]),
         TopicPartition(topic.topic, 1): ReplicaIdentity(topic.topic_id, "gone"),
-        TopicPartition("nobody", 0): ReplicaIdentity("x", "y"),
+        TopicPartition("absent", 0): ReplicaIdentity("x", "y"),
     }
     assert await store.read_isrs(asked) == {TopicPartition(topic.topic, 0): (STATE, 0)}
     assert await store.write_isrs([]) == []

@@ -359,7 +359,7 @@ async def test_deleting_a_topic_of_thousands_of_nodes_goes_in_several_multis(clu
 async def test_a_topic_that_is_not_there_cannot_be_deleted(cluster: Cluster) -> None:
     store = await cluster.store()
     with pytest.raises(TidemarkError) as refusal:
-        await store.request_topic_deletion("nobody")
+        await store.request_topic_deletion("absent")
     assert code_of(refusal) is ErrorCode.UNKNOWN_TOPIC
     assert await store.requested_deletions() == frozenset()
 
@@ -398,7 +398,7 @@ async def test_a_state_that_exists_or_has_no_topic_cannot_be_created(cluster: Cl
     topic = await store.create_topic(topic_of())
     term = await elected(store)
     await store.write_states(term, [write_of(topic, 0, -1)])
-    for write in (write_of(topic, 0, -1), write_of(topic_of("nobody"), 0, -1)):
+    for write in (write_of(topic, 0, -1), write_of(topic_of("absent"), 0, -1)):
         assert [result.outcome for result in await store.write_states(term, [write])] == [WriteOutcome.CONFLICT]
 
 
@@ -461,7 +461,7 @@ async def test_a_leader_of_an_earlier_incarnation_neither_writes_nor_reads(clust
     earlier = replace(topic, incarnations={0: "gone"})
     assert (await write_isr(store, write_of(earlier, 0, 0))).outcome is WriteOutcome.CONFLICT
     assert await read_isr(store, TopicPartition(topic.topic, 0), ReplicaIdentity(topic.topic_id, "gone")) is None
-    assert await read_isr(store, TopicPartition("nobody", 0), ReplicaIdentity("x", "y")) is None
+    assert await read_isr(store, TopicPartition("absent", 0), ReplicaIdentity("x", "y")) is None
 
 
 async def test_a_malformed_state_is_skipped_and_unreadable_for_its_leader(cluster: Cluster) -> None:

@@ -199,7 +199,7 @@ async def test_results_of_writes_are_true_while_the_server_is_killed_repeatedly(
         version, unknown, rounds = 0, 0, 1
         killing = asyncio.create_task(kill_and_start(process, times=4))
         while not killing.done() or (unknown == 0 and rounds < 5):
-            if killing.done():  # no death met a write that was under way, as on a machine that others keep busy
+            if killing.done():  # no kill met a write in flight, as on a busy machine
                 killing, rounds = asyncio.create_task(kill_and_start(process, times=4)), rounds + 1
             try:
                 result = await write_isr(store, write_of(topic, 0, version))
@@ -212,7 +212,7 @@ async def test_results_of_writes_are_true_while_the_server_is_killed_repeatedly(
                 assert result.version == version + 1
                 version = result.version
                 continue
-            assert result.outcome is WriteOutcome.UNKNOWN, "nobody else writes"
+            assert result.outcome is WriteOutcome.UNKNOWN, "no other session writes"
             unknown += 1
             found = await once_it_answers(lambda: read_isr(store, partition, identity))
             assert found is not None
@@ -315,7 +315,7 @@ async def once_it_answers(read: Callable[[], Awaitable[T]]) -> T:
         except TidemarkError as error:
             if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
                 raise
-            await asyncio.sleep(0.01)  # whoever refuses at once has not let anything else go on
+            await asyncio.sleep(0.01)  # a store that refuses at once has not yielded to other tasks
 
 
 async def kill_and_start(process: ZooKeeperProcess, *, times: int) -> None:

@@ -118,7 +118,7 @@ async def test_a_node_written_by_hand_in_kafkas_shape_is_understood(cluster: Clu
     found = await store.requested_elections(kind)
     assert found is not None
     assert (found.partitions, found.error) == ((F1,), None)
-    assert found.request_id == f"node-{found.modified_zxid:x}", "reports name who asked"
+    assert found.request_id == f"node-{found.modified_zxid:x}", "reports name the request"
 
 
 @pytest.mark.parametrize(

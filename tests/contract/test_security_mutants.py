@@ -93,7 +93,7 @@ def keeps_old_decisions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Authorizer, "use", lambda kept, rules: setattr(kept, "rules", rules))
 
 
-# -- A3: the check precedes every look at state, and a denial does not depend on what exists
+# -- A3: the check precedes every look at state, and a denial does not reveal which objects exist
 
 
 def checks_after_the_service(patch: pytest.MonkeyPatch) -> None:

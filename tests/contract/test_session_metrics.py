@@ -21,7 +21,7 @@ NAME = "tidemark_zookeeper"
 
 
 def told(store: ZooKeeperMetadataStore) -> tuple[str, dict[str, float]]:
-    """The state, and what has no label."""
+    """The state, and the metrics without a label."""
     found = scraped(store.metrics.render())
     (state,) = [
         labels.removeprefix("state=")
@@ -55,7 +55,7 @@ async def test_metrics_count_a_partitioned_session_that_expires_and_is_replaced(
             assert found["lease_seconds"] == 0
         finally:
             resume(process.pid)
-        process.kill()  # what it knew of the session may be in memory alone: it comes back to life, or is gone
+        process.kill()  # ZooKeeper may have the session in memory alone: the session lives on, or is gone
         process.start()
         await store.new_session()
         assert told(store)[0] == "connected"

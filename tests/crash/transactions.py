@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transactions of a log by its batches alone, and what a log must state of them (rules X3, X4, X5)."""
+"""The transactions of a log, computed from its batches alone; a log must state the same (rules X3, X4, X5)."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--at-once",
         choices=tuple(KINDS),
-        help="only stories in which what is sent on streams is heard before anything else happens; or that and what "
-        "the controller tells brokers; or that and what they ask ZooKeeper; without --delays",
+        help="only stories in which messages on streams are delivered before any other move; or those and the "
+        "controller's commands; or those and requests to ZooKeeper; without --delays",
     )
     parser.add_argument("--beam", type=int, help="continue from this many states per depth: long stories, not all")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
@@ -150,7 +150,7 @@ def _bound(report: Report) -> str:
 
 
 def summary(report: Report) -> str:
-    """What the search shows, and what it does not."""
+    """The result of the search, and its limits."""
     if report.violation is not None:
         return f"VIOLATION after {counts(report)}"
     if report.complete and report.delays is not None:

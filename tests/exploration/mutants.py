@@ -51,7 +51,7 @@ def commits_below_min_isr(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(isr_rules, "confirmed_enough", lambda isr: True)
 
 
-def states_what_it_happens_to_know(patch: pytest.MonkeyPatch) -> None:
+def states_any_known_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """A new leader states its high watermark before it has reached the start of its epoch (against E6)."""
     patch.setattr(PartitionLeader, "may_state_high_watermark", property(lambda self: True))
 
@@ -66,7 +66,7 @@ def takes_its_own_write_for_done(patch: pytest.MonkeyPatch) -> None:
 
 
 class Mutant(NamedTuple):
-    """What to break, and a scope that shows it within seconds."""
+    """A defect, and a scope that shows it within seconds."""
 
     patch: Callable[[pytest.MonkeyPatch], None]
     scope: Scope
@@ -78,7 +78,7 @@ MUTANTS: Final = (
     Mutant(never_truncates, Scope(batches=2, suspicions=1, acks=1), "STRONG-ISR"),
     Mutant(change_in_flight_holds_nothing_back, Scope(batches=1, lags=1), "STRONG-ISR"),
     Mutant(commits_below_min_isr, Scope(batches=1, crashes=1, lags=1), "STRONG-ELR"),
-    Mutant(states_what_it_happens_to_know, Scope(batches=1, crashes=1), "HW-MONOTONIC"),
+    Mutant(states_any_known_high_watermark, Scope(batches=1, crashes=1), "HW-MONOTONIC"),
     Mutant(takes_its_own_write_for_done, Scope(batches=1, lags=1, lost_answers=1), "STRONG-ISR"),
 )
 
@@ -95,7 +95,7 @@ def reports_no_cut_tail(patch: pytest.MonkeyPatch) -> None:
 
 
 def ends_the_wait_with_the_first_answer(patch: pytest.MonkeyPatch) -> None:
-    """The controller elects among the replicas that have answered, whichever may still come back (against T7)."""
+    """The controller elects among the replicas that have answered, without waiting for the others (against T7)."""
     patch.setattr(_Survey, "ready", lambda self, now_ms: self.answered)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of states can be compared between two walks, whose numbers differ."""
+"""A form of states that two walks can compare, though their numbers differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Outline = tuple[object, ...]
 
 
 def outline(cluster: Cluster, state: State) -> Outline:
-    """What the invariants look at, whatever the brokers' names."""
+    """The part that the invariants look at, under names that do not depend on the brokers' names."""
     brokers, disks = cluster.brokers, cluster.disks
     node = brokers.values[state.node].state
     each = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make explore` walks: faults alone, pairs of them, and the whole scope in several ways.
+"""The walks of `make explore`: faults alone, pairs of them, and the whole scope in several ways.
 
     python -m tests.exploration.stages [--minutes 50]
 
@@ -32,7 +32,7 @@ CUTS: Final = (
 )
 """Crashes of all brokers, after which one log lacks its last batch: with every delay, and with none."""
 WITHOUT_BATCHES: Final = ("--crashes 1 --suspicions 1", "--crashes 2")
-"""What comes to its end this way only: leaders, epochs and ISRs, of empty logs."""
+"""Faults that only walks without batches exhaust: leaders, epochs and ISRs, of empty logs."""
 MEMORY_GB: Final = 7
 """Of each scope at most; two of them at a time come near it."""
 BY_DELAYS: Final = ("--crashes 2", "--crashes 1 --suspicions 1")
@@ -45,7 +45,7 @@ is sent has."""
 WHOLE_MEMORY_GB: Final = 11
 """Of each of these at most."""
 DELAYS_MAX: Final = 99
-"""More than any time is enough for: what counts is how far the time goes."""
+"""More than a walk reaches in any time: the time is the bound."""
 _NONE: Final = "--crashes 0 --suspicions 0 --lost-answers 0"
 _WHOLE: Final = "--batches 2 --crashes 2 --suspicions 1 --lost-answers 1"
 
@@ -96,7 +96,7 @@ def _say(line: str) -> None:
 
 
 def _explored(stage: str) -> tuple[int, str]:
-    """(exit status, what it said in the end)."""
+    """(exit status, last line of the output)."""
     command = [sys.executable, "-m", "tests.exploration", *stage.split(), "--progress-seconds", "inf"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, f"{stage}\n  {done.stdout.partition(chr(10))[2].strip()}\n{done.stderr}".rstrip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A story of moves as lines that a person can follow: what happened, and what changed by it."""
+"""A story of moves as lines that a person can follow: each move, and its changes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def tell(cluster: Cluster, story: Sequence[tuple[Move, State]]) -> Iterator[str]
     yield f"   at first: {'; '.join(_facts(cluster, before))}; nothing is on its way"
     for number, (move, after) in enumerate(story, start=1):
         yield f"{number:2}. {_happened(cluster, before, move)}"
-        news = [fact for fact in _facts(cluster, after) if fact not in _facts(cluster, before)]
-        if news:
-            yield f"      now {'; '.join(news)}"
+        changed = [fact for fact in _facts(cluster, after) if fact not in _facts(cluster, before)]
+        if changed:
+            yield f"      now {'; '.join(changed)}"
         before = after
 
 

@@ -87,8 +87,8 @@ NEEDS_DELAY = {
     "commands": (never_truncates,),
     "zookeeper": (never_truncates, change_in_flight_holds_nothing_back),
 }
-"""Mutants that are not seen so: logs differ where a message stays on its way, and who does not wait for ZooKeeper is
-found out before its answer."""
+"""Mutants that are not seen so: logs differ while a message stays in flight, and a broker that does not wait for
+ZooKeeper is found before its answer."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of numbers stand for states, tables find what was entered, and a look at what is not known says so."""
+"""Rows of numbers stand for states, tables find their entries, and a look at an unknown part raises an error."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_a_row_is_its_state_and_all_twins_have_one_mark() -> None:
         state = ahead[len(ahead) // 3]
 
 
-def test_a_part_has_the_same_name_whichever_way_its_brokers_are_renamed() -> None:
-    """What a part is under two renamings, one after the other, is worked out from those of one of its twins."""
+def test_a_part_has_the_same_name_under_every_renaming_of_its_brokers() -> None:
+    """A part under two renamings, one after the other, is computed from those of one of its twins."""
     walk = Walk(Scope(batches=0, lags=1))
     assert walk.run().complete
     columns = walk.columns
@@ -89,7 +89,7 @@ def test_a_lookup_of_an_unknown_value_names_the_missing_column() -> None:
 
 
 def test_a_batch_for_a_follower_is_refused_by_the_look_at_its_process_alone() -> None:
-    """It does not ask what may still happen, so the answer holds in all states with this process."""
+    """The look does not read the remaining faults, so the answer holds in all states with this process."""
     cluster = Cluster(Scope(batches=1))
     columns = Columns(cluster, Names(cluster.brokers))
     row = columns.row(cluster.initial())

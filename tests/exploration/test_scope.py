@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every state of small scopes is right, and the explorer finds what is wrong where something is."""
+"""Every state of small scopes is right, and the explorer finds each defect that a mutant puts in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs in memory: passes the contract suite of the real ones; what the simulator runs brokers on.
+"""Logs in memory, on which the simulator runs brokers; they pass the contract suite of the real ones.
 
-A `MemoryLogs` outlives its logs as a disk does: `stop_process` is a kill, `lose_power` also loses what was not synced.
+A `MemoryLogs` outlives its logs as a disk does: `stop_process` is a kill, `lose_power` also loses unsynced bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tidemark.record.transactions import AbortedTransaction
 
 @dataclass
 class StoredReplica:
-    """What a disk holds of one replica; `flushed` (exclusive) is what a power loss leaves."""
+    """The bytes that a disk holds of one replica; a power loss leaves those below `flushed` (exclusive)."""
 
     identity: ReplicaIdentity
     start: int = 0

@@ -81,7 +81,7 @@ _Write = Callable[["_Tree"], Any]
 
 @dataclass
 class _Tree:
-    """The nodes, and what a multi has changed of them so far."""
+    """The nodes, and the changes of a multi so far."""
 
     nodes: dict[str, _Node]
     zxid: int
@@ -136,7 +136,7 @@ class _Tree:
 
 
 class _Transaction:
-    """As kazoo's: collects what a multi does."""
+    """As kazoo's: collects the operations of a multi."""
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
@@ -298,7 +298,7 @@ class FakeSession:
             self.resume()
 
     def lose_answers(self, count: int, *, applied: bool) -> None:
-        """The answers to the next multis are lost; `applied`: they were carried out all the same."""
+        """The answers to the next multis are lost; `applied`: ZooKeeper applied them nevertheless."""
         self._lost += [applied] * count
 
     def before_commit(self, meddle: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -390,7 +390,7 @@ class FakeSession:
     async def deliver_events(self) -> None:
         self._reach()
         delivered = asyncio.Event()
-        self._ensemble.schedule(delivered.set)  # after what was scheduled before
+        self._ensemble.schedule(delivered.set)  # after every call that was scheduled before
         await delivered.wait()
 
     async def watch_below(self, path: str, fire: Callable[[str], None]) -> None:

@@ -44,7 +44,7 @@ def replicas_of(text: str) -> tuple[BrokerId, ...]:
 
 
 def is_settled(world: World) -> bool:
-    """No request, reassignment, seal or shutdown is under way; all assigned replicas are in sync."""
+    """No request, reassignment, seal or shutdown is in flight; all assigned replicas are in sync."""
     if any(process.wants_shutdown for process in world.brokers.values()):
         return False
     nodes = world.ensemble.nodes

@@ -87,7 +87,7 @@ class Answer(Generic[T]):
 
 
 class Node:
-    """One process: what it does waits while it is stopped (SIGSTOP), and never happens once it is dead."""
+    """One process: its actions wait while it is stopped (SIGSTOP), and never happen once it is dead."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.engine = engine
@@ -111,7 +111,7 @@ class Node:
         self.paused = True
 
     def resume(self) -> None:
-        """What came meanwhile is handled in its order, before anything new."""
+        """Messages that arrived meanwhile are handled in their order, before any new one."""
         if not self.paused:
             return
         self.paused = False

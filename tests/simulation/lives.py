@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One world from its plan to its end, and what came of it."""
+"""One world from its plan to its end, and its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logging.getLogger("tidemark").addHandler(logging.NullHandler())  # else every wa
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a world found: the invariant's name, or the assertion or error of the code that ran in it."""
+    """The failure of a world: the invariant's name, or the assertion or error of the code that ran in it."""
 
     name: str
     message: str
@@ -39,7 +39,7 @@ def live(plan: Plan, *, tracing: bool = False) -> Life:
         world.live()
     except InvariantError as error:
         return Life(world, Failure(error.name, str(error), world.engine.now))
-    except Exception as error:  # noqa: BLE001 - whatever the code under test lets out is what is looked for
+    except Exception as error:  # noqa: BLE001 - the world looks for any error of the code under test
         kind = type(error).__name__
         return Life(world, Failure(kind, f"{kind}: {error}", world.engine.now))
     finally:

@@ -39,7 +39,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What kind of world: settings, fault rates, and the weight of each kind of fault."""
+    """A kind of world: settings, fault rates, and the weight of each kind of fault."""
 
     name: str = "mixed"
     min_isr: int = 2
@@ -78,7 +78,7 @@ class Recipe:
     near: bool = False
     """Whether a consumer reads from followers too."""
     election_wait_ms: int = 1500
-    """leader.election.wait.ms; 0: a mistake in what is trusted shows, since no other log is awaited."""
+    """leader.election.wait.ms; 0: an election by a wrong log shows, since no other log is awaited."""
     torn: float = 1.0
     """How often a cut tail ends within a batch, as a start finds it; in other cases whole batches are gone."""
     transactions: int = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of worlds: what is tested, and how much goes wrong in it."""
+"""Kinds of worlds: the tested parts, and the rates of their faults."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What worlds write: a record is a word like "v7.1", and word for word it is known everywhere what key it has.
+"""Records of worlds: a record is a word like "v7.1", and its key follows from the word alone.
 
 Batches in memory carry words instead of bytes; real ones carry them in a header of each record, so that a cleaned batch
 says which of its records are left.
@@ -86,7 +86,7 @@ def is_real(batch: Batch) -> bool:
 
 
 _FLIPPED = b"\xff"
-"""What a batch in memory holds that is not what was written."""
+"""The value of a flipped record in memory, which no producer wrote."""
 
 
 def flipped(batch: Batch) -> Batch:
@@ -95,7 +95,7 @@ def flipped(batch: Batch) -> Batch:
 
 
 def is_good(batch: Batch) -> bool:
-    """What the shipping check of every batch that comes from outside says; of those in memory, the same."""
+    """The result of the shipping check of every batch that is received; the same for those in memory."""
     if not is_real(batch):
         return batch.data != _FLIPPED
     try:
@@ -106,7 +106,7 @@ def is_good(batch: Batch) -> bool:
 
 
 _REAL: dict[int, tuple[str | None, ...]] = {}
-"""What is in real batches, by the CRC of what no stamp changes."""
+"""The words in real batches, by the CRC of the part that no stamp changes."""
 
 
 def values_of(batch: Batch) -> tuple[str | None, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Disks that go bad in the midst of what they keep, or refuse: it happens, is found, and is got over."""
+"""Disks that lose stored records, or refuse calls: the fault happens, is found, and is repaired."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeded lives of groups: whatever befalls coordinators and members every invariant holds; known mistakes show."""
+"""Seeded lives of groups: every invariant holds under all faults of coordinators and members; known defects show."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ WORLDS_PER_RECIPE = 10
 WORLDS_OF_TOMBSTONES = 3
 """They are long, so that tombstones come of age."""
 FAULTS = {
-    "retained": ["log_start_advanced", "log_reset", "acknowledges that what lies before"],
-    "retained-files": ["log_start_advanced", "acknowledges that what lies before"],
+    "retained": ["log_start_advanced", "log_reset", "acknowledges that records before"],
+    "retained-files": ["log_start_advanced", "acknowledges that records before"],
     "disks-files": ["disk_full", "disk_has_space"],
     "one-directory": ["no log directory is left"],
 }
@@ -82,8 +82,8 @@ def test_the_same_seed_is_the_same_life() -> None:
 
 
 def test_an_unclean_election_deposes_no_in_sync_replica_without_a_session() -> None:
-    """Brokers 0 and 1 live on without sessions, in sync with each other, while broker 2 is elected uncleanly: what the
-    two acknowledge until they hear of it is lost by that election, and no mistake of theirs (rule F2)."""
+    """Brokers 0 and 1 live on without sessions, in sync with each other, while broker 2 is elected uncleanly. That
+    election loses records that the two acknowledge until they learn of it; that is not a defect of theirs (rule F2)."""
     items = (
         Item(745, "cut_zookeeper", (-2, "from", 2500)),
         Item(785, "full_disk", (1, 1500)),
@@ -132,7 +132,7 @@ def _emptied(seed: int) -> Plan:
 def test_an_empty_replica_starts_again_under_a_stale_leader_of_a_new_lineage(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would be in sync, once that leader has come so far, without what was acknowledged below its start."""
+    """Else it would be in sync, once that leader has come so far, without acknowledged records below its start."""
     life = live(_emptied(seed))
     assert life.failure is None, life.failure
     assert any("unclean_election (leader 2" in line for _, line in life.world.story)

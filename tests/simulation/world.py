@@ -158,7 +158,7 @@ class World:
                 process.logs.die()
             self._directory.cleanup()
 
-    # -- what is the case --------------------------------------------------------------------------------------------
+    # -- the state of the world --------------------------------------------------------------------------------------
 
     def state(self, partition: TopicPartition) -> VersionedState | None:
         """The partition's node; decoded once for each version. None: it does not exist, or was written by hand."""

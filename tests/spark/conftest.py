@@ -67,10 +67,10 @@ def warm() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PySpark's own, without the zip file of its Python side, which workers would rather take than what is installed.
+    """PySpark's own, without the zip file of its Python side, which workers would prefer to the installed package.
 
-    Nothing that comes out of a zip file is compiled beforehand: each of Spark's many Python processes would compile it
-    anew, for more than half a second.
+    Modules in a zip file are not compiled beforehand: each of Spark's many Python processes would compile them again,
+    for more than half a second.
     """
     home = tmp_path_factory.mktemp("spark-home")
     for name in ("bin", "jars"):
@@ -82,7 +82,7 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Spark starts as Python."""
+    """The Python that Spark starts."""
     if sys.platform != "linux":
         return Path(sys.executable)
     python = tmp_path_factory.mktemp("spark-python") / "python"
@@ -92,7 +92,7 @@ def spark_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(spark_home: Path, spark_python: Path, cluster: LocalCluster) -> Iterator[SparkSession]:
-    """A local session with this Python, whose workers import what is here, and have the environment of `cluster`."""
+    """A local session with this Python; its workers import the modules here, and have the environment of `cluster`."""
     paths = [str(ROOT / "services"), str(ROOT / "spark"), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ |= {
         "PYSPARK_PYTHON": str(spark_python),

@@ -43,7 +43,7 @@ def layer(version: str) -> Path:
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     own = directory / "lib" / name / "site-packages"
     below = sysconfig.get_path("purelib")
-    # A line of a .pth file that begins with import is run: that finds what is installed editable, too.
+    # A line of a .pth file that begins with import is run: it finds the packages that are installed editable, too.
     (own / "below.pth").write_text(f"import site; site.addsitedir({below!r})\n", encoding="utf-8")
     ready.touch()
     return python

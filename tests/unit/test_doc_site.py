@@ -23,7 +23,7 @@ TEST = "../tests/unit/test_doc_site.py"
         ("source/CONTRIBUTING.md", "[g](docs/guarantees.md#the-promises)", "[g](../guarantees.md#the-promises)"),
         ("source/CONTRIBUTING.md", "[l](LICENSE)", "[l](LICENSE.md)"),
         ("index.md", "[protos](../proto/tidemark/v1/)", "protos"),
-        ("index.md", "[p](protocol.md#who-is-in-sync)", "[p](protocol.md#who-is-in-sync)"),
+        ("index.md", "[p](protocol.md#in-sync)", "[p](protocol.md#in-sync)"),
         ("index.md", "[h](https://example.org/x)", "[h](https://example.org/x)"),
         ("index.md", "[m](nothing.md)", "[m](nothing.md)"),
     ],

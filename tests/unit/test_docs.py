@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages name only what is there."""
+"""The pages name only existing things."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/groups.md names only what is there."""
+"""docs/groups.md names only existing things."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PYTHON_310 = 'case "$1" in --version) echo Python 3.10.13;; *) exit 1;; esac'
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A directory for PATH with nothing but what the Makefile itself needs."""
+    """A directory for PATH with nothing but the Makefile's own programs."""
     for tool in TOOLS:
         found = shutil.which(tool)
         assert found is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files at the door (contributing, help, hooks, CI) name only what exists, and run what `make lint` runs."""
+"""The files at the door (contributing, help, hooks, CI) name existing things only, and run `make lint`'s checks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The release: one version everywhere, notes from the changelog, and refusals that say what to do."""
+"""The release: one version everywhere, notes from the changelog, and refusals that name the next step."""
 
 from __future__ import annotations
 

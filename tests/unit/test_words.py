@@ -20,6 +20,9 @@ BANNED = {
     "everybody": "name the component: all brokers, all members",
     "whoever": "name the component: the caller, the next leader",
     "whom": "name the component",
+    "who": "name the component; of a component: that, which",
+    "everyone": "name the component: all brokers, all members",
+    "whatever": "with any, after any, also if",
     "anew": "again, a new",
     "misfortune": "fault",
     "misfortunes": "faults",
@@ -42,9 +45,13 @@ BANNED = {
 }
 FILES_MIN = 500
 """Fewer shipped files were found by mistake."""
+SEED = re.compile(r'f"near consumer, ')
+"""Worlds are drawn from this text: another one would change every pinned seed."""
+UNSHIPPED = ("tests", "bench")
+"""Not shipped, but read by contributors: the banned words hold there, too."""
 SHIPS = ("services", "spark", "docs", "charts", "deploy", "proto", "README.md", "CONTRIBUTING.md", "Makefile")
 ENDINGS = {".py", ".md", ".proto", ".yaml", ".tpl", ".txt", ".sh", ".json", ""}
-LISTS_THEM = {ROOT / "docs" / "glossary.md", ROOT / "CONTRIBUTING.md"}
+LISTS_THEM = {ROOT / "docs" / "glossary.md", ROOT / "CONTRIBUTING.md", Path(__file__).resolve()}
 WORD = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
 TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 VAGUE_NAME = re.compile(rf"(?:_(?:who|what|told|said|{'|'.join(BANNED)}))(?:_|$)")
@@ -58,12 +65,16 @@ VAGUE_WORD = re.compile(r'(?:"""|#\s*)(?:Who|Whom|What)\b')
 VAGUE_START = re.compile(rf"^[rf]*{VAGUE_WORD.pattern}(?!.*\?)")
 
 
-def shipped() -> Iterator[Path]:
-    for name in SHIPS:
+def files(*names: str) -> Iterator[Path]:
+    for name in names:
         place = ROOT / name
         for path in [place] if place.is_file() else sorted(place.rglob("*")):
             if path.is_file() and path.suffix in ENDINGS and not {"__pycache__", "v1"} & set(path.parts[:-1]):
                 yield path
+
+
+def shipped() -> Iterator[Path]:
+    yield from files(*SHIPS)
     yield from sorted((ROOT / "proto").rglob("*.proto"))
 
 
@@ -82,14 +93,15 @@ def prose(path: Path, pattern: re.Pattern[str]) -> tuple[tuple[int, str], ...]:
         )
 
 
-def test_shipped_texts_have_no_banned_word() -> None:
-    paths = sorted(set(shipped()) - LISTS_THEM)
+def test_texts_have_no_banned_word() -> None:
+    paths = sorted({*shipped(), *files(*UNSHIPPED)} - LISTS_THEM)
     assert len(paths) > FILES_MIN
     found = [
         f"{path}:{line}: {word!r}: {BANNED[word.lower()]}"
         for path in paths
         for line, text in prose(path, WORD)
         for word in WORD.findall(text)
+        if not SEED.match(text)
     ]
     assert not found, "\n".join(found)
 
@@ -123,7 +135,8 @@ def test_a_usual_order_of_words_is_not_found(text: str) -> None:
 def test_no_docstring_or_comment_begins_with_who_or_what() -> None:
     found = [
         f"{path}:{line}: {text[:80]}"
-        for path in sorted(path for path in (ROOT / "services").rglob("*.py") if path.parent.name != "v1")
+        for path in sorted({*files("services", "spark", *UNSHIPPED)} - LISTS_THEM)
+        if path.suffix == ".py"
         for line, text in prose(path, VAGUE_WORD)
         if VAGUE_START.match(text)
     ]

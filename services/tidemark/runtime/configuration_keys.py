@@ -141,7 +141,7 @@ _COMMON: Final = (
         Kind.PRINCIPALS,
         ("broker", "admin"),
         "",
-        "Principals that are allowed everything, whatever the access rules say",
+        "Principals that are allowed everything, without access rules",
     ),
     ConfigKey(
         "clients.tls.ca.file",

@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         "values. A window is written once, when the watermark "
         "has passed its end; with --updates, after each change. The key is the start of the window with the groups, so "
         "a compacted topic keeps the last record of each. A micro-batch is a transaction where the cluster allows it: "
-        "readers with read_committed see each record once, whatever fails.",
+        "readers with read_committed see each record once, after any failure.",
         _EXAMPLE,
     )
     add_bootstrap(made)

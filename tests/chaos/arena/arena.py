@@ -37,7 +37,7 @@ _EAGER = {
     "transaction.state.log.num.partitions": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
-"""What takes minutes elsewhere happens within a round."""
+"""These settings shorten waits that take minutes elsewhere, so that they end within a round."""
 
 START_S = 90.0  # other parts of the suite may start processes at the same time
 RULES_S = 30.0
@@ -177,7 +177,7 @@ class Arena:
         return next(float(line.split()[1]) for line in lines if line.startswith("tidemark_acl_rules_generation "))
 
     def note_state(self, directory: Path) -> None:
-        """What every process says of itself now, as evidence."""
+        """Write the state that every process reports now into `directory`, as evidence."""
         directory.mkdir()
         for name in self.cluster.names:
             try:

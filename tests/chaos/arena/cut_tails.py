@@ -20,7 +20,7 @@ ALONE_S = 4.0
 
 
 class CutTails:
-    """A misfortune of `Nemesis`: the first one cuts, later ones of the round only kill."""
+    """A fault of `Nemesis`: the first one cuts tails, later ones of the round only kill."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 """The log directories of a round's brokers: two each, one of which is small and fills up, and any of which may fail.
 
 The small one is a tmpfs in a mount namespace of its own, which a process of the test keeps; no root is needed. A
-directory fails by a hook in the broker's interpreter: what is appended there is refused as a broken disk refuses it.
+hook in the broker's interpreter makes a directory fail: it refuses appends there with the errors of a broken disk.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Disks:
         self._broken.write_text(f"{errno.EIO} {self._second(name)}\n")
 
     def mend(self) -> None:
-        """No directory fails any more; a broker that has given one up takes it back when it is started anew."""
+        """No directory fails any more; a broker whose directory is offline needs a restart to take it back."""
         with suppress(FileNotFoundError):
             self._broken.unlink()
 

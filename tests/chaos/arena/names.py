@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a round are called."""
+"""Names of the processes of a round."""
 
 ZOOKEEPER = "zookeeper"
 BROKERS = ("broker-0", "broker-1", "broker-2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TCP on loopback with trouble on demand: every process is reached through a proxy that knows who calls.
+"""TCP proxies on loopback that inject network faults: each proxy knows the caller of every connection.
 
 A connection's caller is found by its socket in /proc, so that one pair of processes can be cut while others talk on.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HOST = "127.0.0.1"
-ANYBODY = "*"
+ANY_CALLER = "*"
 _CHUNK_BYTES = 64 << 10
 _CALL_S = 300.0
 """Of a busy machine; this thread carries all that the processes say."""
@@ -25,7 +25,7 @@ _CALL_S = 300.0
 
 @dataclass(slots=True)
 class Trouble:
-    """What befalls bytes between two processes: `silent` swallows them, `refuse` breaks connections."""
+    """A fault of the bytes between two processes: `silent` holds them back, `refuse` breaks connections."""
 
     silent: bool = False
     refuse: bool = False
@@ -47,7 +47,7 @@ class _Link:
     """A connection; its caller is found out beside the first bytes, which wait for that only while there is trouble."""
 
     writers: list[asyncio.StreamWriter]
-    caller: str = ANYBODY
+    caller: str = ANY_CALLER
     identified: asyncio.Event = field(default_factory=asyncio.Event)
 
     def abort(self) -> None:
@@ -139,8 +139,8 @@ class Proxy:
 class Network:
     """Proxies in front of processes, on a thread of its own, and the trouble between named processes.
 
-    Silence holds bytes back; when it ends they go on, as after a cable was put back in time. `refuse` also resets what
-    is open. Trouble goes by (from whom, to whom), one way; `ANYBODY` stands for everybody on its side.
+    `silent` holds bytes back and delivers them when the fault ends, as after a cable was put back in time. `refuse`
+    also resets open connections. A fault has one direction, (source, sink); `ANY_CALLER` matches every process there.
     """
 
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
@@ -190,8 +190,8 @@ class Network:
         return bool(self._trouble)
 
     def trouble(self, source: str, sink: str) -> Trouble:
-        """What befalls bytes on this way now."""
-        for way in ((source, sink), (ANYBODY, sink), (source, ANYBODY)):
+        """The fault of this direction now."""
+        for way in ((source, sink), (ANY_CALLER, sink), (source, ANY_CALLER)):
             if way in self._trouble:
                 return self._trouble[way]
         return CALM
@@ -201,7 +201,7 @@ class Network:
         await self._changed.wait()
 
     async def caller_of(self, ends: Ends) -> str:
-        """The name of the process that has this connection to a proxy; ANYBODY for a stranger (a client)."""
+        """The name of the process that has this connection to a proxy; ANY_CALLER for an unknown caller (a client)."""
         asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._asked[ends] = asked
         if not self._looking:
@@ -215,7 +215,7 @@ class Network:
                     finally:
                         for one, future in waiting.items():
                             if not future.done():
-                                future.set_result(callers.get(one, ANYBODY))
+                                future.set_result(callers.get(one, ANY_CALLER))
             finally:
                 self._looking = False
         return await asked
@@ -236,10 +236,10 @@ class Network:
 
     def _break(self, source: str, sink: str) -> None:
         for proxy in self._proxies:
-            if sink in (proxy.name, ANYBODY):
-                proxy.break_links(lambda caller: source in (ANYBODY, caller))
+            if sink in (proxy.name, ANY_CALLER):
+                proxy.break_links(lambda caller: source in (ANY_CALLER, caller))
             if proxy.name == source:
-                proxy.break_links(lambda caller: sink in (ANYBODY, caller))
+                proxy.break_links(lambda caller: sink in (ANY_CALLER, caller))
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

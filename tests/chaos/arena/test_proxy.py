@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.chaos.arena.proxy import ANYBODY, HOST, Ends, Network, Trouble, inodes_of
+from tests.chaos.arena.proxy import ANY_CALLER, HOST, Ends, Network, Trouble, inodes_of
 
 CALLER = """
 import socket, sys
@@ -32,7 +32,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as one:
 
 @contextmanager
 def echo() -> Iterator[int]:
-    """A server that gives back what it gets; its port."""
+    """A server that sends back the bytes that it receives; its port."""
     server = socket.create_server((HOST, 0))
 
     def serve(one: socket.socket) -> None:
@@ -87,12 +87,12 @@ def test_bytes_pass_until_the_way_is_silent_and_go_on_when_it_is_not(network: Ne
         with socket.create_connection((HOST, port)) as one:
             one.settimeout(10)
             assert ask(one, b"a") == b"a"
-            network.disturb(ANYBODY, "server", Trouble(silent=True))
+            network.disturb(ANY_CALLER, "server", Trouble(silent=True))
             one.sendall(b"b")
             one.settimeout(0.3)
             with pytest.raises(TimeoutError):
                 one.recv(1)
-            network.end(ANYBODY, "server")
+            network.end(ANY_CALLER, "server")
             one.settimeout(10)
             assert one.recv(1) == b"b"
 
@@ -102,7 +102,7 @@ def test_silence_is_one_way(network: Network) -> None:
         port = network.add("server", lambda: target)
         with socket.create_connection((HOST, port)) as one:
             one.settimeout(0.3)
-            network.disturb("server", ANYBODY, Trouble(silent=True))
+            network.disturb("server", ANY_CALLER, Trouble(silent=True))
             one.sendall(b"heard, but the answer is held back")
             with pytest.raises(TimeoutError):
                 one.recv(1)
@@ -117,7 +117,7 @@ def test_refused_connections_break_and_new_ones_are_made_after_it(network: Netwo
         with socket.create_connection((HOST, port)) as one:
             one.settimeout(10)
             assert ask(one, b"a") == b"a"
-            network.disturb(ANYBODY, "server", Trouble(refuse=True))
+            network.disturb(ANY_CALLER, "server", Trouble(refuse=True))
             assert is_broken(one)
         network.heal()
         with socket.create_connection((HOST, port)) as one:
@@ -128,7 +128,7 @@ def test_refused_connections_break_and_new_ones_are_made_after_it(network: Netwo
 def test_a_delay_delays(network: Network) -> None:
     with echo() as target:
         port = network.add("server", lambda: target)
-        network.disturb(ANYBODY, "server", Trouble(delay_s=0.2))
+        network.disturb(ANY_CALLER, "server", Trouble(delay_s=0.2))
         with socket.create_connection((HOST, port)) as one:
             one.settimeout(10)
             began_s = time.monotonic()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds in a history what must not be: the anomalies of Jepsen's checker for Kafka, and a few of our own promises.
+"""Finds anomalies in a history: those of Jepsen's checker for Kafka, and violations of Tidemark's own guarantees.
 
-A record whose outcome is unknown may be in the log once or not at all; everything else is exact: what was acknowledged
-is there, and what failed is not. Readers were assigned their partitions from the earliest record on and did not seek,
-so what they were given must be without a step back and without a gap, at the front too; and nothing is left at the end.
+A record whose outcome is unknown may be in the log once or not at all. All else is exact: an acknowledged record is in
+the log, and a failed record is not. Readers read their partitions from the earliest record on and do not seek, so they
+get every record in order, without a gap at the front or between, and up to the end.
 
-Of a compacted topic a record may be gone once a later one of its key is there; of one that shrinks, what lies below
-its start: everything else that is known of such a record, from acknowledgements and readers, must agree all the same.
+A record of a compacted topic may be gone once a later record of its key is there; a record below the log start may be
+gone, too. Acknowledgements and readers must agree about such a record, even then.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class Anomaly(StrEnum):
     DIVERGED = "diverged"
     """Two values at one offset: among readers, acknowledgements and the log at the end."""
     UNCOMMITTED = "uncommitted"
-    """A reader was given what is not in the log at the end."""
+    """A reader got a record that is not in the log at the end."""
     SKIPPED = "skipped"
     """A reader was not given a record before or between those that it was given."""
     UNSEEN = "unseen"
-    """A reader that should have read everything was not given what is in the log behind the last that it was given."""
+    """A reader that had to read everything did not get records that are in the log behind its last one."""
     WENT_BACK = "went back"
     """A reader was given an offset at or below one that it was given before."""
     END_WENT_BACK = "end went back"
-    """Somebody was told a lower end than somebody had been told before they asked."""
+    """A client was told a lower end offset than another client had been told before the first one asked."""
     ABORTED_READ = "aborted read"
     """In the log, or given to a reader, though its sender was told that it was surely not appended."""
     NEVER_SENT = "never sent"
-    """Nobody sent what is there."""
+    """A record is in the log that no sender sent."""
     CAME_BACK = "came back"
     """Deleted, as all replicas have said, and there at the end, though one of them was never killed since."""
     GAVE_UP = "gave up"
@@ -78,7 +78,7 @@ def check(history: History) -> list[Finding]:
 
 
 class _Gone:
-    """What may be gone at the end: below the start, or with a later record of its key in the log."""
+    """Records that may be gone at the end: below the log start, or with a later record of their key in the log."""
 
     def __init__(self, history: History) -> None:
         self._starts = history.starts
@@ -164,7 +164,7 @@ def _of_readers(history: History) -> Iterator[Finding]:
     gone = _Gone(history)
     for record in history.sent:
         if record.outcome is Outcome.ACKNOWLEDGED:
-            seen[record.partition, record.offset] = (record.value, f"{record.sender}, who had it acknowledged,")
+            seen[record.partition, record.offset] = (record.value, f"the acknowledgement to {record.sender}")
     for one in history.polled:
         log = at_offset.get(one.partition, {})
         value, reader = seen.setdefault((one.partition, one.offset), (one.value, one.reader))
@@ -206,7 +206,7 @@ def _of_last_reads(history: History, positions: Mapping[tuple[str, Partition], i
 
 
 def _of_ends(history: History) -> Iterator[Finding]:
-    """An answer may be overtaken; only what was asked after another answer had come must not be lower."""
+    """Answers may overtake each other; only an end that was asked for after another answer came must not be lower."""
     by_partition: defaultdict[Partition, list[tuple[float, int, bool, int]]] = defaultdict(list)
     for number, end in enumerate(history.ends):
         by_partition[end.partition].append((end.asked_s, number, False, end.end_offset))
@@ -226,7 +226,7 @@ def _of_ends(history: History) -> Iterator[Finding]:
 
 
 def _of_deletions(history: History) -> Iterator[Finding]:
-    """A log start is forgotten only by who is killed before it has written it down."""
+    """Only a broker that is killed before it has written a log start down may forget it."""
     for one in history.deleted:
         start = history.starts.get(one.partition, 0)
         killed = {name for at_s, name in history.killed if at_s >= one.answered_s}
@@ -234,5 +234,5 @@ def _of_deletions(history: History) -> Iterator[Finding]:
             yield Finding(
                 Anomaly.CAME_BACK,
                 one.partition,
-                f"it starts at {start}, deleted was what lies before {one.before_offset}",
+                f"it starts at {start}, records before {one.before_offset} were deleted",
             )

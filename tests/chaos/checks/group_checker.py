@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds in the history of a consumer group what docs/groups.md says cannot be.
+"""Finds in the history of a consumer group violations of docs/groups.md.
 
-What members say is held against what their coordinators wrote: the records of `__consumer_offsets` are in one order, so
-there is no question of what came first. Only a member that holds a partition may commit, and the one before has let go
-of it: where the next one is to begin is known exactly.
+The checker compares the journals of members with the records that coordinators wrote to `__consumer_offsets`. These
+have one order, so it is known which came first. Only a member that holds a partition may commit, after the member
+before has confirmed its revocation: so it is known exactly where the next member begins.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class GroupAnomaly(StrEnum):
     TWO_IN_A_GENERATION = "two in a generation"
     """Two members were given records of one partition in the same epoch."""
     NOT_ASSIGNED = "not assigned"
-    """A member was given what, by the coordinators' records, it did not hold in its epoch."""
+    """A member got records of a partition that, by the coordinators' records, was not assigned to it in its epoch."""
     READ_BY_TWO = "read by two"
     """A member asked for records and was given some when another one had taken their partition over."""
     BEGAN_ELSEWHERE = "began elsewhere"
     """A member did not begin where the group was."""
     REPEATED = "repeated"
-    """Processed again, though who processed it before let go of it in good order."""
+    """A member processed records again, though the member before had confirmed the revocation in good order."""
     COMMIT_LOST = "commit lost"
     """Acknowledged to a member, and not remembered."""
     COMMIT_WENT_BACK = "commit went back"
     """A commit below the one before it."""
     COMMIT_BEYOND = "commit beyond"
-    """A commit of what its holder had not processed."""
+    """A commit of records that its member had not processed."""
     COMMIT_FOREIGN = "commit foreign"
-    """A commit that cannot be its holder's, or of what nobody held: of a member that was out already."""
+    """A commit that cannot be its member's, or of a partition that no member held: the member was evicted already."""
     NEVER_TOLD = "never told"
     """The application was not told that it reads a partition no more."""
     GAVE_UP = "gave up"
@@ -173,7 +173,7 @@ def _of_beginnings(sessions: list[Session]) -> Iterator[GroupFinding]:
             yield GroupFinding(GroupAnomaly.BEGAN_ELSEWHERE, session.partition, told)
         for before in promised[session.partition]:
             if _is_before(before, session) and before.promised > session.start:
-                told = f"{before.life} was done with what lies before {before.promised}, {session.life} began at "
+                told = f"{before.life} had processed all before {before.promised}, {session.life} began at "
                 yield GroupFinding(GroupAnomaly.REPEATED, session.partition, f"{told}{session.start}")
 
 
@@ -197,7 +197,7 @@ def _of_commits(sessions: list[Session], story: CoordinatorStory) -> Iterator[Gr
         highest[commit.partition] = commit
         mine = boundaries[commit.member_id, commit.partition] | {commit.began_at}
         if not commit.member_id:
-            yield GroupFinding(GroupAnomaly.COMMIT_FOREIGN, commit.partition, f"nobody held it: {commit}")
+            yield GroupFinding(GroupAnomaly.COMMIT_FOREIGN, commit.partition, f"no member held it: {commit}")
         elif commit.offset > max(mine):
             told = f"its holder had processed up to {max(mine)}: {commit}"
             yield GroupFinding(GroupAnomaly.COMMIT_BEYOND, commit.partition, told)

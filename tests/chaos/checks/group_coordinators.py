@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the coordinators of a group wrote down, one record after the other, told as who held what and who committed."""
+"""The records of a group's coordinators in order: which member held which partition, and which one committed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chaos.checks.history import Offset, Partition
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Remembered at this record; `member_id`: who held the partition then, "" for nobody."""
+    """Remembered at this record; `member_id`: the member that held the partition then, "" for none."""
 
     position: int
     partition: Partition
@@ -30,8 +30,8 @@ class Hold:
     Attributes:
         epoch: the member's, at first.
         began_at: where the group was.
-        commits: what it committed.
-        lives: whoever has read by it, in order; filled in by who knows.
+        commits: its commits.
+        lives: the lives that read by this hold, in order; `group_checker` fills them in.
     """
 
     position: int
@@ -55,7 +55,7 @@ class CoordinatorStory:
     commits: list[Commit] = field(default_factory=list)
     shared: list[tuple[Partition, str, str, int]] = field(default_factory=list)
     epochs: dict[str, list[tuple[int, frozenset[Partition]]]] = field(default_factory=dict)
-    """Of each member: each epoch it was in, with what it held."""
+    """Of each member: each epoch it was in, with the partitions it held."""
 
     def held(self, member_id: str, partition: Partition, epoch: int) -> bool:
         """Whether that was ever its own in that epoch."""

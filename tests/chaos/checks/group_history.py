@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of one consumer group in a round: what its members did and saw, and what its coordinators wrote down.
+"""The history of one consumer group in a round: the journals of its members, and the records of its coordinators.
 
 A member keeps a journal, one line an event, each a single write, so that a killed process leaves all that it did. Its
 moments are of the machine's monotonic clock, the same for every process. Coordinators keep theirs in
-`__consumer_offsets`: who held what in which epoch, and every commit, in one order.
+`__consumer_offsets`: the assignments of every epoch, and every commit, in one order.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class CommittedByHand:
 
 @dataclass(frozen=True, slots=True)
 class Troubled:
-    """Its client warned, or refused a commit: what it processed may not be remembered."""
+    """Its client warned, or refused a commit: the processed records may not be committed."""
 
     at_s: float
     why: str
@@ -107,7 +107,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """Its client raised what none should."""
+    """Its client raised an error that no client should raise."""
 
     at_s: float
     why: str
@@ -120,7 +120,7 @@ _KINDS: dict[str, Callable[..., Event]] = {
 
 
 class Journal:
-    """Writes events; what was added is there even if the process is killed right after."""
+    """Writes events; an added event is in the file even if the process is killed right after."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -152,8 +152,8 @@ class GroupHistory:
     Attributes:
         journals: by the name of the life that kept it: a process started again is another life.
         coordinator: the group's records in `__consumer_offsets`, in order.
-        final: what is in each partition at the end.
-        unfinished: what was to come about in time and did not.
+        final: the records of each partition at the end.
+        unfinished: the conditions that did not come about in time.
     """
 
     topic: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of a member, cut into what it read from when to when."""
+"""The journal of a member, cut into sessions: one for each time that the member read a partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.chaos.checks.group_history import (
 from tests.chaos.checks.history import Offset, Partition
 
 _LATE_COMMIT_S = 12.0
-"""A commit that was under way when a partition was let go may fail so much later."""
+"""A commit that was in flight when its partition was revoked may fail so much later."""
 
 
 @dataclass(slots=True)
@@ -30,8 +30,8 @@ class Session:
 
     Attributes:
         ended: None where nothing was told: it was killed, or still reads.
-        is_troubled: its client had trouble meanwhile, or was killed before it could tell of some; what it processed may
-            not be remembered.
+        is_troubled: its client reported an error meanwhile, or was killed before it could; the processed records may
+            not be committed.
         hold: by which record of a coordinator it reads; None where none is known.
     """
 
@@ -53,12 +53,12 @@ class Session:
 
     @property
     def identity(self) -> str:
-        """What tells readers of one generation apart."""
+        """The id that differs between the readers of one generation."""
         return self.member.instance_id or self.member.member_id
 
     @property
     def promised(self) -> Offset:
-        """The group goes on here or later, whatever became of this member since; 0: it promised nothing."""
+        """The group continues at this offset or above, in any case; 0: this member promised nothing."""
         if self.member.commits_by_hand:
             return max((one.offset for one in self.by_hand), default=0)
         in_good_order = self.ended is not None and not self.ended.lost and not self.is_troubled
@@ -67,11 +67,11 @@ class Session:
 
 @dataclass(slots=True)
 class Told:
-    """What a journal comes to.
+    """Sessions and errors of one journal.
 
     Attributes:
         silent: partitions that it had lost without being told so, and how that shows.
-        strange: what it did with partitions that it was never told of.
+        strange: events of partitions that were never assigned to it.
     """
 
     sessions: list[Session] = field(default_factory=list)
@@ -97,7 +97,7 @@ def read_sessions(life: str, events: Sequence[Event]) -> Told:
                     if partition in last and last[partition].ended is None:
                         last[partition].ended = event
             case Given() | Processed() | CommittedByHand():
-                # What it had in hand when it lost a partition it may still work on.
+                # A member may still process records that it had in hand when it lost a partition.
                 if event.partition in last:
                     _add(last[event.partition], event)
                 else:

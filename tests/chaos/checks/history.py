@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the clients of a round did and saw: who sent what, what became of it, and who was told what, when."""
+"""The history of a round's clients: sent records with their outcomes, read records, and stated end offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Offset = int
 
 
 class Outcome(StrEnum):
-    """What a sender knows of a record in the end."""
+    """The outcome of a record, as its sender knows it in the end."""
 
     ACKNOWLEDGED = "acknowledged"
     FAILED = "failed"
@@ -46,7 +46,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class ToldEnd:
-    """An end offset that somebody was told; the question was asked and answered at these times, seconds."""
+    """An end offset that a client was told; it asked and got the answer at these times, seconds."""
 
     partition: Partition
     end_offset: Offset
@@ -56,7 +56,7 @@ class ToldEnd:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Somebody was told that the records before an offset are deleted, by every assigned replica."""
+    """A client was told that the records before an offset are deleted, by every assigned replica."""
 
     partition: Partition
     before_offset: Offset
@@ -69,10 +69,10 @@ class History:
 
     Attributes:
         hasty: senders gave records up; one whose outcome is unknown may have been appended behind later ones.
-        readers: who was to read everything there is, from the first record to the last.
+        readers: the readers that had to read everything, from the first record to the last.
         starts: where each partition starts at the end; 0 where none is given.
         killed: when which process was killed, or lost a directory; seconds.
-        final: what is in each partition at the end, when everybody is well again: (offset, value) in offset order.
+        final: the records of each partition at the end, when all processes serve: (offset, value) in offset order.
     """
 
     sent: list[Sent] = field(default_factory=list)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All replicas of a stopped cluster, compared below what was read back at the end, byte for byte.
+"""All replicas of a stopped cluster, compared byte for byte below the offsets that were read back at the end.
 
-A follower's own high watermark may be behind; what readers were given is the measure, and every replica was in sync.
+A follower's own high watermark may be lower; the reads at the end give the bound, for all replicas were in sync.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def differences(
 ) -> list[str]:
     """Where a replica lacks something or differs from another below `ends`, exclusive; `directories` by broker.
 
-    Of the topics `compacted`, records are compared instead of bytes: what two have is the same, and each has the
-    latest of every key. Below where one of the logs starts nothing is.
+    Of the topics `compacted`, records are compared instead of bytes: an offset that two replicas have is the same
+    record, and each replica has the latest of every key. Nothing is compared below the start of one of the logs.
 
-    The logs are opened from copies: what a round left behind is evidence.
+    The logs are opened from copies: the files of a round are evidence.
     """
     opened: dict[int, LogManager] = {}
     try:
@@ -78,7 +78,7 @@ def _below(logs: LogManager, partition: TopicPartition, end: int) -> Batches:
 
 
 def compare(contents: dict[int, dict[TopicPartition, Batches]], ends: dict[TopicPartition, int]) -> list[str]:
-    """What is wrong with these contents by broker, each of which should hold every partition up to its end."""
+    """Differences between these contents by broker, each of which should hold every partition up to its end."""
     found: list[str] = []
     for partition, end in ends.items():
         held = {broker: mine.get(partition, {}) for broker, mine in contents.items()}

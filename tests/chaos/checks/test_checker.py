@@ -13,7 +13,7 @@ from tests.chaos.checks.history import Deleted, History, Outcome, Polled, Sent, 
 
 
 def good() -> History:
-    """Two senders, two readers; of two records nobody knows the outcome, and one is there; one failed."""
+    """Two senders, two readers; two records have unknown outcomes, and one of them is in the log; one record failed."""
     history = History()
     history.sent = [
         Sent("a0", "a", 0, Outcome.ACKNOWLEDGED, 0),
@@ -36,7 +36,7 @@ def good() -> History:
     return history
 
 
-def read_by_nobody(history: History) -> None:
+def leave_a_record_unread(history: History) -> None:
     history.readers, history.polled = (), []
 
 
@@ -46,13 +46,13 @@ def lose(history: History) -> None:
 
 def double(history: History) -> None:
     history.final[0].append((4, "a2"))
-    read_by_nobody(history)
+    leave_a_record_unread(history)
 
 
 def reorder(history: History) -> None:
     history.final[0] = [(0, "a0"), (1, "b0"), (2, "a2"), (3, "a1")]
     history.sent[4] = replace(history.sent[4], offset=2)
-    read_by_nobody(history)
+    leave_a_record_unread(history)
 
 
 def acknowledge_elsewhere(history: History) -> None:
@@ -65,7 +65,7 @@ def show_two_values(history: History) -> None:
     history.readers = ("x",)
 
 
-def show_what_is_gone(history: History) -> None:
+def show_deleted_records(history: History) -> None:
     history.polled.append(Polled("x", 0, 4, "b1"))
 
 
@@ -93,17 +93,17 @@ def tell_a_lower_end(history: History) -> None:
     history.ends.append(ToldEnd(0, 3, 0.8, 0.9))
 
 
-def keep_what_failed(history: History) -> None:
+def keep_a_failed_record(history: History) -> None:
     history.sent[2] = replace(history.sent[2], outcome=Outcome.FAILED)
 
 
-def show_what_failed(history: History) -> None:
+def show_a_failed_record(history: History) -> None:
     history.polled.append(Polled("x", 0, 4, "b2"))
 
 
 def invent(history: History) -> None:
-    history.final[1].append((1, "nobody's"))
-    read_by_nobody(history)
+    history.final[1].append((1, "unsent"))
+    leave_a_record_unread(history)
 
 
 def give_up(history: History) -> None:
@@ -121,15 +121,15 @@ DOCTORED: dict[Callable[[History], None], Anomaly] = {
     reorder: Anomaly.REORDERED,
     acknowledge_elsewhere: Anomaly.DIVERGED,
     show_two_values: Anomaly.DIVERGED,
-    show_what_is_gone: Anomaly.UNCOMMITTED,
+    show_deleted_records: Anomaly.UNCOMMITTED,
     skip: Anomaly.SKIPPED,
     begin_behind_the_front: Anomaly.SKIPPED,
     end_before_the_end: Anomaly.UNSEEN,
     read_nothing_of_a_partition: Anomaly.UNSEEN,
     go_back: Anomaly.WENT_BACK,
     tell_a_lower_end: Anomaly.END_WENT_BACK,
-    keep_what_failed: Anomaly.ABORTED_READ,
-    show_what_failed: Anomaly.ABORTED_READ,
+    keep_a_failed_record: Anomaly.ABORTED_READ,
+    show_a_failed_record: Anomaly.ABORTED_READ,
     invent: Anomaly.NEVER_SENT,
     bring_back: Anomaly.CAME_BACK,
     give_up: Anomaly.GAVE_UP,

@@ -60,7 +60,7 @@ def reads(at_s: float, epoch: int, partition: int, first: int, end: int) -> list
 
 
 def good() -> GroupHistory:
-    """`a` reads both partitions and hands 1 to `b`, who joins, commits by hand, and is killed; 1 goes back to `a`."""
+    """`a` reads both partitions and hands 1 to `b`; `b` joins, commits by hand, and is killed; 1 goes back to `a`."""
     history = GroupHistory("shared")
     history.final = {0: range(6), 1: range(6)}
     history.coordinator = [
@@ -128,7 +128,7 @@ def give_to_two_of_a_generation(history: GroupHistory) -> None:
     history.coordinator.insert(5, holds("a", 2, 0))
 
 
-def give_what_it_does_not_hold(history: GroupHistory) -> None:
+def give_an_unassigned_partition(history: GroupHistory) -> None:
     with_more(history, "b", *reads(0.95, 2, 0, 2, 4))
 
 
@@ -159,7 +159,7 @@ def commit_beyond(history: GroupHistory) -> None:
     history.coordinator.insert(10, commits(0, 8))
 
 
-def let_who_is_out_commit(history: GroupHistory) -> None:
+def commit_for_an_evicted_member(history: GroupHistory) -> None:
     """`b` had processed one more when it was taken out."""
     history.coordinator.insert(8, commits(1, 5))
     without(history, "a", *reads(1.2, 3, 1, 4, 6))
@@ -169,7 +169,7 @@ def let_who_is_out_commit(history: GroupHistory) -> None:
 def let_a_former_reader_commit(history: GroupHistory) -> None:
     without(history, "a", *reads(0.3, 1, 1, 0, 2))
     with_more(history, "a", *reads(0.3, 1, 1, 0, 2), *reads(0.31, 1, 1, 2, 3))
-    with_more(history, "a", Troubled(0.45, "group g: what was processed is not committed"))
+    with_more(history, "a", Troubled(0.45, "group g: processed records are not committed"))
     history.coordinator.insert(6, commits(1, 3))
 
 
@@ -186,14 +186,14 @@ DOCTORED: dict[Callable[[GroupHistory], None], GroupAnomaly] = {
     pass_over: GroupAnomaly.UNREAD,
     give_before_it_is_free: GroupAnomaly.TWO_HOLDERS,
     give_to_two_of_a_generation: GroupAnomaly.TWO_IN_A_GENERATION,
-    give_what_it_does_not_hold: GroupAnomaly.NOT_ASSIGNED,
+    give_an_unassigned_partition: GroupAnomaly.NOT_ASSIGNED,
     go_on_reading: GroupAnomaly.READ_BY_TWO,
     begin_elsewhere: GroupAnomaly.BEGAN_ELSEWHERE,
     repeat: GroupAnomaly.REPEATED,
     lose_a_commit: GroupAnomaly.COMMIT_LOST,
     take_a_commit_back: GroupAnomaly.COMMIT_WENT_BACK,
     commit_beyond: GroupAnomaly.COMMIT_BEYOND,
-    let_who_is_out_commit: GroupAnomaly.COMMIT_FOREIGN,
+    commit_for_an_evicted_member: GroupAnomaly.COMMIT_FOREIGN,
     let_a_former_reader_commit: GroupAnomaly.COMMIT_FOREIGN,
     tell_nothing: GroupAnomaly.NEVER_TOLD,
     give_up: GroupAnomaly.GAVE_UP,
@@ -206,7 +206,7 @@ ALSO: dict[Callable[[GroupHistory], None], set[GroupAnomaly]] = {
     commit_beyond: {GroupAnomaly.COMMIT_WENT_BACK},
     begin_elsewhere: {GroupAnomaly.UNREAD},
 }
-"""What else is wrong then."""
+"""The other findings of the same history."""
 
 
 def test_a_good_history_passes() -> None:
@@ -247,7 +247,7 @@ def test_a_suspended_member_may_report_an_assignment_of_an_earlier_epoch() -> No
 def test_records_of_a_failed_commit_are_read_again() -> None:
     history = good()
     repeat(history)
-    with_more(history, "a", Troubled(0.45, "group g: what was processed is not committed"))
+    with_more(history, "a", Troubled(0.45, "group g: processed records are not committed"))
     history.coordinator[3] = commits(1, 0)
     assert check_group(history) == []
 

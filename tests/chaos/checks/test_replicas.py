@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison of replicas against doctored ones: what lacks and what differs is named."""
+"""The comparison of replicas names each missing and each different record of a changed replica."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def read_each_other(history: TransactionHistory) -> None:
     transaction(history, "a3").seen = ["b2.0"]
 
 
-def read_what_follows(history: TransactionHistory) -> None:
+def read_a_later_record(history: TransactionHistory) -> None:
     """By reads and by writes of one id: a1 has read b2, which has read a3, which comes after a1."""
     transaction(history, "a1").seen = ["b2.0"]
     transaction(history, "b2").seen = ["a3.0"]
@@ -146,7 +146,7 @@ DOCTORED: list[tuple[Callable[[TransactionHistory], None], TransactionAnomaly]] 
     (keep_an_aborted_record, TransactionAnomaly.G1A),
     (show_a_part, TransactionAnomaly.G1B),
     (read_each_other, TransactionAnomaly.G1C),
-    (read_what_follows, TransactionAnomaly.G1C),
+    (read_a_later_record, TransactionAnomaly.G1C),
     (tear, TransactionAnomaly.TORN),
     (lose, TransactionAnomaly.LOST_WRITE),
     (double, TransactionAnomaly.DUPLICATED),

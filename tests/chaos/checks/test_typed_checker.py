@@ -74,7 +74,7 @@ def leave_a_number_out(history: TypedHistory) -> None:
     history.changes[5].follows = 3
 
 
-def store_a_version_of_nobody(history: TypedHistory) -> None:
+def store_an_unrequested_version(history: TypedHistory) -> None:
     history.versions.append(StoredVersion(4, "hand-made", history.last_columns))
 
 
@@ -100,15 +100,15 @@ def let_none_win(history: TypedHistory) -> None:
     history.changes[6].fate = Fate.OUTRUN
 
 
-def refuse_what_was_made(history: TypedHistory) -> None:
+def refuse_a_made_change(history: TypedHistory) -> None:
     history.changes[5].fate = Fate.OUTRUN
 
 
-def make_what_is_not_allowed(history: TypedHistory) -> None:
+def make_a_forbidden_change(history: TypedHistory) -> None:
     history.changes[5].allowed = False
 
 
-def refuse_what_is_allowed(history: TypedHistory) -> None:
+def refuse_an_allowed_change(history: TypedHistory) -> None:
     history.changes[6].fate = Fate.REFUSED
 
 
@@ -154,15 +154,15 @@ def go_back_a_version(history: TypedHistory) -> None:
     ("doctor", "anomaly"),
     [
         (leave_a_number_out, TypedAnomaly.GAP),
-        (store_a_version_of_nobody, TypedAnomaly.UNASKED),
+        (store_an_unrequested_version, TypedAnomaly.UNASKED),
         (store_other_columns, TypedAnomaly.UNASKED),
         (make_a_version_from_an_earlier_one, TypedAnomaly.STALE),
         (lose_a_version, TypedAnomaly.VERSION_LOST),
         (let_both_win, TypedAnomaly.TWO_WINNERS),
         (let_none_win, TypedAnomaly.NO_WINNER),
-        (refuse_what_was_made, TypedAnomaly.REFUSED_MADE),
-        (make_what_is_not_allowed, TypedAnomaly.WRONGLY_MADE),
-        (refuse_what_is_allowed, TypedAnomaly.WRONGLY_REFUSED),
+        (refuse_a_made_change, TypedAnomaly.REFUSED_MADE),
+        (make_a_forbidden_change, TypedAnomaly.WRONGLY_MADE),
+        (refuse_an_allowed_change, TypedAnomaly.WRONGLY_REFUSED),
         (give_null_for_a_default, TypedAnomaly.WRONG_VALUE),
         (give_the_default_for_a_value, TypedAnomaly.WRONG_VALUE),
         (give_null_for_the_default_of_a_field, TypedAnomaly.WRONG_VALUE),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds in the history of transactions what must not be: Adya's anomalies G0 and G1a to G1c, in the manner of Elle, and
-broken promises of exactly-once.
+"""Finds anomalies in the history of transactions: Adya's G0 and G1a to G1c, in the manner of Elle, and violations of
+exactly-once.
 
 The checker knows clients' histories only, nothing of coordinators and logs. Edges between transactions are
 dependencies: of a write on the write before it in its partition (ww), of a transaction on the records that its client
@@ -52,7 +52,7 @@ class TransactionAnomaly(StrEnum):
     INPUT_LOST = "input lost"
     """No transaction that is there at the end was made from an input record below the committed offset."""
     OFFSET_APART = "offset apart"
-    """The committed offset of the input is not the end of what the transactions cover that are there at the end."""
+    """The committed offset of the input is not the end of the input that the transactions in the log cover."""
     GAVE_UP = "gave up"
     """A client raised where it should have gone on, or did not finish in time."""
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds in the history of a typed topic what must not be: versions that were not asked for, or asked for and lost, and
-rows with other values than they were sent with.
+"""Finds anomalies in the history of a typed topic: schema versions that no client asked for, versions that were asked
+for and lost, and rows with other values than they were sent with.
 
-The checker knows clients' histories only, and computes the values of a row by itself: a column is known by the change
-that added it, whatever its name, type and default are now. `checker` finds lost, double and refused rows.
+The checker knows clients' histories only, and computes the values of a row by itself. It knows a column by the change
+that added the column, for names, types and defaults change. `checker` finds lost, double and refused rows.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.flights", description=__doc__.partition("\n")[0])
     parser.add_argument("--days", type=int, default=365, metavar="N", help="the first N days of the year (365)")
     parser.add_argument("--kills", type=int, default=5, metavar="N", help="of brokers, and as many of drivers (5)")
-    parser.add_argument("--seed", type=int, default=None, help="of what is killed when")
+    parser.add_argument("--seed", type=int, default=None, help="of the kills and their times")
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 31)
     directory = Path(tempfile.mkdtemp(prefix="tidemark-flights-"))

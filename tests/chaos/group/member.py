@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One member of a consumer group as a user would write it, in a process of its own; `python -m` this, with a JSON.
 
-It works on what it is given, for a moment each, and keeps a journal. SIGTERM: it leaves, as for Ctrl-C.
+The member processes its records, for a moment each, and keeps a journal. SIGTERM: the member leaves, as for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Plan:
         by_hand: it commits now and then, and when partitions go; else its client does.
         one_by_one: it iterates over records; else it polls for batches.
         instance_id: of a static member.
-        slowness: of the machine; what is waited for may take this much longer.
+        slowness: of the machine; waits may take this much longer.
         faults_s: length of the round's faults, in seconds; until their end no broker may answer.
     """
 
@@ -108,11 +108,11 @@ def _begun(plan: Plan) -> Consumer:
 
 
 class _Leave(Exception):  # noqa: N818 - a wish, not an error
-    """Raised in whatever it waits for."""
+    """Raised in any call that waits."""
 
 
 class _Warnings(logging.Handler):
-    """What the client warns of goes to the journal."""
+    """Writes the client's warnings to the journal."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(logging.WARNING)
@@ -139,7 +139,7 @@ class Member:
         self._reader = self._consumer._client.reading_group
 
     def leave(self) -> None:
-        """As soon as it is done with what it has in hand."""
+        """Leave as soon as the records in hand are processed."""
         self._leaves = True
         if self._waits:
             raise _Leave
@@ -154,7 +154,7 @@ class Member:
                 self._journal.add(Named, self._reader.member_id, self._plan.instance_id, self._plan.by_hand)
                 while not self._leaves:
                     self._work()
-        except _Leave:  # as for any error, what it was given last does not count as done
+        except _Leave:  # as for any error, the last records given do not count as processed
             self._journal.add(Troubled, "it left while it asked for more")
         except TidemarkError as error:
             self._journal.add(GaveUp, f"{error.code}: {error}")
@@ -202,7 +202,7 @@ class Member:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Whoever wants it to leave now need not wait for a record."""
+        """A request to leave interrupts this block: the member need not wait for a record."""
         self._waits = True
         try:
             if self._leaves:
@@ -212,7 +212,7 @@ class Member:
             self._waits = False
 
     def _commit(self, partitions: Sequence[int]) -> None:
-        """What it is done with of these."""
+        """Commit the processed records of these partitions."""
         done = {one: end for one, end in dict(self._done).items() if one in partitions}
         try:
             self._consumer.commit({TopicPartition(self._plan.topic, one): end for one, end in done.items()})
@@ -241,7 +241,7 @@ class Member:
         except BaseException as error:
             self._journal.add(Troubled, f"a commit of revoked partitions: {error!r}")
             raise
-        finally:  # it was told, whatever became of its commit
+        finally:  # on_revoked ran, even if its commit failed
             self._forget(going)
             self._journal.add(LetGo, self._epoch, going)
 

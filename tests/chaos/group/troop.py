@@ -69,20 +69,20 @@ class Troop:
         """Of the topic, as far as it is known to have grown."""
 
     def __enter__(self) -> Troop:
-        """Everybody joins."""
+        """All members join."""
         self._directory.mkdir()
         for slot in range(len(SLOTS)):
             self._join(slot)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nobody is left, however this round has ended."""
+        """Kill every member that is left, also after an error in the round."""
         for member in (*self._members.values(), *self._leaving):
             member.kill()
 
     def live_until(self, ended: threading.Event) -> None:
-        """One change after the other, dealt like cards: none is left out for long. Everybody is there and awake when
-        this returns."""
+        """Make one change after the other, dealt like cards, so that each kind comes up often. When this returns, all
+        members are there and awake."""
         acts = [self._kill, self._stop, self._stop, self._cut, self._cut, self._leave, self._leave, self._grow]
         dealt: list[Callable[[], None]] = []
         next_s = time.monotonic()
@@ -102,7 +102,7 @@ class Troop:
                 self._join(slot)
 
     def _wake(self, now_s: float) -> None:
-        """Who was stopped or cut off for long enough."""
+        """Wake the members that were stopped or cut off for long enough."""
         for way, until_s in tuple(self._cuts.items()):
             if now_s >= until_s:
                 del self._cuts[way]
@@ -113,7 +113,7 @@ class Troop:
                 member.signal(signal.SIGCONT)
 
     def end(self, ends: dict[int, int]) -> GroupHistory:
-        """Read on until all is processed, and leave; what they did and saw. Brokers must be well."""
+        """Members read on until all is processed, and leave; returns the history. Brokers must serve."""
         settled_s = _SETTLED_S * self._slowness
         deadline_s = time.monotonic() + settled_s
         while True:
@@ -139,7 +139,7 @@ class Troop:
         return sorted(self._directory.glob("*.journal"))
 
     def _reached(self) -> dict[int, int]:
-        """Up to where somebody has processed each partition."""
+        """The highest end of the processed records of each partition, of any member."""
         reached: dict[int, int] = {}
         for path in self._journals:
             for one in read_journal(path):
@@ -147,7 +147,7 @@ class Troop:
                     reached[one.partition] = max(reached.get(one.partition, 0), one.end)
         return reached
 
-    # -- what befalls them
+    # -- the changes
 
     def _join(self, slot: int) -> None:
         life = f"member-{slot}-{self.lives:03}"
@@ -243,6 +243,6 @@ def read_coordinators(bootstrap: str, *, deadline_s: float = 60.0) -> list[Chang
             for batch in reader.read(OFFSETS_TOPIC, index, bounds.earliest, bounds.latest)
             for row in batch.select(["offset", "key", "value"]).to_pylist()
         ]
-    assert [row["offset"] for row in rows] == list(range(bounds.latest)), "compacted: what it held cannot be told"
+    assert [row["offset"] for row in rows] == list(range(bounds.latest)), "compacted: old records are gone"
     changes = [decode(row["key"], row["value"]) for row in rows]
     return [one for one in changes if one is not None and one.key.group_id == GROUP]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.chaos.nodes`: cut a node off, and say how long producers outside waited.
 
-    sudo -E python -m tests.chaos.nodes                      # one of each: what was on the node is in its name
+    sudo -E python -m tests.chaos.nodes                      # one round of each kind
     sudo -E python -m tests.chaos.nodes controller+zookeeper --rounds 3 --keep
 
 Every node has a broker, a controller and a ZooKeeper server, with the settings of the charts. A third of the partitions
@@ -30,7 +30,7 @@ from tests.chaos.nodes.network import NodeNetwork, node_address
 
 NODES: Final = 3
 KINDS: Final = ("leader", "controller", "zookeeper", "controller+zookeeper")
-"""What the node that is cut off has: leaders only, the active controller, the ZooKeeper leader, both."""
+"""Processes of the node that is cut off: leaders only, the active controller, the ZooKeeper leader, or both."""
 _PARTITIONS: Final = 30
 _READY_S: Final = 40.0
 _CUT_S: Final = 25.0
@@ -82,7 +82,7 @@ class NodesCluster:
         self.ensemble.stop()
 
     def log(self, name: str) -> Path:
-        """What a service said."""
+        """The log of a service."""
         return self._directory / "logs" / f"{name}.log"
 
     def _start(self, node: int, kind: str, flags: dict[str, str]) -> None:
@@ -115,7 +115,7 @@ def _has_all_brokers(admin: AdminClient) -> bool:
 
 
 def one_round(kind: str, directory: Path, zookeeper: dict[str, str], flags: dict[str, str]) -> dict[str, Any]:
-    """A cluster, a load, a cut; what the load had to say."""
+    """Start a cluster and a load, cut a node off, and return the figures of the load."""
     with NodeNetwork(NODES) as network:
         cluster = NodesCluster(network, directory, zookeeper, flags)
         try:

@@ -23,13 +23,13 @@ _START_S: Final = 60.0
 
 
 def chart_settings() -> dict[str, str]:
-    """What the chart says of ticks and limits."""
+    """The chart's settings of ticks and limits."""
     values = yaml.safe_load((_CHART / "values.yaml").read_text(encoding="utf-8"))
     return {name: str(value) for name, value in values["config"].items()}
 
 
 def chart_flags() -> list[str]:
-    """What the chart tells Java, beside its memory."""
+    """The chart's flags for Java, except its memory."""
     values = yaml.safe_load((_CHART / "values.yaml").read_text(encoding="utf-8"))
     return str(values["jvmFlags"]).split()
 
@@ -46,7 +46,7 @@ class Ensemble:
 
     @property
     def connect(self) -> str:
-        """What `zookeeper.connect` must say."""
+        """The value of `zookeeper.connect`."""
         return ",".join(f"{node_address(node)}:{CLIENT_PORT}" for node in self._nodes)
 
     def start(self) -> None:

@@ -20,14 +20,14 @@ def node_address(node: int) -> str:
 class NodeNetwork:
     """Namespaces `tidemark-node-1`, ... and this process outside them, all on one bridge.
 
-    A node that is cut off drops every packet, in and out: nobody is told, and no connection is reset.
+    A node that is cut off drops every packet, in and out: no peer is told, and no connection is reset.
     """
 
     def __init__(self, nodes: int) -> None:
         self._nodes = range(1, nodes + 1)
 
     def launcher(self, node: int) -> list[str]:
-        """What a command is appended to that shall run on the node; it is replaced by that command."""
+        """The prefix of a command that runs on the node; the command replaces it."""
         return ["ip", "netns", "exec", _name(node)]
 
     def cut_off(self, node: int) -> None:

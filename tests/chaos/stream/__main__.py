@@ -258,7 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit status 0: the round was well; 1: it was not, and its directory is kept."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.stream", description=__doc__.partition("\n")[0])
     parser.add_argument("--load", type=int, default=LOADS[-1], metavar="N", help="processes that compute beside (20)")
-    parser.add_argument("--seed", type=int, default=None, help="of what is killed when")
+    parser.add_argument("--seed", type=int, default=None, help="of the kills and their times")
     parser.add_argument(
         "--rate", type=int, help="records a second that are produced (1000, or as the machine is slower)"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one broker process does with one event, worked out once: (core before, event) -> (core after, effects).
+"""One step of one broker process, computed once: (core before, event) -> (core after, effects).
 
 A process is a deterministic machine, and among millions of states of a cluster only some thousands of states of one
 broker differ. So each is kept once, under a number, and each step of it is taken once by the shipping core.
@@ -58,7 +58,7 @@ IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
 Record = tuple[int, int]
 """(label, leader epoch); its offset is its place in the log."""
 Event = tuple[Any, ...]
-"""("name", ints and numbers of values): what `Brokers.step` takes, cheap to compare."""
+"""("name", ints and numbers of values): the argument of `Brokers.step`, cheap to compare."""
 Effect = tuple[Any, ...]
 
 
@@ -79,7 +79,7 @@ class Disk(NamedTuple):
     cut: Cut = Cut.NONE
 
     def recovered(self) -> ev.RecoveredLog:
-        """What storage finds: epochs from the records, and of the checkpoint those that begin at the log end."""
+        """The log as storage finds it: epochs from the records, and checkpoint entries that begin at the log end."""
         epochs, end = written_epochs(self.records), Offset(len(self.records))
         for entry in self.epochs:
             if entry.start_offset >= end:
@@ -100,7 +100,7 @@ def written_epochs(records: tuple[Record, ...]) -> LeaderEpochs:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What can be seen of a core from outside, worked out once.
+    """The visible part of a core, computed once.
 
     Attributes:
         may_shrink: members of the ISR that the leader may take out now; `aged`: followers whose last message is old.
@@ -226,7 +226,7 @@ class Brokers:
         return self._described[key]
 
     def step(self, number: int, event: Event) -> Step:
-        """What the core does with an event."""
+        """The step of the core for an event."""
         key = (number, event)
         found = self._steps.get(key)
         if found is None:
@@ -361,7 +361,7 @@ def _disk_effect(effect: fx.Effect) -> Effect | None:
 
 
 def view_of(core: BrokerCore) -> View:
-    """What can be seen of a core."""
+    """The visible part of a core."""
     replica = core._replicas.get(PARTITION)
     log = replica.log if replica is not None else None
     role = replica.role if replica is not None else None

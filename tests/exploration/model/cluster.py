@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small cluster in which everything that can happen next is tried: moves, and the state that each one leads to.
+"""A small cluster in which every possible next move is tried: moves, and the state that each one leads to.
 
-Time is abstract: a follower lags, a stream breaks, a session ends whenever the scope allows it. What is taken
-eagerly, within the move that brought it about, and why nothing is lost by that:
+Time is abstract: a follower lags, a stream breaks, a session ends whenever the scope allows it. Some events happen
+within the move that caused them; nothing is lost by that:
 
-- a read for a follower: the log of a leader is not cut, so the same records come whenever it is made, and a high
-  watermark that would have moved meanwhile still goes to the follower alone, at a tick;
-- the making of a stream: until a message is delivered on it nothing but the follower's end changes, and a stream
+- a read for a follower: the leader's log is not truncated, so the same records come whenever the leader reads them, and
+  a high watermark that would have advanced meanwhile still goes to the follower alone, at a tick;
+- the creation of a stream: until a message is delivered on it only the follower's end changes, and a stream
   whose messages are not delivered is as good as none;
 - at a broker that sends a follower nothing and was not asked to, the end of that follower's stream and its messages
-  that ask nothing: only what follows on the same stream could give them a meaning;
+  that ask nothing: only later messages on the same stream could give them a meaning;
 - the opening of a log, and the answer to the controller's command: as if the command had come later;
-- a stream that ends because the leader's process died, at the follower's end: what was on its way could as well have
-  been delivered before. At the leader's end the messages of a dead follower stay on their way, in order;
+- at the follower's end, the end of a stream whose leader's process died: messages in flight could as well have
+  been delivered before. At the leader's end the messages of a dead follower stay in flight, in order;
 - a decision of the controller, once a registration, the end of a session or a suspicion asks for one: only the
   controller and the conditions of a ZooKeeper write look at these, so instead of a late decision there is a late
   cause; several causes may still come together. Late decisions are tried where the cause shows elsewhere too: when
   a command was refused, or a process lives on without its session;
-- appends and cuts, unless the scope has slow disks. This one does leave something out: what else reaches a broker
-  while its log is not quiet. Scopes with slow disks look at it.
+- appends and truncations, unless the scope has slow disks. This leaves out the other events that reach a broker
+  while its log is not quiet; scopes with slow disks try them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Cluster:
         self._elections: dict[Any, tuple[int, ...]] = {}
 
     def initial(self) -> State:
-        """Everybody is in sync, follows the first broker, and nothing is on its way."""
+        """All brokers are in sync, brokers follow the first one, and no message is in flight."""
         entries = tuple(IsrEntry(broker, 1) for broker in BROKERS)  # type: ignore[arg-type]
         node = VersionedState(LeaderAndIsr(FIRST, 0, entries, min_isr=self.scope.min_isr), 0)  # type: ignore[arg-type]
         scope, nothing = self.scope, ((), (), ())
@@ -100,7 +100,7 @@ class Cluster:
             streams=(Stream(),) * len(PAIRS),
             asked=nothing,
             due=NOW,
-            news=True,
+            has_changed=True,
             suspected=(),
             refused=-1,
             cut=(),
@@ -129,7 +129,7 @@ class Cluster:
         )
         return state._replace(left=left)
 
-    # -- what can happen ---------------------------------------------------------------------------------------
+    # -- the possible moves ------------------------------------------------------------------------------------
 
     def moves(self, state: State) -> Iterator[Move]:
         """Every move; some lead nowhere (`after` gives None)."""
@@ -158,13 +158,13 @@ class Cluster:
                 yield ("decide", node)
 
     def of_leader_end(self, state: State, pair: int) -> Iterator[Move]:
-        """What a leader hears on a stream."""
+        """A leader receives a message of a stream."""
         follower, leader = PAIRS[pair]
         if state.streams[pair].up and state.cores[leader] != DEAD:
             yield ("up", follower, leader)
 
     def of_follower_end(self, state: State, pair: int) -> Iterator[Move]:
-        """What a follower hears on a stream, and the end of it."""
+        """A follower receives a message of a stream, or the end of the stream."""
         stream = state.streams[pair]
         if stream.down:
             yield ("down", *PAIRS[pair])
@@ -193,7 +193,7 @@ class Cluster:
             yield ("trust", place)
 
     def of_coordination(self, state: State, place: int) -> Iterator[Move]:
-        """What ZooKeeper does with a request, and its answers."""
+        """ZooKeeper handles a request, or its answer arrives."""
         asked = state.asked[place]
         if not asked:
             return
@@ -220,7 +220,7 @@ class Cluster:
             yield ("produce", place)
 
     def of_process(self, state: State, place: int) -> Iterator[Move]:
-        """What a process does by itself or suffers."""
+        """Moves of a process by itself, and its faults."""
         if state.cores[place] == DEAD:
             return
         view = self.brokers.views[state.cores[place]]
@@ -269,7 +269,7 @@ class Cluster:
         return self._nodes(state, [decide(partition, brokers) for partition in self._partition_facts(state)])
 
     def elections(self, state: State) -> tuple[int, ...]:
-        """Nodes that the controller may write after it has compared logs (rule T7), of whichever brokers have answered.
+        """Nodes that the controller may write after it has compared the logs (rule T7) of any brokers that answered.
 
         The wait for the others may end at any moment where a start notices a cut tail. Where it does not, all of them
         have answered: then no wait is too short.
@@ -324,7 +324,7 @@ class Cluster:
             found[node] = None
         return tuple(found)
 
-    # -- what comes of it --------------------------------------------------------------------------------------
+    # -- their effects -----------------------------------------------------------------------------------------
 
     def after(self, state: State, move: Move) -> State | None:
         """The state that a move leads to, None when nothing changes.
@@ -336,7 +336,7 @@ class Cluster:
         return turn.end() if turn.take(move) else None
 
     def ahead(self, state: State) -> Iterator[Chain]:
-        """What can happen next, up to a state in which the controller has nothing to decide at once.
+        """The possible next states, up to those in which the controller has nothing to decide at once.
 
         Raises:
             InvariantError: as `after`.

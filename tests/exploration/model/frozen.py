@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker core as a plain value, and back: equal cores give equal values, whatever their history.
+"""A broker core as a plain value, and back: equal cores give equal values, whichever their histories.
 
 A value is nested tuples of ints and strings. Objects of the core are numbered in the order in which they are met, so
 a cycle is a number. Three things are written in one normal form, since nothing in the protocol depends on them:
 
 - time: every clock reads either *just now* or *long ago* (see `aged`), so a state does not hold the hour;
-  What a leader notes of a follower's past is dropped while that follower is caught up, and every led partition is
-  looked at by every tick: which ones need it is a saving of work only;
+    A leader's notes of a follower's past are dropped while that follower is caught up, and every tick looks at every
+    led partition: the list of those that need a look only saves work;
 - order: sets, dictionaries keyed by broker, ISR and ELR are sorted (the explorer's controller tries every order);
 - names: broker ids are the only ints of `BROKERS`, so `thaw` can give every broker another name.
 """
@@ -141,7 +141,7 @@ _NOT_EXPLORED: Final = frozenset(
     )
 )
 """Only flush.policy=group-commit, unclean elections, the lease, lagging disks and reads from followers go by these, and
-what people are told."""
+the logs and metrics."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
 _SETS: Final = frozenset(("assigned", "assigned_replicas", "isr", "elr", "joining", "leaving"))
 _NO_TRANSACTIONS: Final[dict[type, tuple[str, Any]]] = {
@@ -162,7 +162,7 @@ _CONSTANT: Final[dict[str, Any]] = {
 _OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_in_flight"))
 _SPECIAL: Final = _RECENT_OR_NOT | _NOW_IF_EVER | _BY_BROKER | _SETS | _OF_ITS_OWN_FORM | frozenset(_CONSTANT)
 _PLAIN: Final = frozenset((int, str, bool, type(None)))
-"""Fields that are not written as they are; and what plain values are."""
+"""Fields that are not written as they are; and the types of plain values."""
 _TAGS: Final[dict[type, str]] = {tuple: "t", list: "l", deque: "d", set: "s", frozenset: "f"}
 _MAKERS: Final[dict[str, Any]] = {tag: kind for kind, tag in _TAGS.items()}
 
@@ -370,8 +370,8 @@ def freeze(core: BrokerCore, rename: Rename = AS_THEY_ARE) -> bytes:
     """All of a broker core that its future depends on; with `rename`, had the brokers other names from the start."""
     writer = _Writer(rename)
     ctx = core._ctx
-    assert not ctx.links_to_flush, "what there was to say was said"
-    assert not ctx.sessions_to_flush, "what there was to say was said"
+    assert not ctx.links_to_flush, "a message was not sent"
+    assert not ctx.sessions_to_flush, "a message was not sent"
     parts = [writer.write(ctx.broker_id)]
     for owner, names in _owners(core):
         parts += [writer.write(getattr(owner, name)) for name in names]

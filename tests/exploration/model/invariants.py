@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold in every state of an explored cluster, by the names of the guarantees (docs/guarantees.md)."""
+"""Conditions that hold in every state of an explored cluster, by the names of the guarantees (docs/guarantees.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class InvariantError(AssertionError):
 
 
 class Seen(NamedTuple):
-    """What was seen along the story; as in `State`."""
+    """The facts seen along the story; as in `State`."""
 
     committed: Records
     stated: tuple[tuple[int, int], ...]
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
 
 def look(brokers: Brokers, disks: Sequence[Disk], state: State, seen: Seen, acked: Sequence[tuple[int, int]]) -> Seen:
-    """Check everything; gives what was seen with this state.
+    """Check everything; gives the facts that were seen with this state.
 
     Args:
         disks: each broker's.
@@ -65,7 +65,7 @@ def _require(holds: bool, sentence: str) -> None:
 
 
 def _committed_read(place: int, served: Records, committed: Records) -> Records:
-    """What leaders serve is one sequence that only grows."""
+    """The records that leaders serve are one sequence that only grows."""
     common = min(len(served), len(committed))
     if served[:common] != committed[:common]:
         raise InvariantError(f"COMMITTED-READ: broker {place + 1} serves {served}, and {committed} was served before")
@@ -127,7 +127,7 @@ def _one_leader(
 
 
 def _stated(leaders: Sequence[tuple[int, View]], stated: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """HW-MONOTONIC: what is stated in an epoch is no less than what was stated in it or an older one (rule E6)."""
+    """HW-MONOTONIC: a leader states no less than was stated in its epoch or an older one (rule E6)."""
     known = dict(stated)
     for place, view in leaders:
         epoch = view.leader_epoch

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes under numbers: six in a row for those that differ in the names of the brokers only.
 
-Of the six only one is written, under names that go by what the process knows of each broker; two where it knows the
-same of both others, so that one of them is chosen that does not depend on names.
+Of the six only one is written, under names that follow from the process's knowledge of each broker. Two are written
+where it knows the same of both others; then the one is chosen that does not depend on names.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Orbits:
 
 
 def _ways(core: BrokerCore) -> list[int]:
-    """Numbers of the names under which a process is written: itself first, then the others by what it knows of them."""
+    """Numbers of the names under which a process is written: itself first, then the others by its knowledge of them."""
     me = BROKERS.index(core._ctx.broker_id)
     one, other = (place for place in range(len(BROKERS)) if place != me)
     of_one, of_other = (_known_of(core, place) for place in (one, other))

@@ -59,7 +59,7 @@ class Cells(list[Any]):
 
 
 def raw(values: Sequence[Any]) -> list[Any]:
-    """A plain copy, with UNKNOWN for what is not known."""
+    """A plain copy, with UNKNOWN for unknown values."""
     return list.copy(values) if isinstance(values, list) else list(values)
 
 
@@ -102,7 +102,7 @@ class Scope:
 
 
 class Left(NamedTuple):
-    """What may still happen; `produced` counts up, as labels of batches."""
+    """Faults and batches that may still happen; `produced` counts up, as labels of batches."""
 
     produced: int
     crashes: int
@@ -120,9 +120,9 @@ class Stream(NamedTuple):
     Attributes:
         wanted: broker epoch of the leader that the follower wants a stream to, -1 for none.
         hello: broker epoch that the follower gave on the open stream, -1 while none is open.
-        up: (message, hello) or (END, hello), oldest first; what lies behind the last END is of the open stream.
+        up: (message, hello) or (END, hello), oldest first; entries behind the last END are of the open stream.
         down: messages of the open stream.
-        attached: the leader has read from the open stream, so what it sends goes there.
+        attached: the leader has read from the open stream, so its messages go there.
     """
 
     wanted: int = -1
@@ -138,19 +138,19 @@ class State(NamedTuple):
     Attributes:
         cores: number of each process's core, DEAD for none.
         disks: number of each disk.
-        work: what each disk has still to do (slow disks only).
+        work: the pending work of each disk (slow disks only).
         epochs, live: /brokers/epochs/<id>, and whether /brokers/ids/<id> is there.
         node: number of the leaderAndISR node with its version.
-        commands: of the controller to each broker: the one on its way, and MORE if there is news since.
+        commands: of the controller to each broker: the one in flight, and MORE if there was a change since.
         streams: by `PAIRS`.
         asked: the request to ZooKeeper of each broker, or the answer on its way; () for none.
         due: whether the controller has something to decide: IDLE, DUE, or NOW, before anything else happens.
-        news: suspicions changed since it last decided.
+        has_changed: suspicions changed since it last decided.
         suspected: brokers.
         refused: the leader epoch that its leader refused, -1 for none.
         cut: (broker, broker epoch) of the entries whose broker reported a cut tail.
-        committed: what any leader has ever served, in the order of offsets.
-        stated: (leader epoch, high watermark) as leaders stated it, only what no older epoch stated.
+        committed: the records that any leader has ever served, in the order of offsets.
+        stated: (leader epoch, high watermark) as leaders stated it, without those that an older epoch stated.
         led: (leader epoch, broker, broker epoch) of the last leadership that was seen to begin.
     """
 
@@ -164,7 +164,7 @@ class State(NamedTuple):
     streams: tuple[Stream, ...]
     asked: tuple[tuple[Any, ...], ...]
     due: int
-    news: bool
+    has_changed: bool
     suspected: tuple[int, ...]
     refused: int
     cut: tuple[tuple[int, int], ...]
@@ -183,8 +183,8 @@ class Names:
     """Twins: states that differ in the names of the brokers only.
 
     Sound because nothing goes by the order of names: the cores do not, the controller of this explorer tries every
-    order of the assigned replicas, and each invariant says the same of all brokers. So whatever can come of a state
-    can come of its twin, under the other names, and one of them is enough.
+    order of the assigned replicas, and each invariant says the same of all brokers. So each state that can follow
+    from a state can follow from its twin, under the other names, and one of them is enough.
     """
 
     def __init__(self, brokers: Brokers) -> None:
@@ -248,7 +248,7 @@ class Names:
             tuple(rename(streams[pair], which) for pair in self.pairs[which]),
             tuple(rename(state.asked[place], which) for place in (x, y, z)),
             state.due,
-            state.news,
+            state.has_changed,
             tuple(sorted(names[one] for one in state.suspected)),
             state.refused,
             self.entries(state.cut, which),
@@ -279,7 +279,7 @@ class Names:
         return tuple(sorted((self.broker(one, which), epoch) for one, epoch in entries))
 
     def term(self, term: Any, which: int) -> Any:
-        """A stream or what waits for a broker, under other names."""
+        """A stream, or the messages that wait for a broker, under other names."""
         if not term:
             return term
         known = self._known[which]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One move of a cluster: what it changes at brokers, on streams, in ZooKeeper and at the controller.
+"""One move of a cluster: its changes at brokers, on streams, in ZooKeeper and at the controller.
 
-What a broker core wants done is done within the same move, as far as `cluster` says that nothing is lost by that.
+The effects of a broker core happen within the same move, as far as `cluster` says that nothing is lost by that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Disks:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all states of a search share."""
+    """Tables and options that all states of a search share."""
 
     scope: Scope
     brokers: Brokers
@@ -89,7 +89,7 @@ class Turn:
     def _take_over(self, state: State) -> None:
         self.node = state.node
         self.due = state.due
-        self.news = state.news
+        self.has_changed = state.has_changed
         self.suspected = state.suspected
         self.refused = state.refused
         self.cut = state.cut
@@ -116,7 +116,7 @@ class Turn:
             tuple(self.streams),
             tuple(self.asked),
             self.due,
-            self.news,
+            self.has_changed,
             self.suspected,
             self.refused,
             self.cut,
@@ -132,13 +132,13 @@ class Turn:
         return state._replace(committed=seen.committed, stated=seen.stated, led=seen.led)
 
     def settle(self) -> None:
-        """Take what is taken eagerly and has become possible by the move."""
+        """Take the eager steps that this move has made possible."""
         self._connect()
-        while self._setting.scope.reduced and self._hear_what_is_idle():
+        while self._setting.scope.reduced and self._deliver_idle_messages():
             self._connect()
 
     def _changed(self) -> list[int]:
-        """The pairs whose stream is no longer what it was, or what its two ends are to it.
+        """The pairs whose stream has changed, or whose two ends see it in another way.
 
         Only there can anything be taken eagerly that could not be before this move.
         """
@@ -151,7 +151,7 @@ class Turn:
         ]
 
     def _ends(self, now: int, was: int) -> tuple[bool, Collection[int]]:
-        """Whether a process is another one to whoever it follows, and to which followers."""
+        """Whether a process has changed for the leader it follows, and for which followers."""
         if now is was:
             return False, ()
         if DEAD in (now, was):
@@ -305,8 +305,8 @@ class Turn:
                 self.streams[pair] = stream._replace(hello=hello)
                 self.feed(follower, ("connected", BROKERS[leader]))
 
-    def _hear_what_is_idle(self) -> bool:
-        """Take in what is of no use to anybody; False when there is nothing of the kind."""
+    def _deliver_idle_messages(self) -> bool:
+        """Deliver messages that change nothing; False when there is none of the kind."""
         for pair in self._changed():
             follower, leader = PAIRS[pair]
             up = self.streams[pair].up
@@ -387,14 +387,14 @@ class Turn:
 
     def _decide(self, node: int) -> None:
         """Decisions are written, then sent: changes to all replicas, the whole state to new replicas."""
-        news = self.news or node != self.node
-        self.node, self.due, self.news, self.refused = node, IDLE, False, -1
+        has_changed = self.has_changed or node != self.node
+        self.node, self.due, self.has_changed, self.refused = node, IDLE, False, -1
         state = self._brokers.values[node].state
         kept = {(one.broker_id, one.broker_epoch) for one in (*state.isr, *state.elr)}
         self.cut = tuple(one for one in self.cut if one in kept)
         for place in ALL_BROKERS:
             waiting = self.commands[place]
-            if self.live[place] and not self.dead[place] and (news or waiting == (MORE,)):
+            if self.live[place] and not self.dead[place] and (has_changed or waiting == (MORE,)):
                 self.commands[place] = (waiting[0], MORE) if waiting and waiting[0] != MORE else (self._telling(),)
 
     def _telling(self) -> Event:
@@ -408,19 +408,19 @@ class Turn:
 
     def _suspect(self, place: int) -> None:
         self.left = self.left._replace(suspicions=self.left.suspicions - 1)
-        self.suspected, self.due, self.news = (BROKERS[place],), self._soon, True
+        self.suspected, self.due, self.has_changed = (BROKERS[place],), self._soon, True
 
     def _trust(self, place: int) -> None:
-        self.suspected, self.due, self.news = (), self._soon, True
+        self.suspected, self.due, self.has_changed = (), self._soon, True
 
     def _forget_suspicion(self, place: int) -> None:
         if BROKERS[place] in self.suspected:
-            self.suspected, self.news = (), True
+            self.suspected, self.has_changed = (), True
 
     # -- processes ---------------------------------------------------------------------------------------------
 
     def _crash(self, place: int, written_behind: bool) -> None:
-        """`kill -9`: what was written stays; what is written behind was, or was not."""
+        """`kill -9`: written bytes stay; a write behind was made, or was not."""
         self.left = self.left._replace(crashes=self.left.crashes - 1)
         self._die(place, written_behind)
 
@@ -464,7 +464,7 @@ class Turn:
         self.due = self._soon
 
     def _expire(self, place: int) -> None:
-        """The session ends; what is on its way to the process still comes."""
+        """The session ends; messages in flight to the process still arrive."""
         self.left = self.left._replace(expiries=self.left.expiries - 1)
         asked = self.asked[place]
         on_its_way = tuple(one for one in self.commands[place] if one != MORE)
@@ -495,7 +495,7 @@ class Turn:
 
 
 def _closed(stream: Stream) -> Stream:
-    """Ended by the follower: what it sent is still on its way, what was sent to it is lost."""
+    """The follower ends the stream: its messages are still in flight, the leader's messages are lost."""
     if stream.hello < 0:
         return stream
     return Stream(stream.wanted, up=(*stream.up, (END, stream.hello)))

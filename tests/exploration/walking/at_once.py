@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages without delay: what is sent is heard before anything else happens.
+"""Messages without delay: a sent message is delivered before any other move.
 
-While messages are on their way to processes that live nothing else happens, and they are heard in every order. All
-else comes at any moment between: what the controller decides, what processes do by themselves, sessions, batches and
-faults, and what is not said to be without delay. A subset of all stories, small enough that pairs of faults
-with batches are walked to their end where streams have no delay; and the whole scope, where nothing that is sent has.
+While messages are in flight to live processes no other move happens, and they are delivered in every order. All
+other moves come at any moment between: decisions of the controller, moves of processes by themselves, sessions,
+batches, faults, and messages with delay. The walk sees a subset of all stories, small enough that pairs of faults
+with batches end where streams have no delay, and the whole scope ends where no message has delay.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ KINDS: Final = {
     "commands": (*_STREAMS, "command"),
     "zookeeper": (*_STREAMS, "command", "coordination"),
 }
-"""Kinds of moves that have no delay: what is sent on streams; and the controller's commands; and what brokers ask
-ZooKeeper, and its answers."""
+"""Kinds of moves that have no delay: messages on streams; and the controller's commands; and requests to ZooKeeper
+with their answers."""
 
 
 def made(moves: Moves, rows: Rows, groups: Sequence[Group], kinds: Sequence[str]) -> Iterator[Successors]:
-    """What moves lead to, of each row either all that is heard or, with nothing to hear, all else.
+    """Successors of each row: its deliveries or, if nothing is to be delivered, all other moves.
 
     `kinds`: of those that have no delay. A stream breaks only where there is nothing to hear; an answer of ZooKeeper
     is lost when it would be heard.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A state of the cluster as a row of numbers, so that arrays can hold millions: one column for each part of it.
 
-A part is what moves read and change together: of each broker its process with its disk, what is on its way to it from
-the controller, and from ZooKeeper; each stream; all registrations, dead brokers; what ZooKeeper and the controller
-know; what may still happen; what was seen along the story. Different parts have different numbers.
+Moves read and change the values of one part together. The parts: each broker's process with its disk, the messages in
+flight to it from the controller, and from ZooKeeper; each stream; all registrations and dead brokers; the state of
+ZooKeeper and the controller; remaining faults; facts seen along the story. Different parts have different numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def parts(state: State) -> tuple[Any, ...]:
         *state.asked,
         *state.streams,
         (state.epochs, state.live, state.dead),
-        (state.node, state.due, state.news, state.suspected, state.refused, state.cut),
+        (state.node, state.due, state.has_changed, state.suspected, state.refused, state.cut),
         state.left,
         (state.committed, state.stated, state.led),
     )
@@ -55,10 +55,10 @@ def whole(row: Sequence[Any]) -> State:
     """The state of which these are the parts."""
     cores, disks, work = zip(*row[:3], strict=True)
     epochs, live, _ = row[SESSIONS]
-    node, due, news, suspected, refused, cut = row[CONTROL]
+    node, due, has_changed, suspected, refused, cut = row[CONTROL]
     return State(
         cores, disks, work, epochs, live, node, tuple(row[3:6]), tuple(row[9:15]), tuple(row[6:9]),
-        due, news, suspected, refused, cut, row[LEFT], *row[SEEN],
+        due, has_changed, suspected, refused, cut, row[LEFT], *row[SEEN],
     )  # fmt: skip
 
 
@@ -85,11 +85,11 @@ class Facts:
 
 
 class Columns:
-    """Every part that was met, under a number, and what the walk must know of it at a glance.
+    """Every part that was met, under a number, and the facts of it that the walk needs at a glance.
 
     Attributes:
-        visible: of a process with its disk, what invariants look at; `standing`: its place in a fixed order, leaders
-            first, that goes by no name; `node`, `now`: of control; `up`, `down`: whether a stream holds messages.
+        visible: of a process with its disk, the part that invariants read; `standing`: its place in a fixed order of
+            values, leaders first; `node`, `now`: of control; `up`, `down`: whether a stream holds messages.
     """
 
     def __init__(self, cluster: Cluster, names: Names) -> None:
@@ -190,7 +190,7 @@ class Columns:
     def sums(self, rows: Rows) -> Marks:
         """Of each row six numbers, one for it under each order of the names: of a twin the same, in another order.
 
-        Each is the sum of one for each column, so what a move adds to them depends on the columns that it changes only.
+        Each is the sum of one for each column, so the difference by a move depends only on the columns that it changes.
         """
         self.learn()
         sums: Marks = np.zeros((len(rows), _ORDERS), np.uint64)
@@ -199,13 +199,13 @@ class Columns:
         return sums
 
     def added(self, column: int, now: NDArray[np.int32], was: NDArray[np.int32]) -> Marks:
-        """What it adds to sums that a column holds another part than it did; `learn` comes first."""
+        """The difference of the sums if a column holds another part than before; `learn` comes first."""
         addends = self._addends[column].array
         difference: Marks = addends[now] - addends[was]
         return difference
 
     def richer(self, number: int) -> list[int]:
-        """What else may happen, of all that was met, that is more than this of some fault and less of none."""
+        """The remaining faults, of all that were met, that are more than this of some fault and less of none."""
         lefts = self._parts[KIND[LEFT]]
         left = lefts[number]
         return [
@@ -258,7 +258,7 @@ class Columns:
         return twins
 
     def tidy(self, rows: Rows) -> Rows:
-        """Of each row a twin with the brokers in an order that goes by what their processes are: so that few different
+        """Of each row a twin with the brokers in an order that follows from their processes, so that few different
         parts are met. Where two are alike it may be either twin."""
         self.learn()
         twins = self._renamed[KIND[PROCESS[0]]]
@@ -284,9 +284,9 @@ class Columns:
         if kind == 4:
             return tuple(tuple(each[place] for place in names.orders[which]) for each in part)
         if kind == 5:
-            node, due, news, suspected, refused, cut = part
+            node, due, has_changed, suspected, refused, cut = part
             suspected, cut = names.brokers(suspected, which), names.entries(cut, which)
-            return (names.value(node, which), due, news, suspected, refused, cut)
+            return (names.value(node, which), due, has_changed, suspected, refused, cut)
         if kind == 6:
             return part
         committed, stated, (epoch, broker, broker_epoch) = part
@@ -294,7 +294,7 @@ class Columns:
 
 
 def _standing(view: View | None, disk: Disk, work: Any) -> int:
-    """Leaders first, of the latest epoch, the dead last; else in an order that is fixed by what they are."""
+    """Leaders first, of the latest epoch, the dead last; else in a fixed order of their values."""
     if view is None:
         first, about = 255, ()
     else:

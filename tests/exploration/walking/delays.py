@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delay-bounded exploration: whose turn it is, and what is put off that has its turn (Emmi, Qadeer, Rakamaric 2011).
+"""Delay-bounded exploration: one move has the turn, and any other one puts it off (Emmi, Qadeer, Rakamaric 2011).
 
-In each state one move has its turn: decisions first, then ZooKeeper, commands, what leaders hear, what followers hear,
-what processes do by themselves, and at last sessions and suspicions; among brokers leaders first. To make another move
-than that costs as much as there are moves that would have had their turn before it: each of them is put off. What
-cannot be foreseen, faults and batches, costs nothing, and neither does a choice that is not one of order: what the
-controller decides, or which of two brokers that are alike goes first.
+In each state one move has its turn: decisions first, then ZooKeeper, commands, deliveries to leaders, deliveries to
+followers, moves of processes by themselves, and last sessions and suspicions; among brokers leaders first. Another
+move costs as much as there are moves that would have had their turn before it: each of them is put off. Faults and
+batches cost nothing, for they cannot be foreseen. A choice that is not one of order costs nothing either: a decision
+of the controller, or which of two brokers that are alike goes first.
 
 So the states that are come to by putting off nothing are few; each delivery that is put off adds others, and when
 enough are all orders are walked. No name of a broker is looked at, and the turn is the same in twins.
@@ -32,7 +32,7 @@ SURPRISING: Final = ("coordination", "down", "process", "session", "suspicion", 
 
 
 class Schedule:
-    """Which moves are made, and what they cost."""
+    """Which moves are made, and their costs."""
 
     def __init__(self, columns: Columns, moves: Moves, *, surprises_count: bool) -> None:
         self._columns = columns
@@ -40,10 +40,10 @@ class Schedule:
         self._surprises_count = surprises_count
 
     def made(self, rows: Rows, groups: Sequence[Group], spent: Costs, most: int) -> list[Successors]:
-        """What moves lead to that put off no more than that altogether, with what was put off.
+        """Successors by moves that put off at most that number of deliveries in all, with the number put off.
 
         Args:
-            spent: of each row, what was put off so far.
+            spent: of each row, the number put off so far.
 
         Raises:
             BrokenError: one of the moves broke something; it may be one that puts off more.
@@ -77,7 +77,7 @@ class Schedule:
     def _successors(
         self, rows: Rows, groups: Sequence[Group], among: Numbers
     ) -> tuple[list[Successors | None], list[NDArray[np.bool_]]]:
-        """What each group leads to, and where it has a move that is neither a fault nor a batch."""
+        """The successors of each group, and where it has a move that is neither a fault nor a batch."""
         found = [self._moves.successors(rows, group, among) for group in groups]
         can = [np.zeros(len(rows), bool) for _ in groups]
         for one, some in zip(found, can, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves lead to, of a hundred thousand rows at a time: worked out once for all that agree on what is looked at."""
+"""Successors of a hundred thousand rows at a time: computed once for all rows that agree in the columns read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.exploration.walking.table import Costs, Marks, Numbers, Rows, Table, 
 
 
 class Successors(NamedTuple):
-    """What moves lead to.
+    """States that moves lead to.
 
     Attributes:
         parents: the row of which each is; `which`: number of the outcome that leads to it (see `Moves`).
@@ -33,14 +33,14 @@ class Successors(NamedTuple):
 
 
 class Moves:
-    """What each group of moves leads to, by what it looks at.
+    """Outcomes of each group of moves, by the columns that it reads.
 
     Attributes, of outcomes by their number:
-        sums: what they add to the sums of a row (see `Columns.sums`).
-        left: number of what may happen after a fault or a batch, -1 after anything else.
+        sums: differences that they make to the sums of a row (see `Columns.sums`).
+        left: number of the remaining faults after a fault or a batch, -1 after anything else.
         seen: whether anything changes that an invariant looks at; `now`: whether the controller has to decide
             at once, -1 for as before.
-        acked: number of what was acknowledged.
+        acked: number of the acknowledged batches.
     """
 
     def __init__(self, cluster: Cluster, columns: Columns) -> None:
@@ -62,7 +62,7 @@ class Moves:
         return len(self._table)
 
     def acknowledged(self, number: int) -> Sequence[tuple[int, int]]:
-        """(offset, label) of what was acknowledged."""
+        """(offset, label) of the acknowledged batches."""
         return list(self._evaluator.acked)[number]
 
     def successors(self, rows: Rows, group: Group, among: Numbers | None = None) -> Successors | None:
@@ -93,13 +93,13 @@ class Moves:
         return Successors(parents, which)
 
     def rows(self, before: Rows, found: Successors) -> Rows:
-        """The states, before anybody looked at them."""
+        """The states, before any invariant has seen them."""
         deltas = self._deltas.array[found.which]
         rows: Rows = np.where(deltas < 0, before[found.parents], deltas)
         return rows
 
     def _note(self) -> None:
-        """Work out of new outcomes what is asked of them at a glance."""
+        """Compute the facts of new outcomes that the walk needs at a glance."""
         start, count, columns = len(self.sums), len(self._deltas), self._columns
         if start == count:
             return
@@ -151,7 +151,7 @@ class Moves:
         return number
 
     def _learn(self, rows: Rows, keys: Marks, paths: Numbers, missing: Numbers, group: Group) -> None:
-        """Work out what is not known yet, once for each key."""
+        """Compute the unknown outcomes, once for each key."""
         new, first = np.unique(keys[missing], return_index=True)
         values = np.empty(len(new), np.int64)
         for number, at in enumerate(missing[first]):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A move worked out from the parts of a state that it looks at, and from no others.
 
-A move of one broker looks at few of the columns of a row (see `columns`), so what it changes is the same in all states
-that agree on these. Which ones it looks at is not said by hand: it is made on a state of which little is known, and a
-look at anything else raises `NeedError`, whereupon it is made again on a state of which that is known too.
+A move of one broker reads few of the columns of a row (see `columns`), so its changes are the same in all states
+that agree on these. The columns are not listed by hand: the move is made on a state of which little is known, and a
+read of anything else raises `NeedError`; then it is made again on a state of which that is known too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.exploration.walking.columns import (
     Facts,
 )
 
-_CONTROLS: Final = ("node", "due", "news", "suspected", "refused", "cut")
+_CONTROLS: Final = ("node", "due", "has_changed", "suspected", "refused", "cut")
 _SCALARS: Final = {**dict.fromkeys(_CONTROLS, CONTROL), "left": LEFT}
 _CELLS: Final = (
     (("cores", "disks", "work"), PROCESS),
@@ -66,10 +66,10 @@ class Partial:
 
 
 class PartialTurn(Turn):
-    """A move of a partial state: afterwards, what it changes."""
+    """A move of a partial state: afterwards, its changes."""
 
     def _take_over(self, state: State) -> None:
-        """What ZooKeeper and the controller know is read when it is looked at."""
+        """The parts of ZooKeeper and the controller are read when the move needs them."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _SCALARS:
@@ -79,7 +79,7 @@ class PartialTurn(Turn):
         raise AttributeError(name)
 
     def changes(self, columns: Columns) -> dict[int, int]:
-        """The new numbers of the columns that are no longer what they were."""
+        """The new numbers of the columns that have changed."""
         before, found = self._before, dict[int, int]()
 
         def changed(column: int, now: Any, was: Any) -> None:
@@ -103,11 +103,11 @@ class PartialTurn(Turn):
 
 
 class Outcome(NamedTuple):
-    """What one move leads to.
+    """The outcome of one move.
 
     Attributes:
         delta: new numbers by column, -1 where nothing changes; `was`: the old ones there.
-        acked: number of what was acknowledged, 0 for nothing.
+        acked: number of the acknowledged batches, 0 for none.
         broken: an invariant that does not hold on the way.
     """
 
@@ -134,7 +134,7 @@ class Group(NamedTuple):
 
 
 def groups(cluster: Cluster, columns: Columns) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """(of the controller and what makes it decide, of all else)."""
+    """(the controller and the causes of its decisions, all else)."""
 
     def bound(moves: Callable[[State, int], Iterator[Move]], at: int) -> Callable[[State], Iterator[Move]]:
         return lambda state: moves(state, at)

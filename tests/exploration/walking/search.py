@@ -155,7 +155,7 @@ class Search:
 
 
 def retold(cluster: Cluster, marks: Sequence[int], mark_of: Callable[[State], int]) -> list[tuple[Move, State]]:
-    """The moves from the beginning through the states with these marks and past the last of them to what is broken.
+    """The moves from the beginning through the states with these marks, and past the last of them to the violation.
 
     They keep the names of the beginning throughout.
     """

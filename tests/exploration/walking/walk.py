@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every state of a scope, nearest first, many at a time: rows of numbers, moves looked up, a mark of each state kept.
 
-What one move changes is worked out by the shipping core once for all states that agree on what it looks at (see
-`partial`), and what the invariants say once for all that look alike to them. `search` does the same state by state.
+The shipping core computes the changes of one move once for all states that agree on the columns that it reads (see
+`partial`); invariants are checked once for all states that are alike to them. `search` does the same state by state.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Walk:
 
     Args:
         parents: remember of each state the one it was first come to from, as its story needs.
-        thrifty: leave out states in which less may still happen than in one that was met and is the same otherwise:
-            whatever can come of them can come of that one.
+        thrifty: leave out states with fewer remaining faults than one that was met and is the same otherwise:
+            each state that can follow from them can follow from that one.
         delays: only stories with at most this number of deferred deliveries (see `delays`); first those in which none
             is, then those with one, so that each state is come to with as few as can be. None for all stories.
         surprises_count: a fault or a batch that comes while anything is on its way counts as one put off.
@@ -109,7 +109,7 @@ class Walk:
         progress: Callable[[Report], None] | None = None,
         progress_every_s: float = 10.0,
     ) -> Report:
-        """Walk until all is seen, an invariant breaks, or the time is over, or what it keeps would take more memory.
+        """Walk until all is seen, an invariant breaks, the time is over, or the walk would take more memory.
 
         `visit` is shown each state that is come to, those that are only passed through as well, some of them often.
         """
@@ -135,7 +135,7 @@ class Walk:
         return report
 
     def _exhaust(self, level: list[Rows], bounds: _Bounds) -> bool:
-        """Go on from all of them, and from what is come to without putting anything off; False at the bound."""
+        """Continue from all of them, and from states reached without putting anything off; False at the bound."""
         report, rounds = self.report, 0
         while level:
             following: list[Rows] = []
@@ -176,7 +176,7 @@ class Walk:
                 raise BrokenError(str(error), int(at)) from error
 
     def _made(self, rows: Rows, groups: Sequence[Group], spent: Costs | int) -> Iterator[Successors]:
-        """What moves lead to; where deliveries are counted, those that do not put off too many.
+        """Successors; where deliveries are counted, those that do not put off too many.
 
         `spent`: how many were put off so far, of each row.
         """
@@ -193,7 +193,7 @@ class Walk:
                 yield found
 
     def _arrive(self, rows: Rows, sums: Marks, origins: Marks, found: Successors) -> Iterator[Rows]:
-        """Enter what moves lead to, past states in which the controller has to decide before anything else happens.
+        """Enter successors, past states in which the controller has to decide before anything else happens.
 
         `origins`: marks of the states that were gone on from, of which these rows came.
         """
@@ -303,7 +303,7 @@ class Walk:
                 self._visit(self.columns.state(row.tolist()))
 
     def _looked_at(self, rows: Rows, found: Successors) -> NDArray[np.int32]:
-        """What was seen, these states included, as numbers of that part.
+        """The facts seen, with those of these states, as numbers of that part.
 
         Raises:
             BrokenError: an invariant does not hold.
@@ -337,7 +337,7 @@ class Walk:
     def _logs(self, state: State) -> list[Any]:
         return [self.cluster.disks[one].records for one in state.disks]
 
-    # -- what is said of it ------------------------------------------------------------------------------------
+    # -- its report ----------------------------------------------------------------------------------------------
 
     def _broken(self, sentence: str, row: NDArray[np.int32]) -> Report:
         """Report a violation and its story; without parents, walk again with them."""
@@ -365,7 +365,7 @@ class Walk:
         return report
 
     def _bytes(self, *levels: list[Rows]) -> int:
-        """What is taken, and will be by the marks of the next rows; of the process as a whole where that is more."""
+        """Memory in use, with the marks of the next rows; the process as a whole where that is more."""
         waiting = 0 if self._put_off is None else self._put_off.bytes()
         marks_bytes = self._known.bytes_with(20 * _AT_ONCE)
         of_states = marks_bytes + waiting + sum(rows.nbytes for some in levels for rows in some)

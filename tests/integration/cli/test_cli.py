@@ -24,7 +24,7 @@ ATTEMPTS = 10
 def tidemark(
     cluster: LocalCluster | None, *arguments: str, stdin: str = "", fresh: bool = False, **environment: str
 ) -> Ended:
-    """Run the command to its end; a `fresh` one imports what it needs by itself, as any but a test's does."""
+    """Run the command to its end; a `fresh` one imports its modules by itself, as a user's command does."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
     if cluster is not None:
         inherited["TIDEMARK_BOOTSTRAP"] = cluster.bootstrap
@@ -228,7 +228,7 @@ def test_invalid_produce_and_consume_commands_print_one_line_and_exit_with_1(clu
     too_large = tidemark(cluster, "produce", topic, stdin="x" * (2 << 20), PATIENCE_WITH_TOPICS_S="30")
     refused(too_large, "BATCH_TOO_LARGE")
     missing = consumed_for_half_a_second(cluster, topic, "--from", "earliest", "-n", "2")
-    assert missing.out == "1\n", "what came is printed all the same"
+    assert missing.out == "1\n", "the records that came are printed"
     refused(missing, "REQUEST_TIMED_OUT")
     assert tidemark(cluster, "consume", topic, "--from", "yesterday").status == 2
 

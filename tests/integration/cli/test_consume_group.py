@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark consume --group`: the group remembers what was printed, and nothing else."""
+"""`tidemark consume --group`: the group commits the printed records, and no others."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lines(*numbers: int) -> str:
 
 def committed(cluster: LocalCluster, group: str) -> list[int]:
     with Groups(cluster.bootstrap) as groups:
-        # A command waits 3 s at most for the answer that it has left; who only stopped stays for a session of 45 s.
+        # A command waits 3 s at most for the answer that it has left; a killed member stays for 45 s.
         wait_for(lambda: groups.describe_groups([group])[0].members == (), "it has left", 20)
         (found,) = groups.describe_groups([group])
     return [one.committed for one in found.partitions]

@@ -100,13 +100,13 @@ def test_equal_replicas_are_reported_equal_and_a_modified_one_is_found(hurt: Loc
     succeeds(hurt, "log", "verify", str(replica))
     looks: list[Ended] = []
 
-    def everybody_takes_part() -> bool:
+    def all_brokers_take_part() -> bool:
         """A broker that has just registered is away until others have heard of it, and it of its replicas."""
         looks.append(tidemark(hurt, "replicas", "verify", "-t", "pairs", "--json"))
         told = [json.loads(line) for line in looks[-1].out.splitlines()]
         return len(told) == 2 and not any(one["away"] or one["behind"] for one in told)
 
-    wait_for(everybody_takes_part, "all replicas are compared")
+    wait_for(all_brokers_take_part, "all replicas are compared")
     ended = looks[-1]
     refused(ended, "LOG_DIVERGED")
     first, second = [json.loads(line) for line in ended.out.splitlines()]

@@ -272,7 +272,7 @@ def test_a_consumer_below_the_log_start_by_its_policy(cluster: LocalCluster, sty
     latest = style.make("Consumer", cluster.bootstrap, out_of_range="latest")
     style.do(lambda: latest.assign(topic, [0], 2))
     until_s = time.monotonic() + IN_TIME_S
-    while style.do(lambda: latest.position((topic, 0))) != 10:  # what is written before it has found the end it misses
+    while style.do(lambda: latest.position((topic, 0))) != 10:  # it skips records from before it has found the end
         assert time.monotonic() < until_s
         assert style.do(lambda: latest.poll(timeout_s=0.1)) is None
     assert style.do(lambda: latest.poll(timeout_s=0.5)) is None

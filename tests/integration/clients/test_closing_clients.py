@@ -19,7 +19,7 @@ from tests.integration.harness import warm_command, warm_script
 from tests.integration.harness.fake_broker import DROP_AFTER, DROP_BEFORE, FINE, HOLD, TOPIC, FakeCluster, Fault
 
 IN_TIME_S = 12.0
-"""Far below what the clients' own timeouts allow: 120 s to deliver, 30 s for a request."""
+"""Far below the clients' own timeouts: 120 s to deliver, 30 s for a request."""
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(cluster: FakeClus
 
         async def body(kind: Any = kind) -> None:
             async with kind(cluster.bootstrap):
-                raise AssertionError("nobody answers")
+                raise AssertionError("no broker answers")
 
         await cancelled_in_time(body(), _a_turn)
         assert left_behind() == []
@@ -212,7 +212,7 @@ async def test_a_blocking_call_on_the_clients_own_event_loop_is_refused(cluster:
     await asyncio.to_thread(blocking)
 
 
-# What Ctrl-C finds a thread at. Each has said "now" before.
+# Calls that Ctrl-C interrupts. Each has printed "now" before.
 INTERRUPTED = {
     "start": "producer(); now(); Consumer(silent)",
     "result": "one = producer(); hush(); handle = one.send(topic, b'x', partition=0); now(); handle.result()",
@@ -227,7 +227,7 @@ INTERRUPTED = {
     "commit": "one = Consumer(bootstrap, group='g')\nwith one:\n hush(); now(); one.commit({(topic, 0): 1})",
     "groups": "one = Groups(bootstrap); hush(); now(); one.describe_groups(['g'])",
     "admin": "one = AdminClient(bootstrap=bootstrap); hush(); now(); one.list_topics()",
-    "news": "one = AdminClient(bootstrap=bootstrap); hush(); now(); list(one.watch_partition_reassignments())",
+    "watch": "one = AdminClient(bootstrap=bootstrap); hush(); now(); list(one.watch_partition_reassignments())",
 }
 SCRIPT = textwrap.dedent(
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/clients.md and docs/typed-topics.md run as they stand, and print what the page says."""
+"""The examples of docs/clients.md and docs/typed-topics.md run as they stand, and print the output of the page."""
 
 from __future__ import annotations
 

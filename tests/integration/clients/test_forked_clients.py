@@ -69,7 +69,7 @@ async def test_a_forked_process_is_refused_at_once_and_its_parent_goes_on(tmp_pa
         assert parent.returncode == 0, said.decode()
         assert cluster.values() == [b"parent", b"parent again"]
     took_s, found = pickle.loads(path.read_bytes())
-    assert took_s < 15, "half of what a request may take"
+    assert took_s < 15, "half of a request's timeout"
     kinds: dict[str, type[TidemarkError]] = {
         "send": ClientClosedError,
         "flush": ClientClosedError,

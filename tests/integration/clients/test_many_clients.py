@@ -18,7 +18,7 @@ PAIRS = 50
 RECORDS = 5
 TOPIC = "many"
 LEFT_OVER = 10
-"""Connections that may still be there of those who have used the cluster before, and end meanwhile, or begin."""
+"""Connections of earlier clients that may still be there, and end or begin meanwhile."""
 
 
 def sockets(cluster: LocalCluster) -> int:

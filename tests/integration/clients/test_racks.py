@@ -58,7 +58,7 @@ def test_a_follower_is_read_from_and_when_it_is_killed_nothing_is_missed_or_doub
         with Consumer(racks.bootstrap, rack=f"rack-{near}", max_partition_bytes=4000) as consumer:
             consumer.assign(TOPIC)
             of_followers, by_followers_alone = 0, False
-            while not by_followers_alone:  # a whole round, once everybody has heard that all are in sync
+            while not by_followers_alone:  # a whole round, once all brokers know that all are in sync
                 assert position < 100 * ROUND, "the follower is not read from"
                 produce(producer, position)
                 before, of_the_leader = consumer.metrics().follower_bytes, counted(racks, leader, "fetched_bytes")
@@ -105,7 +105,7 @@ def test_a_new_record_is_read_from_a_follower_soon_though_its_high_watermark_com
             while not consumer.metrics().follower_bytes:
                 producer.send(topic, b"first", partition=0).result(20)
                 assert consumer.poll(5) is not None
-                assert time.monotonic() < until_s, "nobody is named"
+                assert time.monotonic() < until_s, "no preferred replica is named"
             before = consumer.metrics().follower_bytes
             waits_s = []
             for _ in range(50):

@@ -43,13 +43,13 @@ CONSUMER: dict[str, Call] = {
     "seek to the end": lambda one: one.seek(WHERE, "latest"),
     "seek to a time": lambda one: one.seek(WHERE, Timestamp(5)),
     "end_offsets": lambda one: one.end_offsets(),
-    "end_offsets of what is not known": lambda one: one.end_offsets([ELSEWHERE]),
+    "end_offsets of an unknown partition": lambda one: one.end_offsets([ELSEWHERE]),
     "offset_for_timestamp": lambda one: one.offset_for_timestamp(WHERE, 5),
     "poll": lambda one: one.poll(timeout_s=CALL_S),
 }
 MEMBER: dict[str, Call] = {
     "commit": lambda one: one.commit({WHERE: 1}),
-    "commit what was given": lambda one: one.commit(),
+    "commit the position": lambda one: one.commit(),
     "committed": lambda one: one.committed(),
     "committed of one": lambda one: one.committed([WHERE]),
     "poll": lambda one: one.poll(timeout_s=CALL_S),
@@ -58,9 +58,9 @@ GROUPS: dict[str, Call] = {
     "list_groups": lambda one: one.list_groups(),
     "describe_groups": lambda one: one.describe_groups(["g", "h"]),
     "set_offsets": lambda one: one.set_offsets("g", {WHERE: 1}),
-    "set_offsets of what is not known": lambda one: one.set_offsets("g", {ELSEWHERE: 1}),
+    "set_offsets of an unknown partition": lambda one: one.set_offsets("g", {ELSEWHERE: 1}),
     "plan_reset": lambda one: one.plan_reset("g", "earliest", partitions=[WHERE]),
-    "plan_reset of what is not known": lambda one: one.plan_reset("g", "latest", topics=[ELSEWHERE.topic]),
+    "plan_reset of an unknown topic": lambda one: one.plan_reset("g", "latest", topics=[ELSEWHERE.topic]),
     "delete": lambda one: one.delete("g"),
     "delete_offsets": lambda one: one.delete_offsets("g", [WHERE]),
 }
@@ -104,7 +104,7 @@ async def of_one_kind(cluster: FakeCluster, kind: str, classes: Any) -> AsyncIte
         return await call() if classes is aio else await asyncio.to_thread(call)
 
     async def at_last(call: Callable[[], Any]) -> Any:
-        """While brokers speak: what each call is given may be too little on a busy machine."""
+        """While brokers answer: the timeout of a call may be too short on a busy machine."""
         until_s = time.monotonic() + 30
         while True:
             try:

@@ -52,7 +52,7 @@ def spoiled(at: int) -> bytes:
 
 
 class LyingLeader(ReplicaServiceServicer):
-    """Sends what it is given, one chunk for each time that the follower asks from the beginning."""
+    """Sends the given chunks, one each time that the follower asks from the beginning."""
 
     def __init__(self, *batches: bytes) -> None:
         self._batches = list(batches)

@@ -127,7 +127,7 @@ def test_without_the_leader_an_operator_rebuilds_the_state(
         with pytest.raises(TidemarkError) as late:
             producer.send("hurt", b"late").result(30)
         assert late.value.code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.LEADER_NOT_AVAILABLE)
-    assert time.monotonic() - began_s < 15, "the record does not pend for ever"
+    assert time.monotonic() - began_s < 15, "the record does not stay in doubt"
     told = lines(mine, controllers, "leader_elected")[before:]
     assert not [line for line in told if "hurt" in line], "nothing was elected"
 

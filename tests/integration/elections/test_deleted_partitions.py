@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything below a partition, or a topic, deleted by hand: what was acknowledged is not cut off by a replica that
-lacks it, nothing is set aside, and an ordinary deletion goes on to work."""
+"""Everything below a partition, or a topic, deleted by hand: no replica that lacks acknowledged records truncates
+others, nothing is set aside, and an ordinary deletion goes on to work."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_partition_with_deleted_nodes_is_not_led_by_a_replica_that_lacks_ackno
     for name in controllers:
         mine.kill(name)
     by_hand.delete("/brokers/topics/hurt/0", recursive=True)
-    mine.restart(f"broker-{lagging}")  # nobody is there to tell it whom to copy from
+    mine.restart(f"broker-{lagging}")  # no controller is there to name a leader
     for name in controllers:
         mine.restart(name)
     admin.create_topic("by-the-next-one", partitions=1, replication_factor=2)

@@ -94,7 +94,7 @@ def test_a_requested_election_elects_the_last_known_log_and_reports_missing_reco
     produce(hurt, "gauges", 40, 65)
     refused(tidemark(hurt, "elect", "--last-known", "gauges:0", "--yes"), "ELECTION_NOT_NEEDED")
     hurt.terminate(broker_name(leader))
-    wait_for(lambda: partition().leader == NO_LEADER, "nobody leads")
+    wait_for(lambda: partition().leader == NO_LEADER, "no replica leads")
     refused(tidemark(hurt, "elect", "--last-known", "gauges:0", "--yes"), "ELIGIBLE_LEADERS_NOT_AVAILABLE")
     # The last leader's disk forgets every record, but not that 65 of them were committed.
     (log,) = (hurt.directory / broker_name(leader)).rglob("gauges-0/*.log")
@@ -102,14 +102,14 @@ def test_a_requested_election_elects_the_last_known_log_and_reports_missing_reco
     hurt.restart(broker_name(follower))
     alone = _foreseen(hurt, unheard=[leader])
     assert (alone["leader"], alone["unclean"]["records_maybe_lost"]) == (follower, 0), (
-        "what is known, and who was not heard"
+        "the report has the known losses and the unheard replicas"
     )
     hurt.restart(broker_name(leader))
     foreseen = _foreseen(hurt, unheard=[])
     assert (foreseen["leader"], foreseen["unclean"]["log_end_offset"]) == (follower, 40)
     unconfirmed = tidemark(hurt, "elect", "--last-known", "gauges:0", stdin="y\n")
     refused(unconfirmed, "INVALID_REQUEST")
-    assert "40 to 64" in unconfirmed.out, "what may be lost is shown first"
+    assert "40 to 64" in unconfirmed.out, "the possible loss is shown first"
     assert (partition().leader, partition().lineage) == (NO_LEADER, created.lineage)
 
     ended = tidemark(hurt, "elect", "--last-known", "gauges:0", "--yes", "-o", "json")
@@ -144,7 +144,7 @@ def _foreseen(cluster: LocalCluster, *, unheard: list[int]) -> dict[str, dict[st
         found[:] = json.loads(ended.out)
         return ended.status == 0 and found[0]["unclean"]["unheard"] == unheard
 
-    wait_for(the_others_are_heard, "they say what they hold")
+    wait_for(the_others_are_heard, "they report their logs")
     return found[0]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An unclean election among real processes (rule T4): who is left leads, in a new lineage, and what is lost is told."""
+"""An unclean election among real processes (rule T4): the last replica leads a new lineage; losses are reported."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_follower_that_was_away_is_elected_where_allowed_when_the_only_trusted
         assert metric(cluster, "tidemark_controller_records_maybe_lost_total") == 0, "no live replica knows of any"
         assert produce(cluster, 1) == 40, "it continues where its own log ended"
         cluster.restart(leader)
-        wait_for(in_sync(0, 1), "the old leader follows what was elected")
+        wait_for(in_sync(0, 1), "the old leader follows the elected one")
         assert partition().lineage == after.lineage
         with Consumer(cluster.bootstrap) as consumer:
             consumer.assign(TOPIC)

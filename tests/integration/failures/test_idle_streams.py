@@ -16,7 +16,7 @@ from tidemark.local.certificates import Authority
 from tidemark.rpc import channel, server
 from tidemark.rpc.security.files import TlsIdentity
 
-from tests.chaos.arena.proxy import ANYBODY, Network, Trouble
+from tests.chaos.arena.proxy import ANY_CALLER, Network, Trouble
 from tests.fakes.grpc_server import make_server
 
 _PING_MS = 100
@@ -42,7 +42,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def sooner(options: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-        """Pings come more often; what an answer may take is shortened less: on a busy machine it takes its time."""
+        """Pings come more often; the time for an answer is shortened less, for a busy machine is slow to answer."""
         scaled = re.compile(r"keepalive_time|ping_interval|ping_timeout")
         return tuple(
             (name, value // (4 if "timeout" in name else 40) if scaled.search(name) else value)
@@ -64,7 +64,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
                 {reading}, timeout=dict(channel.CHANNEL_OPTIONS)["grpc.keepalive_time_ms"] / 1000 * _TOO_MANY
             )
             assert not reading.done(), "it is only silent"
-            for way in ((ANYBODY, "server"), ("server", ANYBODY)):
+            for way in ((ANY_CALLER, "server"), ("server", ANY_CALLER)):
                 await asyncio.to_thread(network.disturb, *way, Trouble(silent=True))
             async with asyncio.timeout(30):
                 with pytest.raises(grpc.aio.AioRpcError) as lost:

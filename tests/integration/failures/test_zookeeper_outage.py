@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZooKeeper goes away for longer than every session lasts: what is surely led goes on, the rest waits (rule F2)."""
+"""ZooKeeper is away for longer than every session: surely led partitions go on, the others wait (rule F2)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_while_zookeeper_is_away_replicated_partitions_take_and_give_records_and
             resume(cluster.zookeeper.pid)
             deadline_s = time.monotonic() + 30
             while True:
-                assert time.monotonic() < deadline_s, "nobody leads again"
+                assert time.monotonic() < deadline_s, "no replica leads again"
                 try:
                     producer.send("alone", b"after").result(5.0)
                     break

@@ -67,7 +67,7 @@ def number_of(record: ConsumerRecord) -> int:
 
 
 async def until_reading(consumer: Consumer, count: int) -> None:
-    """Until it has so many partitions; what comes meanwhile is thrown away."""
+    """Until it has so many partitions; records that come meanwhile are thrown away."""
     async with asyncio.timeout(_DEADLINE_S):
         while len(consumer.assignment) != count:
             await consumer.poll(0.05)
@@ -197,7 +197,7 @@ def test_threads_share_a_topic_and_return_unprocessed_partitions(cluster: LocalC
     deadline_s = time.monotonic() + _DEADLINE_S
     while len(found) < 400 and time.monotonic() < deadline_s:
         time.sleep(0.02)
-    asyncio.run(produce(cluster, topic, range(400, 404)))  # whoever still waits for one more gets it
+    asyncio.run(produce(cluster, topic, range(400, 404)))  # a member that waits for one more record gets it
     for thread in threads:
         thread.join(_DEADLINE_S)
     assert not failed

@@ -108,7 +108,7 @@ async def test_a_reconciliation_revokes_no_partition_that_a_member_keeps(
             assert time.monotonic() < deadline_s, member.reading
             await asyncio.sleep(0.01)
     kept = first.reading
-    assert not any(lost & kept for lost in first.lost), "sticky: what stays was never stopped"
+    assert not any(lost & kept for lost in first.lost), "sticky: partitions that stay were never revoked"
     assert set().union(*(member.reading for member in (first, *others))) == of(topic, 0, 1, 2, 3)
     for member in (first, *others):
         await member.stop()

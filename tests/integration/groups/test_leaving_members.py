@@ -71,7 +71,7 @@ async def test_a_member_that_leaves_before_it_heard_of_its_new_epoch_has_all_com
                 for _ in range(RECORDS):
                     await anext(leaving)
                 on_its_way.holds = True
-                other.start()  # the group's epoch is another one then, and what `leaving` reads is the same
+                other.start()  # the group epoch changes, and `leaving` reads the same partitions
                 await on_its_way.held.wait()
         assert on_its_way.refused.is_set(), "it tried to commit under the epoch that it knew"
         assert (await groups.committed(group)).get((topic, 0)) == RECORDS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The admin service as a process, and a stand-in that does with topics what a controller does."""
+"""The admin service as a process, and a stand-in for the controller that creates and deletes topics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RETRY_S = 0.05
 
 
 class StandInController:
-    """Initialises leaders of new topics and deletes what is to be deleted, while `working`.
+    """Initialises leaders of new topics and deletes the topics that are to be deleted, while `working`.
 
     Args:
         store: started.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brokers in this process, on real sockets, whose faults are scripted; their logs are checked as a broker checks them.
 
-All brokers of a FakeCluster share the logs: a batch that any leader appended is replicated, whatever became of the
-answer. Producers' sequences are checked by the broker's own rules, so a wrong one is refused and a duplicate is told.
+All brokers of a FakeCluster share the logs: a batch that any leader appended is replicated, even if its answer is
+lost. Producers' sequences are checked by the broker's own rules, so a wrong one is refused and a duplicate is reported.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class FakeCluster:
     Attributes:
         produce_faults, fetch_faults: taken from the left, one a request; none left: FINE.
         produced: the base sequences of each produce request that arrived, by broker.
-        racks: by broker; a leader names the lowest other broker in a consumer's rack, whatever that one has.
+        racks: by broker; a leader names the lowest other broker in a consumer's rack, without a look at its log.
         behind: records that a broker lacks when it is read as a follower.
         follower_faults: as `fetch_faults`, of fetches from a broker that does not lead.
         unheard: so many requests for metadata are answered as if the topic were not there yet.
@@ -159,7 +159,7 @@ class FakeCluster:
         ids = tuple(self.brokers)
         return PartitionView(index, leader, LeaderEpoch(epoch), ids, ids, incarnation, partition_epoch=epoch)
 
-    # -- what tests do ---------------------------------------------------------------------------------------------
+    # -- calls of tests --------------------------------------------------------------------------------------------
 
     async def move(self, to: int, *, partition: int = 0, tell: bool = True) -> None:
         """Another leader, in the next epoch."""
@@ -190,7 +190,7 @@ class FakeCluster:
             await self._changed.wait_for(condition)
 
     async def release(self, *, backwards: bool = False) -> None:
-        """Answer what is held."""
+        """Answer the held requests."""
         held, self.held = self.held, []
         for answer in reversed(held) if backwards else held:
             await answer()
@@ -202,7 +202,7 @@ class FakeCluster:
     def values(self, partition: int = 0) -> list[bytes | None]:
         return self.logs[TopicPartition(TOPIC, partition)].values()
 
-    # -- what brokers ask ------------------------------------------------------------------------------------------
+    # -- calls of brokers ------------------------------------------------------------------------------------------
 
     def leader(self, broker: BrokerId, part: Any) -> tuple[FakeLog, int]:
         """The log, if that broker leads it and the caller knows the epoch."""
@@ -225,7 +225,7 @@ class FakeCluster:
         topic = self._view.topics[TOPIC]
         view = topic.partitions[part.partition]
         assert (part.topic_id, part.incarnation) == (topic.topic_id, view.incarnation), (
-            "a follower is told what is meant"
+            "a request to a follower names the partition's ids"
         )
         if view.leader == broker:
             raise TidemarkError(ErrorCode.NOT_LEADER, f"{broker} leads", {"leader": str(broker)})

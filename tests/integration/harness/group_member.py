@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a group by the bare messages, as docs/groups.md asks of clients; what it reads is `reading`."""
+"""A member of a group by the bare messages, as docs/groups.md asks of clients; `reading` has its partitions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def call(call: Callable[[], Awaitable[_T]], address: str = "") -> _T:
 
 
 class Groups:
-    """Calls of GroupService, each to the group's coordinator; what another broker may answer is asked again."""
+    """Calls of GroupService, each to the group's coordinator; a call that another broker refuses is sent again."""
 
     def __init__(self, addresses: list[str]) -> None:
         self.addresses = addresses
@@ -76,7 +76,7 @@ class Groups:
         call_s: float = 5,
         done: ErrorCode | None = None,
     ) -> Any:
-        """`done`: what the next one refuses with where the one before did it and its answer was lost; gives None."""
+        """`done`: the refusal of a retry whose first call succeeded, its answer lost; gives None."""
         deadline_s = time.monotonic() + timeout_s
         in_doubt = False
         while True:

@@ -120,7 +120,7 @@ _SERVING: Final = health_pb2.HealthCheckRequest(service="tidemark.v1.BrokerServi
 
 
 class HandController:
-    """Holds /controller; elects, writes and tells only what the test says."""
+    """Holds /controller; elects, writes and sends commands only as the test says."""
 
     def __init__(self, brokers: Brokers, store: ZooKeeperMetadataStore, term: ControllerTerm) -> None:
         self.brokers = brokers
@@ -147,7 +147,7 @@ class HandController:
         return partition
 
     async def elect(self, partition: TopicPartition, leader: int, *, without: Sequence[int] = ()) -> None:
-        """Another leader, in the next epoch, by what ZooKeeper says now; tells who lives."""
+        """Elect another leader, in the next epoch, from ZooKeeper's state now; send commands to live brokers."""
         found = await self.refresh(partition)
         isr = tuple(entry for entry in found.state.isr if entry.broker_id not in without)
         state = replace(

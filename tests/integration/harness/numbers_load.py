@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A load of numbers, each written once, and what of them can be read: for tests in which brokers come and go."""
+"""A load of numbers, each written once, and a read of those that are there: for tests that stop and start brokers."""
 
 from __future__ import annotations
 

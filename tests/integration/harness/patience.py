@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that believe sooner than others that something is not there; for tests of what never will be."""
+"""Clients with short timeouts for missing objects; for tests of objects that never appear."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _PAUSE_S = 0.05
 def wait_for(
     holds: Callable[[], bool], what: str, timeout_s: float = 60.0, *, refused: type[Exception] | tuple[()] = ()
 ) -> None:
-    """Ask again and again; in the end what did not come is told. An error of the kind `refused` means: not yet."""
+    """Ask again and again; at the deadline, name the missing condition. A `refused` error means: not yet."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:

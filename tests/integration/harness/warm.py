@@ -72,7 +72,7 @@ def serve(path: str, attend: Attend | None) -> list[str]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path + ".new")
     listener.listen(16)
-    os.rename(path + ".new", path)  # who sees it can connect
+    os.rename(path + ".new", path)  # a client that sees it can connect
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = listener.accept()
@@ -115,7 +115,7 @@ def _take_over(call: dict[str, Any], files: list[int]) -> None:
 
 
 def run_and_end(main: Callable[[], object]) -> None:
-    """Run what ends this process, and end as an interpreter does, but for its clean-up.
+    """Run a function that ends this process, then end as an interpreter does, but without its clean-up.
 
     To free all that the server has imported takes more CPU time than most commands.
     """

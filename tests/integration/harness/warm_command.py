@@ -103,7 +103,7 @@ def _import_everything() -> None:
     for package in ("tidemark.cli", "tidemark.client"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
             importlib.import_module(module.name)
-    app(["topic", "--help"], standalone_mode=False)  # what is imported on the way
+    app(["topic", "--help"], standalone_mode=False)  # imports the commands' modules
 
 
 if __name__ == "__main__":

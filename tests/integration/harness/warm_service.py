@@ -2,8 +2,8 @@
 """Services that start in a tenth of the CPU time: each is forked off a process that has imported it (warm.py).
 
 For each kind of service there is one server per test worker, with the imports of that kind and no others. The worker
-adopts what is forked for it: a fork is its child, to wait for, stop and kill as any other. What a running interpreter
-cannot become, one under a launcher or with other variables that are read at the start, is started afresh, and so are
+adopts each forked process: a fork is its child, to wait for, stop and kill as any other. A service under a launcher, or
+with other variables that an interpreter reads at its start, is started afresh, and so are
 the services of tests/integration/services/test_local_cluster.py. Linux only; elsewhere all are fresh.
 """
 
@@ -39,7 +39,7 @@ _adopting = threading.Lock()
 
 @contextlib.contextmanager
 def warm_services() -> Iterator[None]:
-    """Meanwhile `ServiceProcess.start` forks what may be forked."""
+    """Meanwhile `ServiceProcess.start` forks every service that may be forked."""
     with pytest.MonkeyPatch.context() as patch:
         if sys.platform == "linux":
             patch.setattr(ServiceProcess, "_spawn", _spawn)
@@ -69,7 +69,7 @@ def _spawn(process: ServiceProcess, output: BinaryIO) -> subprocess.Popen[bytes]
 def _server(module: str) -> tuple[Path, dict[str, str]]:
     """The socket of this worker's server of a module, and the environment that it was started in."""
     places = os.pathsep.join([str(warm.ROOT / "services"), str(warm.ROOT), *warm.places(os.environ)])
-    environment = {"PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1"}  # what has threads is not to be forked
+    environment = {"PYTHONPATH": places, "OPENBLAS_NUM_THREADS": "1"}  # a process with threads must not be forked
     return warm.start_server("tests.integration.harness.warm_service", module, environment=environment), dict(
         os.environ
     )
@@ -96,7 +96,7 @@ class _Forked(subprocess.Popen[bytes]):
 
 @contextlib.contextmanager
 def _adopting_orphans() -> Iterator[None]:
-    """Meanwhile what is orphaned among our descendants becomes our child."""
+    """Meanwhile each orphan among our descendants becomes our child."""
     with _adopting:
         _set_subreaper(True)
         try:

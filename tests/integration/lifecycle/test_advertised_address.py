@@ -42,9 +42,9 @@ async def listening(name: str, port: int = 0, identity: TlsIdentity | None = Non
 def unheard_port() -> Iterator[int]:
     """No process listens there until the test does."""
     ports = HeldPorts()
-    ports.take("nobody", 0)
+    ports.take("unused", 0)
     ports.hand_over()
-    yield ports["nobody"]
+    yield ports["unused"]
     ports.release()
 
 

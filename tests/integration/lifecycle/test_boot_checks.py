@@ -38,7 +38,7 @@ class Newcomer:
         self.ports = HeldPorts()
         self.port = self.ports.take("newcomer")
         self.ports.take("newcomer metrics")
-        self.ports.take("nobody")
+        self.ports.take("unused")
         self.ports.hand_over()
         self.flags = {
             "broker.id": "2",
@@ -126,7 +126,7 @@ def test_the_id_of_a_living_broker_is_refused(two: LocalCluster, newcomer: Newco
 
 def test_an_unreachable_advertised_address_is_refused(newcomer: Newcomer) -> None:
     newcomer.flags["advertised.check.timeout.ms"] = SOON_MS
-    newcomer.flags["advertised.listeners"] = f"{HOST}:{newcomer.ports['nobody']}"
+    newcomer.flags["advertised.listeners"] = f"{HOST}:{newcomer.ports['unused']}"
     message = newcomer.refused()
     assert "ADVERTISED_ADDRESS_UNREACHABLE" in message
     assert "no process listens there" in message
@@ -146,8 +146,8 @@ def test_the_advertised_address_of_another_broker_is_refused(two: LocalCluster, 
 
 def test_a_wrong_address_is_reported_at_once_without_zookeeper(newcomer: Newcomer) -> None:
     newcomer.flags["advertised.check.timeout.ms"] = SOON_MS
-    newcomer.flags["zookeeper.connect"] = f"{HOST}:{newcomer.ports['nobody']}"
-    newcomer.flags["advertised.listeners"] = f"{HOST}:{newcomer.ports['nobody']}"
+    newcomer.flags["zookeeper.connect"] = f"{HOST}:{newcomer.ports['unused']}"
+    newcomer.flags["advertised.listeners"] = f"{HOST}:{newcomer.ports['unused']}"
     assert "ADVERTISED_ADDRESS_UNREACHABLE" in newcomer.refused()
 
 

@@ -95,7 +95,7 @@ async def test_a_stopping_broker_announces_this_and_serves_until_it_is_released(
         first = await pings.answer()
         assert (first.sequence, first.wants_shutdown) == (7, False)
         process.signal(signal.SIGTERM)
-        assert (await pings.answer()).wants_shutdown, "nobody has asked"
+        assert (await pings.answer()).wants_shutdown, "no shutdown was requested"
         async with client_of(brokers, 0) as client:
             (result,) = await client.produce(partition, [sample()])
             assert (result.base_offset, result.error.code) == (RECORDS, "")

@@ -75,7 +75,7 @@ def test_a_restarted_broker_is_ready_only_when_its_replicas_are_back_in_their_is
             producer.flush(15)
         for broker, end in ((0, cluster.terminate), (1, cluster.kill)):
             end(broker_name(broker))
-            cluster.pause(broker_name(2))  # whatever it leads cannot take the other in again
+            cluster.pause(broker_name(2))  # no leader there can add the other to an ISR
             cluster.process(broker_name(broker)).start()
             wait_until_says(cluster, broker_name(broker), "liveness")
             cluster.resume(broker_name(2))
@@ -122,7 +122,7 @@ def test_a_broker_without_zookeeper_is_alive_and_not_ready_with_a_reason(cluster
     assert not says(cluster, name, "readiness")
     assert not says(cluster, name, "tidemark.v1.BrokerService")
     with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=30) as page:
-        assert b"tidemark_" in page.read(), "what it is scraped for"
+        assert b"tidemark_" in page.read(), "the metrics are served"
     cluster.zookeeper.start()
     wait_until_says(cluster, name, "readiness")
 
@@ -132,7 +132,7 @@ def test_a_stopping_broker_is_not_ready_while_it_serves(cluster: LocalCluster) -
     with AdminClient(cluster.admin_address) as admin:
         admin.create_topic("led", partitions=3, replication_factor=1)
     for controller in controllers:
-        cluster.pause(controller)  # nobody takes over what it leads
+        cluster.pause(controller)  # no controller elects other leaders
     process = cluster.process(name)
     process.signal(signal.SIGTERM)
     wait_for(lambda: not says(cluster, name, "readiness"), "not ready")

@@ -52,7 +52,7 @@ def cluster(tmp_path: Path, broken: Path) -> Iterator[LocalCluster]:
 
 
 def begin(cluster: LocalCluster) -> tuple[list[bytes], int, str]:
-    """A slow move that is under way: what was written, where the replica is, and the directory it goes to."""
+    """A slow move in flight: the written records, the broker of the replica, and the directory that it moves to."""
     make_topic(cluster)
     before = fill(cluster, RECORDS)
     first, _ = where(cluster)

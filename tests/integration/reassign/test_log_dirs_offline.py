@@ -51,7 +51,7 @@ def test_nothing_is_moved_into_or_out_of_a_directory_that_is_offline(
             )
             return answers[-1].status != 0
 
-        wait_for(out_of_it_is_refused, "what cannot be read cannot be moved")
+        wait_for(out_of_it_is_refused, "a replica that cannot be read cannot be moved")
         refused(answers[-1], "REPLICA_OFFLINE")
         (replicas,) = [assigned(admin, "safe")[outside.partition]]
         placed = [bad.path if broker == 0 else "any" for broker in replicas]
@@ -65,7 +65,7 @@ def test_nothing_is_moved_into_or_out_of_a_directory_that_is_offline(
         try:
             entry = moved("safe", outside.partition, replicas, placed)
             zookeeper.create("/admin/reassign_partitions", json.dumps(entry).encode())
-            wait_for(lambda: zookeeper.exists("/admin/reassign_partitions") is None, "the entry goes all the same")
+            wait_for(lambda: zookeeper.exists("/admin/reassign_partitions") is None, "the entry is removed too")
         finally:
             zookeeper.stop()
             zookeeper.close()

@@ -94,21 +94,21 @@ def read(cluster: LocalCluster, partition: TopicPartition) -> list[int]:
 def test_new_replicas_are_created_in_the_named_directories(
     cluster: LocalCluster, admin: AdminClient, tmp_path: Path
 ) -> None:
-    admin.create_topic("anew", partitions=2, replication_factor=1)
-    write(cluster, TopicPartition("anew", 0))
+    admin.create_topic("fresh", partitions=2, replication_factor=1)
+    write(cluster, TopicPartition("fresh", 0))
     for index, disk in enumerate(("b", "a")):
-        partition = TopicPartition("anew", index)
-        (now,) = assigned(admin, "anew")[index]
+        partition = TopicPartition("fresh", index)
+        (now,) = assigned(admin, "fresh")[index]
         target = (now + 1) % BROKERS
         wanted = next(path for path in directories(admin, target) if path.endswith(disk))
-        file = file_of(tmp_path, moved("anew", index, [target], [wanted]))
+        file = file_of(tmp_path, moved("fresh", index, [target], [wanted]))
         out = succeeds(cluster, "reassign", "execute", file)
         assert f"; on {target} in {wanted}" in out
         assert place(admin, target, partition) == wanted
         assert place(admin, now, partition) == ""
         verified = json.loads(succeeds(cluster, "reassign", "verify", file, "-o", "json"))
         assert [(one["state"], one["log_dirs"][0]["log_dir"]) for one in verified] == [("done", wanted)]
-    assert read(cluster, TopicPartition("anew", 0)) == list(range(RECORDS))
+    assert read(cluster, TopicPartition("fresh", 0)) == list(range(RECORDS))
 
 
 def test_a_directory_that_is_not_there_is_refused_with_those_that_are(
@@ -167,7 +167,7 @@ def test_a_file_with_named_directories(
 
     out = succeeds(cluster, "reassign", "execute", file)
     back = json.loads(out[out.index("{") : out.index("}\n", out.index("]\n")) + 1])
-    assert back == moved("test", 2, [1, 2], [before[1], before[2]]), "what takes it back names the directories too"
+    assert back == moved("test", 2, [1, 2], [before[1], before[2]]), "the way back names the directories too"
     for broker in (2, 1):
         assert place(admin, broker, partition) == wanted[broker]
         assert f"test:2 is on broker {broker} in {wanted[broker]}" in out
@@ -283,24 +283,24 @@ def test_a_new_controller_goes_on_with_a_move_that_names_directories(
     cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
 ) -> None:
     """It waits for its target, which is away, when the controller that began it is killed."""
-    admin.create_topic("heir", partitions=1, replication_factor=1)
-    partition = TopicPartition("heir", 0)
+    admin.create_topic("successor", partitions=1, replication_factor=1)
+    partition = TopicPartition("successor", 0)
     write(cluster, partition)
-    (now,) = assigned(admin, "heir")[0]
+    (now,) = assigned(admin, "successor")[0]
     target = (now + 1) % BROKERS
     wanted = directories(admin, target)[1]
-    entry = moved("heir", 0, [target], [wanted])
+    entry = moved("successor", 0, [target], [wanted])
     cluster.pause(broker_name(target))
     try:
         zookeeper.create("/admin/reassign_partitions", json.dumps(entry).encode())
-        wait_for(lambda: len(assigned(admin, "heir")[0]) == 2, "the move is under way")
+        wait_for(lambda: len(assigned(admin, "successor")[0]) == 2, "the move is in flight")
         first = admin.describe_cluster().view.controller_id
         cluster.kill(f"controller-{first}")
         wait_for(lambda: admin.describe_cluster().view.controller_id not in (first, -1), "another controller")
         assert zookeeper.exists("/admin/reassign_partitions") is not None
     finally:
         cluster.resume(broker_name(target))
-    wait_for(lambda: assigned(admin, "heir") == [[target]], "the move ends")
+    wait_for(lambda: assigned(admin, "successor") == [[target]], "the move ends")
     assert place(admin, target, partition) == wanted
     assert read(cluster, partition) == list(range(RECORDS))
     cluster.restart(f"controller-{first}")

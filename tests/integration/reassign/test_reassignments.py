@@ -118,7 +118,7 @@ def test_a_move_is_described_begun_verified_and_printed_to_the_letter(
     assert (ended.status, ended.error) == (0, ""), ended
     assert "test:2 is on 2,1\n1 reassignment completed\n" in ended.out
     kept = ended.out[ended.out.index("{") : ended.out.index("}\n", ended.out.index("]\n")) + 1]
-    assert json.loads(kept) == document("test", None, None, [1, 2]), "what takes it back is printed before it begins"
+    assert json.loads(kept) == document("test", None, None, [1, 2]), "the way back is printed before the move begins"
 
     topic = node(zookeeper, "/brokers/topics/test")
     assert topic["partitions"] == {"0": [0, 1], "1": [2, 0], "2": [2, 1]}
@@ -289,7 +289,7 @@ def test_an_interrupted_command_leaves_the_reassignment_running_and_reports_this
     assert error.startswith("the reassignment continues in the cluster; tidemark reassign list shows its progress")
     assert len(error.splitlines()) == 1, "no traceback"
     assert "copying" in {one["state"] for one in listing(four)["moves"]}
-    # What was moved off the broker beside it ends by itself, maybe just as it is to be given up.
+    # A move off the broker beside it ends by itself, maybe just when it is to be cancelled.
     assert tidemark(four, "reassign", "cancel", "--all").status == 0
     assert tidemark(four, "cluster", "add-brokers", str(before), "--yes").status == 0
 

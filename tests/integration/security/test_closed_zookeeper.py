@@ -122,14 +122,14 @@ async def test_sessions_without_the_right_certificate_are_refused_with_a_reason(
     secure: LocalCluster, tmp_path: Path
 ) -> None:
     connect, files = secure.zookeeper.connect, service_files(secure)
-    stranger = Authority.create(tmp_path / "stranger", "local").issue_service(Role.BROKER, "0", [HOST])
+    other = Authority.create(tmp_path / "other", "local").issue_service(Role.BROKER, "0", [HOST])
     late = signed_by(certificates_of(secure), tmp_path / "early", valid_days=(0.5, 1))
     cases: dict[str, tuple[str, TlsFiles | None]] = {
         "no server answered": (connect, None),
-        f"zookeeper.tls.ca.file ({stranger.ca}) does not accept": (connect, files._replace(ca=stranger.ca)),
-        f"may not accept zookeeper.tls.certificate.file ({stranger.certificate})": (
+        f"zookeeper.tls.ca.file ({other.ca}) does not accept": (connect, files._replace(ca=other.ca)),
+        f"may not accept zookeeper.tls.certificate.file ({other.certificate})": (
             connect,
-            stranger._replace(ca=files.ca),
+            other._replace(ca=files.ca),
         ),
         f"may not accept zookeeper.tls.certificate.file ({late.certificate})": (connect, late),
         "closed to certificates with the subject CN=client-dev": (connect, secure.client_files),
@@ -292,7 +292,7 @@ async def test_services_move_to_tls_one_by_one_and_the_tree_is_closed_when_all_h
 
 
 async def both_work(old: ZooKeeperMetadataStore, new: ZooKeeperMetadataStore) -> None:
-    """Each can change what the other made: a service with TLS does not close an open tree by itself."""
+    """Each can change nodes that the other made: a service with TLS does not close an open tree by itself."""
     assert set(await old.live_brokers()) == set(await new.live_brokers()) == {0, 1}
     for maker, user, broker_id in ((old, new, 1), (new, old, 0)):
         await maker.begin_draining([BrokerId(broker_id)])

@@ -214,9 +214,9 @@ def test_names_that_only_look_like_a_uri_are_no_identity(secure: LocalCluster, t
 
 def test_a_caller_without_an_accepted_certificate_gets_a_reason(secure: LocalCluster, tmp_path: Path) -> None:
     address, authority = secure.address("broker-0"), certificates_of(secure)
-    stranger = tmp_path / "stranger"
-    Authority.create(stranger, "stranger")
-    foreign = signed_by(stranger, tmp_path / "foreign", uris=[USER])._replace(ca=str(authority / "ca.crt"))
+    elsewhere = tmp_path / "elsewhere"
+    Authority.create(elsewhere, "elsewhere")
+    foreign = signed_by(elsewhere, tmp_path / "foreign", uris=[USER])._replace(ca=str(authority / "ca.crt"))
     early = signed_by(authority, tmp_path / "early", uris=[USER], valid_days=(0.5, 1))
     server_only = signed_by(authority, tmp_path / "server", uris=[USER], purposes=[ExtendedKeyUsageOID.SERVER_AUTH])
     without = TlsFiles(str(authority / "ca.crt"))
@@ -235,7 +235,7 @@ def test_a_caller_without_an_accepted_certificate_gets_a_reason(secure: LocalClu
             lambda reason=reason, before=before: refusals(secure, reason, HANDSHAKES) > before,  # type: ignore[misc]
             f"the count of handshakes refused for {reason}",
         )
-    distrusting = secure.client_files._replace(ca=str(stranger / "ca.crt"))
+    distrusting = secure.client_files._replace(ca=str(elsewhere / "ca.crt"))
     code, sentence = code_of(lambda: metadata_as(distrusting, address), address)
     assert code is ErrorCode.AUTHENTICATION_FAILED
     assert "tls.ca.file" in sentence
@@ -371,7 +371,7 @@ def test_the_clusters_own_calls_exist_on_no_listener_of_clients(secure: LocalClu
             method(b"", timeout=CALL_S)
     finally:
         channels.close()
-    # A caller without a token learns nothing of what exists.
+    # A caller without a token does not learn which objects exist.
     wanted = grpc.StatusCode.UNIMPLEMENTED if listener is Listener.MTLS else grpc.StatusCode.UNAUTHENTICATED
     assert refused.value.code() is wanted
 

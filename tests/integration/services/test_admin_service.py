@@ -32,7 +32,7 @@ SHORT_SESSION = ("--zookeeper.session.timeout.ms=2000",)
 
 
 class Admin(NamedTuple):
-    """An admin process, its stub, what is in its ZooKeeper, and who plays the controller."""
+    """An admin process, its stub, the state of its ZooKeeper, and the stand-in for the controller."""
 
     stub: AdminServiceStub
     process: ServiceProcess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two controller processes on a real ZooKeeper; brokers are gRPC servers here that note what they hear."""
+"""Two controller processes on a real ZooKeeper; brokers are gRPC servers here that note the commands they get."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -
     """Wait for it; seconds it took."""
     began_s = time.monotonic()
     async with asyncio.timeout(deadline_s):
-        while not condition():  # noqa: ASYNC110 - what is waited for is said by other processes
+        while not condition():  # noqa: ASYNC110 - other processes make the condition true
             await asyncio.sleep(0.01)
     return time.monotonic() - began_s
 

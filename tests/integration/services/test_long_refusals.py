@@ -25,7 +25,7 @@ LONG = 1_000_000
 
 
 class Talkative(BrokerServiceServicer):
-    """Refuses with what the test says."""
+    """Refuses with the message of the test."""
 
     def __init__(self) -> None:
         self.refusal = TidemarkError(ErrorCode.INTERNAL, "")

@@ -140,7 +140,7 @@ def test_metrics_show_a_reassignment_until_its_end(cluster: LocalCluster) -> Non
         wait_for(lambda: not admin.list_partition_reassignments().moves, "the move ends")
     of = "partition=0,topic=moving"
     wait_for(lambda: ("tidemark_partition_is_leader", of) not in brokers(cluster, first)[0], "its series end")
-    # its leader is told that it is over beside whoever lists moves, and the controller counts ten times a second
+    # the leader learns of the end beside any call that lists moves, and the controller counts ten times a second
     wait_for(lambda: total(brokers(cluster), "tidemark_replica_reassigning") == 0, "its leader knows that it is over")
     wait_for(lambda: total(controllers(cluster), "tidemark_controller_reassignments") == 0, "it counts no more")
     for kind in ("expands", "shrinks"):
@@ -212,14 +212,14 @@ def test_a_killed_follower_shrinks_isrs_for_a_reason_lags_more_and_more_and_come
     assert total(found, "tidemark_partition_at_min_isr", f"topic={TOPIC}") == PARTITIONS
     assert total(found, "tidemark_partition_under_min_isr", f"topic={TOPIC}") == 0
     assert total(found, "tidemark_replica_leader_count") > led_before
-    everyone = found + controllers(cluster)
+    services = found + controllers(cluster)
     reasons = {
         labels
-        for one in everyone
+        for one in services
         for (name, labels), value in one.items()
         if name.endswith("isr_shrinks_total") and value
     }
-    assert total(everyone, "tidemark_replica_isr_shrinks_total") >= before + PARTITIONS
+    assert total(services, "tidemark_replica_isr_shrinks_total") >= before + PARTITIONS
     assert reasons & {"reason=broker_failed", "reason=suspected", "reason=disconnected"}, reasons
     with Producer(cluster.bootstrap) as producer:
         for number in range(RECORDS):

@@ -25,7 +25,7 @@ DELETION = pb.DeleteTopicRequest(topic="flights", request_id="deploy/8")
 
 
 class World:
-    """A ZooKeeper of its own, whoever plays the controller, and admin processes one after another."""
+    """A ZooKeeper of its own, a stand-in for the controller, and admin processes one after another."""
 
     def __init__(self, connect: str, directory: Path, store: ZooKeeperMetadataStore) -> None:
         self.connect = connect

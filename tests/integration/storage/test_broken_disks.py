@@ -102,7 +102,7 @@ def test_a_full_directory_refuses_the_other_goes_on_and_space_is_enough_to_go_on
         with Producer(cluster.bootstrap) as producer:
             for one in led(bad):
                 told = producer.send("alone", b"after", partition=one.partition).result(DEADLINE_S)
-                assert told.offset == 1, "nothing of what was refused is in the log"
+                assert told.offset == 1, "no refused record is in the log"
         wait_for(lambda: metric(cluster, "full_log_directories") == 0, "the gauge goes back")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compacted topics among real processes: each replica keeps the latest record of each key, whatever dies (L1)."""
+"""Compacted topics among real processes: each replica keeps the latest record of each key, after any kill (L1)."""
 
 from __future__ import annotations
 

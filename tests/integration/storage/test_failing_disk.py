@@ -64,7 +64,7 @@ def test_a_directory_that_fails_loses_its_leaderships_idle_ones_too_and_the_othe
             states = [topics[one.topic].partitions[one.partition] for one in held(bad)]
             return all(state.leader != 0 and 0 not in state.in_sync_replicas for state in states)
 
-        wait_for(lost, "what lay in the directory is led by others, and not in sync here")
+        wait_for(lost, "other brokers lead the directory's partitions, and this one is not in sync")
         after: dict[str, LogDirectoryContent] = {}
 
         def told_of_all() -> bool:

@@ -124,7 +124,7 @@ def test_a_topics_policy_changes_under_running_brokers(cluster: LocalCluster, ga
         follower.close()
         assert is_acknowledged(producer.send("changes", b"record", partition=0), 15), "it waits for no disk"
         admin.alter_configs(resource, {"flush.policy": "group-commit"})
-        follower.wait_until_reached()  # what was written before is flushed too
+        follower.wait_until_reached()  # records written before are flushed too
         # The leader receives the policy by a command of its own: until then it acknowledges without the disk.
         for _ in range(100):
             handle = producer.send("changes", b"record", partition=0)
@@ -135,7 +135,7 @@ def test_a_topics_policy_changes_under_running_brokers(cluster: LocalCluster, ga
         assert is_acknowledged(handle, 15), "it waits no longer"
         follower.open()
         before = partition_of(admin, "changes")
-        assert (before.leader_epoch, len(before.in_sync_replicas)) == (0, 3), "nobody had to be restarted or replaced"
+        assert (before.leader_epoch, len(before.in_sync_replicas)) == (0, 3), "no broker restarted or was replaced"
 
 
 def partition_of(admin: AdminClient, topic: str) -> PartitionView:
@@ -185,6 +185,6 @@ def test_after_every_machine_lost_its_page_cache_a_group_commit_topic_goes_on_wh
             cluster.restart(name)
         wait_for(lambda: set(partition("safe").in_sync_replicas) == {0, 1, 2}, "all are in sync again")
         assert partition("safe").lineage == 0
-        assert partition("fast").leader == NO_LEADER, "nobody knows what a kernel had written of it"
+        assert partition("fast").leader == NO_LEADER, "the disk may lack any of its records"
         with Producer(cluster.bootstrap) as producer:
             assert producer.send("safe", b"and on", partition=0).result(15).offset == 200

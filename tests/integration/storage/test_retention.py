@@ -116,7 +116,7 @@ def test_deleted_records_are_gone_everywhere_and_after_a_restart_of_all(
     deleted = admin.delete_records("cut", 0, -1)
     assert (deleted.low_watermark, deleted.behind) == (end, (leader,))
     cluster.restart(broker_name(leader))
-    wait_for(lambda: all_start_at(cluster, "cut", end), "who was away follows")
+    wait_for(lambda: all_start_at(cluster, "cut", end), "the broker that was away follows")
     for broker in range(3):
         cluster.restart(broker_name(broker))
     assert bounds(cluster, "cut") == (end, end)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions among real processes: decisions reach every partition, whatever happens to the coordinator (X10-X16)."""
+"""Transactions among real processes: decisions reach every partition after any fault of the coordinator (X10-X16)."""
 
 from __future__ import annotations
 

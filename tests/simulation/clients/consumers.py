@@ -85,7 +85,7 @@ class Reader:
             invariant.on_read(self._world, process, partition, read)
 
     def _take(self, process: BrokerNode, end_offset: int) -> Values:
-        """What there is from the position on; never an offset twice, nor out of order."""
+        """The records from the position on; never an offset twice, nor out of order."""
         values: Values = []
         following = -1
         for batch in process.logs.read(self._world.partitions[0], Offset(self._position), Offset(end_offset)):
@@ -103,5 +103,5 @@ class Reader:
 
     def _diverged(self, error: TidemarkError) -> None:
         if not self._world.recipe.unclean:
-            raise InvariantError(f"COMMITTED-READ: what was read up to {self._position} is gone: {error}")
+            raise InvariantError(f"COMMITTED-READ: records read up to {self._position} are gone: {error}")
         self._position, self._epoch = 0, LeaderEpoch(NO_EPOCH)

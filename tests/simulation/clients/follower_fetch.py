@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consumers that fetch from any replica, leader or not (rule K1, KIP-392).
 
-They are sent nowhere: they ask anybody, who has to refuse what is not to be given. A follower always believes that it
-is in sync: that is not what keeps what is given committed.
+No broker sends them anywhere: they ask any replica, and a replica must refuse records that it may not give. A follower
+always believes that it is in sync: other rules keep its answers committed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class NearReader(Reader):
-    """Leaders are read as other consumers read them, which finds out whether what followers gave is still there.
+    """Reads leaders as other consumers do, so as to find out whether the followers' records are still there.
 
-    One who does not go on begins where the log starts of whoever it asks, and knows the epoch that that one knows.
+    A reader that does not go on begins at the log start of the replica that it asks, and knows that replica's epoch.
     """
 
     def __init__(self, world: World, *, goes_on: bool) -> None:
@@ -69,4 +69,4 @@ class NearReader(Reader):
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             raise InvariantError(f"COMMITTED-READ: a follower says that an offset does not exist: {error}")
         if error.code is ErrorCode.LOG_TRUNCATED and not self._world.recipe.unclean:
-            raise InvariantError(f"COMMITTED-READ: what was read up to {self._position} is gone: {error}")
+            raise InvariantError(f"COMMITTED-READ: records read up to {self._position} are gone: {error}")

@@ -25,7 +25,7 @@ Then = Callable[[fx.ReplyToProduce | None, TidemarkError | None], None]
 
 
 class _Request:
-    """A produce request under way."""
+    """A produce request in flight."""
 
     def __init__(self, process: BrokerNode, value: str, acks: int, then: Then) -> None:
         self.process = process
@@ -44,7 +44,7 @@ class IdempotentProducer:
         self.acknowledged = 0
         self.gave_up = False
         self._last_offset = -1
-        """Of what is acknowledged."""
+        """The last acknowledged offset."""
         self._next = 0
         self._attempt = 0
         self._busy = False
@@ -87,7 +87,7 @@ class IdempotentProducer:
         self._clients.send(batch, -1, self._clients.world.leader(), answered)
 
     def _refused(self, sequence: int, error: TidemarkError) -> None:
-        """Right where what it goes on from is gone: with another lineage, or with the front of the log, where a
+        """True if the records before are gone: with another lineage, or with the front of the log, where a
         replica that began past it leads (rule P4)."""
         world = self._clients.world
         is_gone = error.code is ErrorCode.UNKNOWN_PRODUCER_ID and self._last_offset < world.released_front

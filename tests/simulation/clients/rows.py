@@ -38,7 +38,7 @@ _VALUES: Final[dict[str, Any]] = {"int32": 7, "string": "seven", "float64": 7.5}
 
 
 class Rows:
-    """Carries out what the plan has of rows."""
+    """Carries out the plan's row items."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def flip(world: World, broker: BrokerId) -> None:
-    """Once between two catch-ups, where somebody else in sync has it all; of a batch that has committed ones behind it,
-    so that it never becomes the last of the log, where a start takes it for a torn tail."""
+    """Flip a bit once between two catch-ups, where another replica in sync has everything. Committed batches follow the
+    batch, so that it never becomes the last of the log, where a start takes it for a torn tail."""
     machine, dice = world.machines[broker], world.engine.dice("flip")
     dead = broker not in world.brokers
     for partition, log in machine.logs.items():
@@ -87,7 +87,7 @@ def _flip_newest(world: World, broker: BrokerId) -> bool:
 
 
 def as_received(world: World, message: LeaderMessage) -> LeaderMessage:
-    """As rpc/codecs/replica.py hands it on: what fails its CRC is not a batch, but an error."""
+    """As rpc/codecs/replica.py hands it on: a batch with a wrong CRC becomes an error."""
     if not world.counts["flips"] or all(is_good(batch) for chunk in message.chunks for batch in chunk.batches):
         return message
     chunks = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of the log cleaner for logs in memory, by rule L1: what `storage.log.cleaner` does to files, in words."""
+"""A model of the log cleaner for logs in memory, by rule L1: `storage.log.cleaner` does the same to files."""
 
 from __future__ import annotations
 

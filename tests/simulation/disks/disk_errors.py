@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ails a disk under a living process: slowness, no space, errors of writes, syncs and reads, bits that flip."""
+"""Faults of a disk under a running process: slowness, no space, errors of writes, syncs and reads, flipped bits."""
 
 from __future__ import annotations
 

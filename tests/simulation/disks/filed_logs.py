@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shipping storage on real files under a simulated broker; what it answers is compared with the logs in memory.
+"""The shipping storage on real files under a simulated broker; its answers are compared with the logs in memory.
 
 The logs in memory stay the truth that invariants look at; every answer the core gets is the real storage's.
 """
@@ -71,7 +71,7 @@ class FiledLogs(MachineLogs):
         """How a log was when it was cleaned, and when the first of its tombstones may go, in seconds."""
 
     def die(self) -> None:
-        """A kill: what was written stays, nothing is closed properly."""
+        """A kill: written bytes stay, nothing is closed properly."""
         super().die()
         self._manager.close()
         self._files.clear()
@@ -119,7 +119,7 @@ class FiledLogs(MachineLogs):
         return file.expired_until(limits, high_watermark=high_watermark, now_ms=self._node.engine.now)
 
     def _clean(self, partition: TopicPartition, log: StoredLog, high_watermark: int) -> None:
-        """The shipping cleaner; the log in memory becomes what it left, once that is what it may leave."""
+        """Run the shipping cleaner; the log in memory becomes its result, once that is a permitted one."""
         file, recipe = self._files[partition], self._node.world.recipe
         now_s, looked_at = self._node.engine.now // 1000, (log.end, log.cuts, high_watermark)
         before, horizon_s = self._cleaned.get(partition, (None, 0))
@@ -145,13 +145,13 @@ class FiledLogs(MachineLogs):
             if batch.envelope.next_offset > first:
                 values[batch.envelope.base_offset : batch.envelope.next_offset] = values_of(batch)
         for offset, (left, was) in enumerate(zip(values, log.values, strict=True)):
-            self._same(f"what cleaning left at {offset}", left, was if left is not None else None)
+            self._same(f"the cleaned record at {offset}", left, was if left is not None else None)
         log.batches, log.values = batches, values
         log.flushed = max(log.flushed, done.clean_point)
         log.cleanings += 1
 
     def _find_no_space(self, log: StoredLog, effect: fx.AppendToLog) -> ProducerStates:
-        """Half of what is written lands on the disk before it is full."""
+        """Half of the bytes are written before the disk is full."""
         file = self._files[effect.partition]
         written = 0
 
@@ -166,7 +166,7 @@ class FiledLogs(MachineLogs):
                     effect.batches, base_offset=effect.base_offset, leader_epoch=effect.leader_epoch, stamp=effect.stamp
                 )
             except TidemarkError as error:
-                self._same("what a full disk is called", error.code, ErrorCode.DISK_FULL)
+                self._same("the error of a full disk", error.code, ErrorCode.DISK_FULL)
         assert written, "something landed on the disk"
         real, model = file.truncate(file.log_end_offset), super()._find_no_space(log, effect)
         self._same("the end after an append that found no space", file.log_end_offset, log.end)
@@ -209,7 +209,7 @@ class FiledLogs(MachineLogs):
         model = log.read(effect.offset, effect.end_offset, 1 << 30)[: len(batches)]
         good = [one for one in batches if not log.flipped or is_good(one)]
         kept = [one for one in model if one.envelope.base_offset not in log.flipped]
-        self._same("what is read", [_named(one) for one in good], [_named(one) for one in kept])
+        self._same("the batches read", [_named(one) for one in good], [_named(one) for one in kept])
         return batches
 
     def aborted(self, partition: TopicPartition, start: Offset, end: Offset) -> Sequence[AbortedTransaction]:
@@ -278,7 +278,7 @@ def lose_power_on_files(machine: Machine, dice: random.Random, *, same_boot: boo
     for partition, log in machine.logs.items():
         directory = Path(machine.path) / str(partition)
         if not directory.exists():
-            assert not log.batches, "only what has held nothing has no directory"
+            assert not log.batches, "only a log that never had a record has no directory"
             continue
         bases = segment_offsets(directory)
         kept_bases = [base for base in bases if base <= log.end] or bases[:1]

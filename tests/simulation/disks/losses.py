@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine loses of its logs while its process is dead: what was not synced, or what a disk did not keep."""
+"""Losses of a machine's logs while its process is dead: unsynced bytes, or bytes that a disk did not keep."""
 
 from __future__ import annotations
 

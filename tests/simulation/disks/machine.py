@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine under a broker: its logs in memory, what of them was synced, its boot, and what ails the disk.
+"""The machine under a broker: its logs in memory, their synced parts, its boot, and the faults of its disk.
 
-A killed process leaves everything it wrote; a power loss takes what was not synced, cut somewhere, the last batch torn.
+A killed process leaves everything it wrote; a power loss truncates unsynced bytes anywhere and tears the last batch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.simulation.records import Values, flipped, stamp_at, values_of
 class StoredLog:
     """One replica's log; offsets are exclusive ends.
 
-    Invariant: `values` has one entry for each offset up to the end. What lies below `start` may still be there, and
-    is what a start finds that knows of no later one than `durable_start`.
+    Invariant: `values` has one entry for each offset up to the end. Records below `start` may still be there; a start
+    finds them if it knows of no later start than `durable_start`.
     """
 
     identity: ReplicaIdentity
@@ -54,7 +54,7 @@ class StoredLog:
     """Of a damaged one: only a torn tail was cut off (rule T7)."""
     fresh: bool = True
     flipped: set[int] = field(default_factory=set)
-    """Base offsets of batches that are not what was written, and were not found yet."""
+    """Base offsets of batches with a flipped bit that was not found yet."""
     cuts: int = 0
     cleanings: int = 0
 
@@ -115,7 +115,7 @@ class StoredLog:
         self.epochs = (EpochEntry(epoch_below, Offset(start)),) if start else ()
 
     def trim(self, start: int) -> None:
-        """It starts there from now on; of what lies below, nothing is missed before a checkpoint."""
+        """The log starts there from now on; before a checkpoint, records below are not missed."""
         assert start <= self.end, f"a log that ends at {self.end} cannot start at {start}"
         self.start = max(self.start, start)
 
@@ -143,7 +143,7 @@ class StoredLog:
         self.cut_point, self.uncovered_cut = min(self.cut_point, end), min(self.uncovered_cut, end)
 
     def rot(self, kept: int) -> None:
-        """The disk loses what lies past `kept`, though it was synced; checkpoints know better."""
+        """The disk loses the records past `kept`, though they were synced; checkpoints are higher."""
         points = self.high_watermark, self.recovery_point
         self.truncate(kept)
         self.high_watermark, self.recovery_point = points
@@ -165,7 +165,7 @@ class StoredLog:
             self.damaged_until, self.damage_over, self.cut = None, False, False
 
     def _cut_where_it_is_bad(self) -> None:
-        """Past the recovery point every batch is looked at; what lies behind a bad one is set aside."""
+        """Past the recovery point every batch is checked; the batches from a bad one on are set aside."""
         bad = min((one for one in self.flipped if one >= self.recovery_point), default=None)
         if bad is not None:
             until = self.end
@@ -173,7 +173,7 @@ class StoredLog:
             self.damaged_until = max(until, self.damaged_until or 0)
 
     def _find_damage(self) -> str | None:
-        """What was found before stands until it is told to be over, or refetched (rule T5)."""
+        """Damage that was found before stands until a leader says that it is over, or it is refetched (rule T5)."""
         self.damage_over = False
         torn, self.torn = self.torn and self.recovery_point <= self.end, False
         if torn:
@@ -185,12 +185,12 @@ class StoredLog:
         return f"ends at {self.end}, below {self.damaged_until}" if self.damaged_until is not None else None
 
     def recovered(self) -> RecoveredLog:
-        """As storage opens it: the batches carry the truth about epochs, the checkpoint what lies past their end."""
+        """As storage opens it: epochs come from the batches, and past their end from the checkpoint."""
         self.start, self.uncovered_cut = self.durable_start, self.cut_point
         self._cut_where_it_is_bad()
         told = LeaderEpochs(self.epochs)
         told.truncate_from_start(Offset(self.start))
-        epochs = LeaderEpochs(told.entries[:1])  # what was let go is told by the checkpoint only
+        epochs = LeaderEpochs(told.entries[:1])  # only the checkpoint has the epochs of deleted records
         if epochs.entries and epochs.entries[0].start_offset > self.start:
             epochs = LeaderEpochs()
         for batch in self.batches:
@@ -232,13 +232,13 @@ class Machine:
         self.failed = False
         """An operation failed: the directory is offline until the process restarts."""
         self.failing = self.failing_syncs = self.failing_reads = False
-        """Whatever is written, synced, read is refused."""
+        """Every write, sync and read is refused."""
         self.full = False
         """There is no space for an append."""
         self.lost = False
         """Records went with the power, and no process has registered since."""
         self.lost_at_epoch = -1
-        """What this broker promised up to and under this broker epoch may be gone."""
+        """Records that this broker acknowledged up to and under this broker epoch may be gone."""
         self._dice = dice
 
     @property
@@ -257,7 +257,7 @@ class Machine:
         self.failing = self.failing_syncs = self.failing_reads = False
 
     def registered(self, broker_epoch: int) -> None:
-        """What was promised under earlier broker epochs went with the power, where any went."""
+        """Records acknowledged under earlier broker epochs are lost with the power, if any is."""
         if self.lost:
             self.lost, self.lost_at_epoch = False, broker_epoch - 1
 
@@ -275,7 +275,7 @@ class Machine:
         self.boot += 1
         lost = 0
         for log in self.logs.values():
-            log.start = log.durable_start  # what a checkpoint has not written down is forgotten
+            log.start = log.durable_start  # a start that no checkpoint has is lost
             kept = self._dice.randint(log.flushed, log.end)
             before, high_watermark = log.end, log.high_watermark
             log.truncate(kept)

@@ -69,7 +69,7 @@ class MachineLogs:
         }
 
     def die(self) -> None:
-        """The append under way was perhaps written in part; a torn batch is cut when the log is opened."""
+        """The append in flight was perhaps written in part; a torn batch is truncated when the log is opened."""
         if self._pending and self._dice.random() < 0.5:
             effect = self._pending[0]
             log = self._opened(effect)
@@ -196,7 +196,7 @@ class MachineLogs:
                     self._flush_soon(fx.OpenLog(partition, identity), log)
 
     def _flush_soon(self, effect: fx.AppendToLog | fx.OpenLog, log: StoredLog) -> None:
-        """One fdatasync for what gathered meanwhile; it covers what was written when it began, unless that was cut."""
+        """One fdatasync for all appends meanwhile; it covers those written before it began, but no truncated ones."""
         if effect.partition in self._flushing:
             return
         self._flushing.add(effect.partition)
@@ -267,7 +267,7 @@ class MachineLogs:
         self._node.after(self._dice.randrange(0, 4), lambda: self._node.feed(event))
 
     def read(self, partition: TopicPartition, offset: Offset, end_offset: Offset) -> tuple[Batch, ...]:
-        """For a consumer, who takes nothing from the first batch on that is not what was written."""
+        """For a consumer: it takes no batch from the first flipped one on."""
         opened = self._open.get(partition)
         if opened is None or not self._can_read():
             return ()
@@ -322,7 +322,7 @@ class MachineLogs:
 
         self._node.engine.after(self._dice.choice((0, 3, 30)), run)
 
-    # -- what the logs are made of; `filed_logs` puts the shipping storage in its place ------------------------------
+    # -- the logs; `filed_logs` puts the shipping storage in their place ----------------------------------------------
 
     def _recover(self, effect: fx.OpenLog, log: StoredLog) -> ev.RecoveredLog:
         return log.recovered()
@@ -362,7 +362,7 @@ class MachineLogs:
         left.truncate_from_end(Offset(log.end))
         log.epochs = left.entries  # before the core says so
         if self._node.world.recipe.unclean and log.start == log.end:
-            log.values = [None] * log.end  # below the start, and maybe of another lineage than what comes
+            log.values = [None] * log.end  # below the start, and maybe of another lineage
         return log.producers()
 
     def _start_anew(self, log: StoredLog, effect: fx.ResetLog) -> ProducerStates:

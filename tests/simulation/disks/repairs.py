@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shipping repair of damaged batches (rule T6), over the logs and the network of a simulated cluster.
 
-Written here: what a scrubber would find, the call to another broker, and the logs in memory.
+Written here: the findings of a scrubber, the call to another broker, and the logs in memory.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class MemoryLog:
 
 
 def scrub(world: World) -> None:
-    """What the scrubbers of all brokers find."""
+    """The findings of the scrubbers of all brokers."""
     for broker, machine in world.machines.items():
         process = world.brokers.get(broker)
         for partition, log in machine.logs.items():

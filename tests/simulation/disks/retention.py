@@ -42,7 +42,7 @@ def keep_house(node: BrokerNode) -> None:
 
 
 def release(node: BrokerNode, event: ev.LogStartRequested) -> None:
-    """Hand it to the core, and remember what was let go."""
+    """Hand the request to the core, and note the deleted records."""
     world, leader = node.world, node.leading(event.partition)
     world.released_front = max(world.released_front, event.start_offset)
     if leader is not None:
@@ -62,7 +62,7 @@ def _let_go(node: BrokerNode) -> None:
 
 
 def _clean(node: BrokerNode) -> None:
-    """What may be cleaned is asked now, and cleaned a little later."""
+    """Ask for the offsets that may be cleaned now, and clean a little later."""
     for partition in node.world.partitions:
         log = node.replica_log(partition)
         if log is not None:
@@ -88,8 +88,8 @@ def delete_records(world: World, percent: int) -> None:
         world.tell(f"records are not deleted: {error}")
         return
     view = node.core.queries.replica(partition)
-    assert view is not None, "what is led is a replica"
-    world.tell(f"broker {node.broker_id} is to delete what lies before {target}")
+    assert view is not None, "a led partition has a replica"
+    world.tell(f"broker {node.broker_id} is to delete records before {target}")
     release(node, ev.LogStartRequested(partition, view.identity, epoch, Offset(target)))
     until_ms = node.engine.now + _PATIENCE_MS
 
@@ -101,7 +101,7 @@ def delete_records(world: World, percent: int) -> None:
         if start.waits and node.engine.now < until_ms:
             node.after(_LOOK_MS, look)
         elif not start.waits:
-            world.tell(f"broker {node.broker_id} acknowledges that what lies before {target} is deleted")
+            world.tell(f"broker {node.broker_id} acknowledges that records before {target} are deleted")
             for invariant in world.invariants:
                 invariant.on_deleted(world, node, partition, target, frozenset(start.behind))
 

@@ -24,7 +24,7 @@ WORLDS_MAX = 250
 
 
 class GroupLife(NamedTuple):
-    """A world that was lived through; `broken`: the name of what did not hold, and how."""
+    """The result of a world; `broken`: the invariant that did not hold, and its story."""
 
     world: GroupWorld
     broken: tuple[str, str] | None
@@ -49,8 +49,8 @@ def live(seed: int) -> GroupLife:
     return GroupLife(world, None)
 
 
-def gives_what_is_not_let_go_of(monkeypatch: Any) -> None:
-    """What a member is told to give up is free at once."""
+def gives_partitions_that_are_not_revoked(monkeypatch: Any) -> None:
+    """A partition that a member is told to revoke is free at once."""
 
     def impatient(holding: CurrentAssignment, *arguments: Any, **named: Any) -> CurrentAssignment:
         found = next_assignment(holding, *arguments, **named)
@@ -59,19 +59,19 @@ def gives_what_is_not_let_go_of(monkeypatch: Any) -> None:
     monkeypatch.setattr(heartbeat, "next_assignment", impatient)
 
 
-def remembers_commits_of_who_is_out(monkeypatch: Any) -> None:
-    """Nobody looks at who commits, or in which epoch."""
+def accepts_commits_of_evicted_members(monkeypatch: Any) -> None:
+    """No coordinator checks the member or the epoch of a commit."""
     monkeypatch.setattr(offsets, "check_committer", lambda *_: None)
     monkeypatch.setattr(offsets, "_refusal", lambda *_: None)
 
 
 def carries_out_commits_as_they_come(monkeypatch: Any) -> None:
-    """Nobody looks at which of a client's commits is the later one."""
+    """No coordinator checks which of a client's commits is the later one."""
     monkeypatch.setattr(Turn, "is_done_by", lambda *_: False)
 
 
-def listens_to_what_is_late(monkeypatch: Any) -> None:
-    """What a member says it has counts though it was told since that it may read more."""
+def accepts_late_heartbeats(monkeypatch: Any) -> None:
+    """A member's stated partitions count though the coordinator assigned more since."""
     monkeypatch.setattr(heartbeat, "_is_late", lambda *_: False)
 
 
@@ -81,7 +81,7 @@ def raises_the_epoch_last(monkeypatch: Any) -> None:
 
 
 class GroupMutant(NamedTuple):
-    """A mistake, the step of docs/groups.md that it breaks, and what shows it."""
+    """A defect, the step of docs/groups.md that it breaks, and the invariant that shows it."""
 
     patch: Callable[[Any], None]
     rule: str
@@ -95,10 +95,10 @@ class GroupMutant(NamedTuple):
 
 
 GROUP_MUTANTS = (
-    GroupMutant(gives_what_is_not_let_go_of, "G4", "ONE-OWNER"),
-    GroupMutant(remembers_commits_of_who_is_out, "G7", "COMMITS-KEPT"),
+    GroupMutant(gives_partitions_that_are_not_revoked, "G4", "ONE-OWNER"),
+    GroupMutant(accepts_commits_of_evicted_members, "G7", "COMMITS-KEPT"),
     GroupMutant(carries_out_commits_as_they_come, "G7", "COMMITS-KEPT"),
-    GroupMutant(listens_to_what_is_late, "G2", "ONE-OWNER", shown_by=69),
+    GroupMutant(accepts_late_heartbeats, "G2", "ONE-OWNER", shown_by=69),
     GroupMutant(raises_the_epoch_last, "G8", "SETTLED", shown_by=187),
 )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shells of a simulated group: who carries out the coordinator's core, and members that keep to docs/groups.md."""
+"""The shells of a simulated group: brokers that drive the coordinator's core, and members by docs/groups.md."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CoordinatorNode(Node):
 
     @property
     def _leads(self) -> bool:
-        """As its lease has it: who does not lead any more does not speak for the log."""
+        """By its lease: a broker that does not lead any more does not speak for the log."""
         return self._world.leader is self and self._world.leader_epoch == self._epoch
 
     def lead(self, epoch: int) -> None:
@@ -61,7 +61,7 @@ class CoordinatorNode(Node):
         self._load(epoch)
 
     def depose(self) -> None:
-        """From the outside: of what it has under way some is in the log, in order, and none after that."""
+        """Deposed by the controller: some of its writes in flight are in the log, in order, and none after those."""
         under_way = [change for changes, _ in self._writes for change in changes]
         kept = self.engine.dice("cut").randrange(len(under_way) + 1)
         self._world.wrote(under_way[:kept])
@@ -111,7 +111,7 @@ class CoordinatorNode(Node):
             self._write_next()
 
     def _fail(self) -> None:
-        """What was under way is in the log or not: the state is read anew."""
+        """Writes in flight are in the log or not: the state is read again."""
         self.next_write_fails = False
         waiting = [then for _, then in self._writes]
         self.depose()
@@ -144,7 +144,7 @@ class CoordinatorNode(Node):
 
 
 class MemberNode(Node):
-    """One member; `reading` says up to where it has read what it reads."""
+    """One member; `reading` has the position of each partition that it reads."""
 
     def __init__(self, world: GroupWorld, name: str) -> None:
         super().__init__(world.engine, name)
@@ -186,7 +186,7 @@ class MemberNode(Node):
     # -- heartbeats
 
     def _say(self) -> None:
-        """A heartbeat; one is under way at a time, and who gets no answer says everything with the next."""
+        """Send a heartbeat, one at a time; after a lost answer the next one says everything."""
         self._beat += 1
         number, said_ms = self._beat, self.engine.now
         owned = frozenset(self.reading) | (self._wanted or frozenset())
@@ -232,7 +232,7 @@ class MemberNode(Node):
                 self._confirm_by_ms = before_ms + REBALANCE_MS
 
     def _lose(self) -> None:
-        """Its partitions may be somebody else's: it begins anew."""
+        """Its partitions may belong to other members: it joins again."""
         self._epoch, self._wanted, self._whole = JOINING, None, True
         self.reading, self._confirm_by_ms = {}, None
         self._hand_over += 1
@@ -241,7 +241,7 @@ class MemberNode(Node):
     # -- hand-over
 
     def _follow(self) -> None:
-        """Finish with what goes, commit it, stop reading it; then take up what comes, from where the group is."""
+        """Finish and commit revoked partitions and stop reading them; then read new ones from the committed offsets."""
         if self._handing_over or self._wanted is None:
             return
         self._handing_over = True
@@ -309,7 +309,7 @@ class MemberNode(Node):
     # -- records and commits
 
     def _read(self) -> None:
-        """One record of each; of what goes nothing more is given."""
+        """Read one record of each partition; none of a partition that is being revoked."""
         if not self.may_be_out:
             for partition in sorted(self.reading):
                 if self._wanted is not None and partition in self._wanted:
@@ -322,7 +322,7 @@ class MemberNode(Node):
         self.after(_COMMIT_MS, self._commit_now_and_then)
 
     def _commit(self, partitions: frozenset[int], then: Reply) -> None:
-        """What was read of these, in the epoch that it has now; `then` in any case."""
+        """Commit the positions of these, in the epoch that it has now; call `then` in any case."""
         wall_ms = self._world.situation().wall_ms
         turn = Turn(self.name, self._next_sequence())
         offsets = {one: self.reading[one] for one in partitions if one in self.reading}
@@ -357,7 +357,7 @@ class MemberNode(Node):
         return lambda core, now: core.heartbeat(beat, now)
 
     def _ask(self, change: Change_, then: Reply, *, again: Callable[[], None] | None = None) -> None:
-        """Of whoever is coordinator, as far as it is known; a request may arrive twice, and late."""
+        """Ask the coordinator as far as it is known; a request may arrive twice, and late."""
         coordinator = self._world.leader
         if coordinator is None:
             return

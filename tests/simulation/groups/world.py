@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A consumer group in simulated time: coordinators that are replaced, members that keep to docs/groups.md, and a plan.
 
-The coordinator is `core.groups.coordinator.GroupCoordinator`; what it is carried out by keeps to step G8, as
+The coordinator is `core.groups.coordinator.GroupCoordinator`; the node that drives it keeps to step G8, as
 `broker.coordination.shard` does. Invariants are checked whenever a record is read or appended:
 
-ONE-OWNER: nobody reads a partition while another member does. COMMITS-KEPT: what a commit was acknowledged with is
-remembered; offsets never go back, and never beyond what was read. READ-ALL: nothing is passed over. SETTLED: in peace
-every partition is read in the end.
+ONE-OWNER: two members never read a partition at once. COMMITS-KEPT: an acknowledged commit is remembered; offsets
+never go back, and never beyond the records read. READ-ALL: no record is skipped. SETTLED: in peace every partition
+is read in the end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WALL_MS = 1_700_000_000_000
 
 
 class Item(NamedTuple):
-    """Something that befalls a world; `number` says whom, of those there are, and for how long."""
+    """A fault or change of a world; `number` chooses its member or broker, `lasts_ms` its duration."""
 
     at_ms: int
     kind: str
@@ -55,7 +55,7 @@ class BrokenError(AssertionError):
 
 
 def draw(seed: int, count: int = 40) -> list[Item]:
-    """What befalls the world of that seed."""
+    """The plan of the world of that seed."""
     dice = Engine(seed).dice("plan")
     kinds = {
         "join": 5,
@@ -77,7 +77,7 @@ def draw(seed: int, count: int = 40) -> list[Item]:
 
 
 class GroupWorld:
-    """Brokers of which one at a time is coordinator, members, and what is committed of their records."""
+    """Brokers of which one at a time is coordinator, members, and the committed ones of their records."""
 
     def __init__(self, seed: int, plan: list[Item]) -> None:
         self.engine = Engine(seed)
@@ -91,7 +91,7 @@ class GroupWorld:
         self.members: dict[str, MemberNode] = {}
         self.story: list[tuple[int, str]] = []
         self.committed: dict[int, Committed] = {}
-        """What is remembered of each partition."""
+        """The committed offset of each partition."""
         self.held: dict[str, frozenset[int]] = {}
         self.read_to: defaultdict[int, int] = defaultdict(int)
         self.reads = self.commits = self.refused = self.handed_over = 0
@@ -99,10 +99,10 @@ class GroupWorld:
         self._late = self.engine.dice("late").choice((0.03, 0.3, 0.5))
         """How often a message comes late, and a request twice."""
         for item in plan:
-            self.engine.at(item.at_ms, lambda item=item: self._befall(item))  # type: ignore[misc]
+            self.engine.at(item.at_ms, lambda item=item: self._inject(item))  # type: ignore[misc]
 
     def live(self) -> None:
-        """To the end, in peace; raises BrokenError, or what the core asserts."""
+        """Live to the end, in peace; raises BrokenError, or an assertion of the core."""
         self._lead(self.brokers[0])
         self.engine.run(TROUBLED_MS)
         self.network.heal_all()
@@ -137,10 +137,10 @@ class GroupWorld:
         if self.network.carries(sender.name, receiver.name):
             receiver.run(work)
 
-    # -- what members and coordinators tell ----------------------------------------------------------------------------
+    # -- reports of members and coordinators ---------------------------------------------------------------------------
 
     def wrote(self, changes: list[Change]) -> None:
-        """These records are committed, whatever becomes of who wrote them."""
+        """These records are committed, even if their coordinator is deposed or killed."""
         for key, value in changes:
             match key, value:
                 case CurrentAssignmentKey(_, member), CurrentAssignment() | None:
@@ -191,11 +191,11 @@ class GroupWorld:
         }
         unread = set(range(self.topics[TOPIC].partition_count)) - readers.keys()
         if self.members and unread:
-            raise BrokenError("SETTLED", f"after {PEACE_MS} ms of peace nobody reads {sorted(unread)}; {readers}")
+            raise BrokenError("SETTLED", f"after {PEACE_MS} ms of peace no member reads {sorted(unread)}; {readers}")
 
-    # -- what befalls them ---------------------------------------------------------------------------------------------
+    # -- the items of the plan -----------------------------------------------------------------------------------------
 
-    def _befall(self, item: Item) -> None:
+    def _inject(self, item: Item) -> None:
         told = getattr(self, "_" + item.kind.replace(" ", "_"))(item)
         if told:
             self.tell(f"== {told}")
@@ -250,7 +250,7 @@ class GroupWorld:
         return f"nothing {'to' if item.number % 2 else 'from'} {member.name} for {item.lasts_ms} ms"
 
     def _replace_coordinator(self, item: Item) -> str:
-        """Whoever led does not know it yet, and may be stopped; what it has under way is in the log or not."""
+        """The deposed one does not know it yet, and may be stopped; its writes in flight are in the log or not."""
         others = [broker for broker in self.brokers if broker is not self.leader and broker.alive]
         successor = others[item.number % len(others)]
         self._lead(successor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold of logs from which records go: by compaction, retention and deletion (rule L1)."""
+"""Conditions of logs from which records are removed: by compaction, retention and deletion (rule L1)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _HORIZON_STEP_MS = 1000
 
 
 class LatestKept(Invariant):
-    """Of each key the latest committed record stays, a tombstone for its time; what a tombstone that is gone has
-    deleted is gone too. In the first lineage: what covers a record may be lost with another one."""
+    """The latest committed record of each key stays, a tombstone for its time. With a tombstone, the records that it
+    deleted are gone too. In the first lineage only: the covering record may be lost with another one."""
 
     name = "LATEST-KEPT"
 
@@ -85,8 +85,8 @@ class LatestKept(Invariant):
 
 
 class StartReleased(Invariant):
-    """A log starts where a leader released the records below, never past the high watermark. What was let go in
-    an earlier lineage counts only as far as the present one goes back to it: what was written since is there."""
+    """A log starts where a leader released the records below, never past the high watermark. Records deleted in an
+    earlier lineage count only up to where the present one begins: later records are there."""
 
     name = "START-RELEASED"
 
@@ -122,8 +122,8 @@ class StartReleased(Invariant):
 
 
 class DeletedStaysDeleted(Invariant):
-    """What was acknowledged as deleted is read again only where a replica leads that the acknowledgement named as
-    behind, or once all in-sync replicas were killed and one leads that had made no checkpoint since."""
+    """Records acknowledged as deleted are read again in two cases only. The leader is a replica that the
+    acknowledgement named as behind; or all in-sync replicas were killed, and one without a later checkpoint leads."""
 
     name = "DELETED"
 
@@ -132,7 +132,7 @@ class DeletedStaysDeleted(Invariant):
         self._had: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
         self._behind: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
         self._lived: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
-        """Who has had it, and was not killed since."""
+        """The replicas that had it, and were not killed since."""
 
     def on_deleted(
         self, world: World, process: BrokerNode, partition: TopicPartition, before_offset: int, behind: Set[BrokerId]
@@ -143,7 +143,7 @@ class DeletedStaysDeleted(Invariant):
         if before_offset > self._before.get(key, 0):
             self._before[key], self._behind[key] = before_offset, set(behind)
             in_sync = {entry.broker_id for entry in leader.state.isr} - behind
-            # Their disks may be slow: they go by what they have in mind, until they are killed.
+            # Their disks may be slow: these replicas know their log starts in memory, until they are killed.
             self._had[key], self._lived[key] = in_sync, set(in_sync)
 
     def check(self, world: World, moment: Moment) -> None:
@@ -190,5 +190,5 @@ class DeletedStaysDeleted(Invariant):
         before = self._before.get(key, 0)
         if process.broker_id not in self._behind.get(key, ()) and not (read.first >= before or not read.values):
             self.fails(
-                f"{partition}: broker {process.broker_id} shows {read.first}, deleted was what lies before {before}"
+                f"{partition}: broker {process.broker_id} shows {read.first}, records before {before} were deleted"
             )

@@ -41,7 +41,7 @@ class Moment(NamedTuple):
     replicas: list[ReplicaNow]
     leaders: list[tuple[ReplicaNow, PartitionLeader]]
     reconciled: list[tuple[ReplicaNow, ReplicaLog, int]]
-    """With their logs and lineages: no truncation is under way."""
+    """With their logs and lineages: no truncation is in flight."""
     trusted: list[tuple[IsrEntry, Values]]
     """Members of the ISR whose machines keep their promises, and their records."""
 
@@ -90,6 +90,6 @@ def _lineage(process: BrokerNode, replica: Replica) -> int | None:
 
 
 def is_told_of_another(replica: Replica | None, lineage: int) -> bool:
-    """Whether a replica in line with one lineage is on its way to another: its log may be cut below what it knew to be
-    committed in the first, as rule E3 lets it be, and more than once."""
+    """Whether a replica in line with one lineage is on its way to another: it may truncate records below its high
+    watermark of the first, as rule E3 allows, and more than once."""
     return replica is not None and replica.command is not None and replica.command.state.lineage != lineage

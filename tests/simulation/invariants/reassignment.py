@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold of moves of replicas, at peace above all (rules M1, M2)."""
+"""Conditions of reassignments and moves, at peace above all (rules M1, M2)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReplicaSet(Invariant):
 
     def at_the_end(self, world: World) -> None:
         topic = world.topic()
-        self.require(not topic.original, f"moves for ever: {topic}")
+        self.require(not topic.original, f"the reassignment never ends: {topic}")
         for broker, machine in world.machines.items():
             here = {one for one, assigned in topic.partitions.items() if broker in assigned}
             held = {one.partition for one in machine.logs if one.topic == topic.topic}
@@ -57,7 +57,7 @@ class ThrottleGone(Invariant):
 
 
 class Led(Invariant):
-    """At peace a live replica that is in sync leads every partition, where anybody is trusted."""
+    """At peace a live replica that is in sync leads every partition, if any replica is eligible."""
 
     name = "LED"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold in every state of a simulated cluster; each a named class, as the guarantees are named.
+"""Conditions of every state of a simulated cluster; each is a class with the name of its guarantee.
 
 Everything committed is gathered by lineage: an unclean election starts a new one, and nothing is promised across.
 """
@@ -32,8 +32,8 @@ class InvariantError(AssertionError):
 
 
 class Read(NamedTuple):
-    """What a consumer gets: the records from `first` on, and where the log starts. `values`: by offset, from `first`
-    on; None where it is given nothing. `high_watermark`: -1 without one."""
+    """The answer to a consumer: the records from `first` on, and the log start. `values`: by offset, from `first` on;
+    None if it gets no records. `high_watermark`: -1 without one."""
 
     first: int
     values: Values
@@ -176,7 +176,7 @@ class ValidHighWatermark(Invariant):
 
 
 class CommittedRead(Invariant):
-    """What a leader serves never changes and is the same at every leader of its lineage."""
+    """The records that a leader serves never change, and are the same at every leader of its lineage."""
 
     name = "COMMITTED-READ"
 
@@ -214,16 +214,16 @@ class CommittedRead(Invariant):
     ) -> None:
         end = read.first + len(read.values)
         committed = self.of(partition, lineage)
-        # Who read on in a lineage that is over may ask beyond what the new one has committed: nothing is given there.
+        # A consumer that read on in an old lineage may ask beyond the new one's high watermark: it gets no records.
         if read.values and not (end <= len(committed) and agree(read.values, committed[read.first : end])):
-            self.fails(f"{partition}: broker {process.broker_id} shows what is not committed")
+            self.fails(f"{partition}: broker {process.broker_id} shows an uncommitted record")
         missed = [n for n, value in enumerate(read.values, read.first) if value is None]
         if not (world.recipe.compacted or not missed):
             self.fails(f"{partition}: broker {process.broker_id} passes over {missed}")
 
 
 class _OfCommitted(Invariant):
-    """Compares something with what was committed."""
+    """Compares something with the committed records."""
 
     def __init__(self, committed: CommittedRead) -> None:
         self._committed = committed
@@ -266,7 +266,7 @@ class StrongIsr(_OfCommitted):
 
 
 class Flushed(_OfCommitted):
-    """Where acknowledgements wait for the disk, what is committed is on the disk of every member (rule R3)."""
+    """If acknowledgements wait for the disk, committed records are on the disk of every member (rule R3)."""
 
     name = "FLUSHED"
 
@@ -295,7 +295,7 @@ class LogMatch(_OfCommitted):
             common = min(log.high_watermark, len(committed))
             if not world.recipe.compacted and None in values[log.log_start_offset :]:
                 self.fails(f"{partition}: a hole in the log of {now.broker_id}")
-            # Of another lineage, what lies below the leader's start is met before it is told to go.
+            # Records below the leader's start may be of another lineage, until the follower is told to remove them.
             first = world.released_front if world.recipe.unclean else 0
             if not agree(values[first:common], committed[first:common]):
                 self.fails(
@@ -312,7 +312,7 @@ class LogMatch(_OfCommitted):
 
 
 class Healed(Invariant):
-    """Whom a leader has taken in counts as damaged no more (rule T5); at peace on no disk either."""
+    """A replica that the leader has added to the ISR is no longer damaged (rule T5); at peace on no disk either."""
 
     name = "HEALED"
 
@@ -336,8 +336,8 @@ class Healed(Invariant):
 
 
 class HighWatermarkMonotonic(Invariant):
-    """Neither a replica's own, from one opening of its log to the next, nor what leaders state goes back (rule E6). A
-    replica on its way to another lineage falls with the end of its log, and no further."""
+    """Neither a replica's own high watermark, while its log is open, nor a leader's stated one goes back (rule E6). A
+    replica on its way to another lineage goes back with the end of its log, and no further."""
 
     name = "HW-MONOTONIC"
 
@@ -376,7 +376,7 @@ class HighWatermarkMonotonic(Invariant):
 
 
 class EpochsMonotonic(Invariant):
-    """Of a node, of a replica, within a log; and the epoch cache says what the batches say."""
+    """Epochs of a node, of a replica, within a log; and the epoch cache agrees with the batches."""
 
     name = "EPOCHS-MONOTONIC"
 
@@ -418,7 +418,7 @@ class EpochsMonotonic(Invariant):
             if epoch < last:
                 if not (world.recipe.unclean and base <= log.log_start_offset):
                     self.fails(f"{partition} at {broker_id}: epoch {epoch} after {last}")
-                let_go = -1  # the log was cut where it starts; what lies below is of another lineage
+                let_go = -1  # the log was truncated at its start; records below are of another lineage
             if batch.envelope.next_offset <= log.log_start_offset:
                 let_go = epoch
             else:
@@ -436,7 +436,7 @@ class EpochsMonotonic(Invariant):
 
 
 class AckedReadable(_OfCommitted):
-    """What is acknowledged with acks=all is committed there, and so in the log of every leader of its lineage."""
+    """A record acknowledged with acks=all is committed there, and so in the log of every leader of its lineage."""
 
     name = "ACKED-READABLE"
 
@@ -449,7 +449,7 @@ class AckedReadable(_OfCommitted):
         assert leader is not None, "the replica that acknowledges leads"
         lineage = leader.state.lineage
         committed = self._committed.of(partition, lineage)
-        # What this very event committed is not gathered yet.
+        # Records that this very event committed are not gathered yet.
         here = world.values(process.broker_id, partition)[: leader.log.high_watermark]
         holds = committed if offset < len(committed) else here
         gone = (None,) if lineage and world.recipe.compacted else ()  # of a duplicate
@@ -496,7 +496,7 @@ class ExactlyOnceAppend(_OfCommitted):
         sequence = int(rest.partition(".")[0])
         last = self._last.get((partition, lineage, producer), -1)
         if lineage and has_gaps:
-            last = max(last, sequence - 1)  # a lineage may begin with what cleaner and retention have left
+            last = max(last, sequence - 1)  # a lineage may begin with a cleaned log
         if sequence != last + 1:
             self.fails(f"{partition}: {value} was committed after batch {last} of {producer}")
         self._last[partition, lineage, producer] = sequence

@@ -45,7 +45,7 @@ from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED, MOVES
 Patch = Callable[[Any], None]
 WORLDS_MAX = 400
 NAMES = frozenset({"LIVENESS", "AssertionError", "STORAGE", "READ-IN-ORDER", *(one.name for one in all_invariants())})
-"""What may catch a mutant: an invariant, peace that does not come, or an assertion of the core (as rule E3's)."""
+"""Names that may catch a mutant: an invariant, peace that does not come, an assertion of the core (as rule E3's)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ _SHOWN_BY = {
     "reconciles_in_one_round": 13,
     "keeps_producers_when_cut": 6,
     "commits_below_min_isr": 28,
-    "takes_in_who_has_not_flushed": 6,
+    "takes_in_unflushed_followers": 6,
     "goes_on_after_a_conflict": 4,
     "takes_in_before_the_epoch_start": 4,
     "keeps_fetching_from_the_old_leader": 4,
@@ -96,9 +96,9 @@ _SHOWN_BY = {
     "trusts_void_entries": 17,
     "calls_every_registration_clean": 11,
     "settles_in_the_old_epoch": 11,
-    "a_cancelled_move_drops_whoever_is_in_sync": 8,
-    "keeps_what_nobody_can_vouch_for": 25,
-    "gives_what_was_committed_in_another_epoch": 7,
+    "a_cancelled_move_drops_the_replica_in_sync": 8,
+    "keeps_records_of_an_unknown_epoch": 25,
+    "gives_records_committed_in_another_epoch": 7,
     "answers_while_its_log_is_cut": 21,
     "leads_though_damaged": 4,
     "heals_with_any_leader": 88,
@@ -106,7 +106,7 @@ _SHOWN_BY = {
     "takes_versions_for_known_when_they_are_sent": 7,
     "reads_a_schema_once": 5,
     "believes_the_version_that_a_batch_states": 10,
-    "leaves_out_what_the_first_version_lacks": 12,
+    "leaves_out_columns_by_the_first_batch": 12,
     "prunes_by_the_newest_version": 30,
     "leads_on_with_damage": 11,
     "gives_way_to_in_sync_replicas_only": 7,
@@ -175,7 +175,7 @@ def truncates_to_the_high_watermark(monkeypatch: Any) -> None:
 
 
 def never_truncates(monkeypatch: Any) -> None:
-    """Fetch without reconciling, and send whatever is asked for."""
+    """Fetch without reconciling, and send every requested record."""
     monkeypatch.setattr(PartitionFollower, "_ask", PartitionFollower._fetch)
     monkeypatch.setattr("tidemark.core.replication.streams.diverging_end", lambda *_: None)
 
@@ -207,7 +207,7 @@ def keeps_producers_when_cut(monkeypatch: Any) -> None:
 
 
 def change_in_flight_does_not_hold(monkeypatch: Any) -> None:
-    """The high watermark goes by what was hoped for: without those who are leaving, or not yet in."""
+    """The high watermark follows the hoped-for ISR: without members that leave or have not joined yet."""
 
     def holding(isr: IsrState) -> frozenset[BrokerId]:
         if isinstance(isr, Committed | PendingExpand):
@@ -218,11 +218,11 @@ def change_in_flight_does_not_hold(monkeypatch: Any) -> None:
 
 
 def commits_below_min_isr(monkeypatch: Any) -> None:
-    """The high watermark advances whatever the size of the ISR."""
+    """The high watermark advances with an ISR of any size."""
     monkeypatch.setattr(isr_rules, "confirmed_enough", lambda isr: True)
 
 
-def skips_who_has_not_acknowledged(monkeypatch: Any) -> None:
+def skips_members_that_have_not_acknowledged(monkeypatch: Any) -> None:
     """A member that has not fetched in this epoch does not hold the high watermark."""
 
     def isr_moved(self: PartitionLeader) -> None:
@@ -259,7 +259,7 @@ def reports_before_it_has_written(monkeypatch: Any) -> None:
     monkeypatch.setattr(PartitionFollower, "on_chunk", chunk_and_report)
 
 
-def goes_by_what_is_written(monkeypatch: Any) -> None:
+def goes_by_written_offsets(monkeypatch: Any) -> None:
     """The high watermark of a group-commit topic goes by log ends."""
     monkeypatch.setattr(ReplicaLog, "counts_flushes", lambda self, group_commit: None)
 
@@ -269,8 +269,8 @@ def forgets_its_own_disk(monkeypatch: Any) -> None:
     monkeypatch.setattr(ReplicaLog, "safe_offset", property(lambda self: self.log_end_offset))
 
 
-def takes_in_who_has_not_flushed(monkeypatch: Any) -> None:
-    """Who has written everything joins."""
+def takes_in_unflushed_followers(monkeypatch: Any) -> None:
+    """A follower joins once it has written everything."""
     monkeypatch.setattr(PartitionLeader, "_is_flushed", lambda self, progress: True)
 
 
@@ -286,13 +286,13 @@ def goes_on_after_a_conflict(monkeypatch: Any) -> None:
     monkeypatch.setattr(PartitionLeader, "on_isr_write_failed", failed)
 
 
-def takes_in_who_lags(monkeypatch: Any) -> None:
-    """Anybody who fetches joins the ISR."""
+def takes_in_lagging_followers(monkeypatch: Any) -> None:
+    """Any follower that fetches joins the ISR."""
     monkeypatch.setattr(PartitionLeader, "_may_join", lambda self, progress, sender: True)
 
 
 def takes_in_before_the_epoch_start(monkeypatch: Any) -> None:
-    """Who has reached the high watermark that the new leader happens to know joins (KIP-320)."""
+    """A follower joins once it has reached the high watermark that the new leader happens to know (KIP-320)."""
 
     def joins(self: PartitionLeader, progress: FollowerProgress, sender: PartitionSender) -> bool:
         return progress.acknowledged and progress.log_end_offset >= self.log.high_watermark
@@ -301,7 +301,7 @@ def takes_in_before_the_epoch_start(monkeypatch: Any) -> None:
 
 
 def takes_in_an_old_registration(monkeypatch: Any) -> None:
-    """A follower joins under the broker epoch of an earlier life, and nobody checks it."""
+    """A follower joins under the broker epoch of an earlier registration, and no component checks it."""
 
     def write(self: PartitionLeader, change: Any, proposed: Any, joining: Any) -> None:
         old = {one.broker_id: one._replace(broker_epoch=one.broker_epoch - 1) for one in joining}
@@ -322,7 +322,7 @@ def produces_and_serves_though_fenced(monkeypatch: Any) -> None:
 
 
 def keeps_fetching_from_the_old_leader(monkeypatch: Any) -> None:
-    """A follower that is told of a newer epoch leaves its stream to the old leader as it is, and takes what comes."""
+    """A follower that learns a newer epoch keeps its stream to the old leader, and takes its chunks."""
 
     def on_leader_message(self: BrokerStreams, event: ev.LeaderMessageArrived, now_ms: int) -> None:
         old = left.get((id(self), event.leader))
@@ -381,7 +381,7 @@ def forgets_producers(monkeypatch: Any) -> None:
 
 
 def answers_duplicates_at_once(monkeypatch: Any) -> None:
-    """A duplicate is acknowledged before what it repeats is committed."""
+    """A duplicate is acknowledged before the batch that it repeats is committed."""
 
     def on_produce(self: PartitionLeader, event: ev.ProduceArrived) -> None:
         original(self, event)
@@ -398,7 +398,7 @@ def answers_duplicates_at_once(monkeypatch: Any) -> None:
 
 
 def elects_uncleanly_on_suspicion(monkeypatch: Any) -> None:
-    """A suspected leader is replaced by whoever answers heartbeats, in sync or not."""
+    """A suspected leader is replaced by any broker that answers heartbeats, in sync or not."""
 
     def decide(partition: Any, brokers: Any) -> Any:
         state = partition.state
@@ -408,8 +408,8 @@ def elects_uncleanly_on_suspicion(monkeypatch: Any) -> None:
         others = [one for one in partition.assigned if one in brokers.live and one not in brokers.suspected]
         return leader_election.elect_uncleanly(partition, brokers, others[0]) if others else None
 
-    def cleanly(partition: Any, brokers: Any, heir: Any) -> Any:
-        decision = elect(partition, brokers, heir)
+    def cleanly(partition: Any, brokers: Any, successor: Any) -> Any:
+        decision = elect(partition, brokers, successor)
         return replace(decision, state=replace(decision.state, lineage=partition.state.lineage))
 
     original, elect = leader_election.decide, leader_election.elect_uncleanly
@@ -418,12 +418,12 @@ def elects_uncleanly_on_suspicion(monkeypatch: Any) -> None:
 
 
 def trusts_void_entries(monkeypatch: Any) -> None:
-    """Who lost records with the power is elected all the same."""
+    """A replica that lost records with the power is elected nevertheless."""
     monkeypatch.setattr(BrokerFacts, "is_void", lambda self, entry, **_: False)
 
 
 def calls_every_registration_clean(monkeypatch: Any) -> None:
-    """Nobody asks what a machine lost when it went down."""
+    """No component asks for the losses of a machine that went down."""
     verdict = RegistrationVerdict(clean=True, reason="why not")
     monkeypatch.setattr("tidemark.broker.lifecycle.registration.judge_registration", lambda *_, **__: verdict)
 
@@ -435,14 +435,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(keeps_producers_when_cut, "P3", FLIPS),
     Mutant(change_in_flight_does_not_hold, "R3", UNANSWERED),
     Mutant(commits_below_min_isr, "R4", FORGETFUL),
-    Mutant(skips_who_has_not_acknowledged, "R3"),
+    Mutant(skips_members_that_have_not_acknowledged, "R3"),
     Mutant(states_a_stale_high_watermark, "E6"),
     Mutant(reports_before_it_has_written, "R1"),
-    Mutant(goes_by_what_is_written, "R3", GROUP_COMMIT),
+    Mutant(goes_by_written_offsets, "R3", GROUP_COMMIT),
     Mutant(forgets_its_own_disk, "R3", GROUP_COMMIT),
-    Mutant(takes_in_who_has_not_flushed, "R8", GROUP_COMMIT_POWER),
+    Mutant(takes_in_unflushed_followers, "R8", GROUP_COMMIT_POWER),
     Mutant(goes_on_after_a_conflict, "R9", UNANSWERED),
-    Mutant(takes_in_who_lags, "R8"),
+    Mutant(takes_in_lagging_followers, "R8"),
     Mutant(takes_in_before_the_epoch_start, "R8", FORGETFUL),
     Mutant(takes_in_an_old_registration, "R8, Z3"),
     Mutant(produces_and_serves_though_fenced, "E4, F2", DEPOSED),
@@ -457,10 +457,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(of_moves.settles_in_the_old_epoch, "M1", of_moves.MOVES_AND_CANCELS),
     Mutant(of_moves.settles_before_all_are_in_sync, "M1", MOVES),
     Mutant(of_moves.stops_before_it_settles, "M1", MOVES),
-    Mutant(of_moves.a_cancelled_move_drops_whoever_is_in_sync, "M1", of_moves.CANCELS_WHILE_AWAY),
+    Mutant(of_moves.a_cancelled_move_drops_the_replica_in_sync, "M1", of_moves.CANCELS_WHILE_AWAY),
     Mutant(of_moves.ends_the_node_before_the_isr, "M1", MOVES),
     Mutant(of_moves.forgets_the_throttle, "M2", MOVES),
-    Mutant(of_moves.keeps_what_was_removed, "M1", MOVES),
+    Mutant(of_moves.keeps_removed_replicas, "M1", MOVES),
     Mutant(of_moves.obeys_commands_in_any_order, "F4", of_moves.LATE_MOVES),
     *(Mutant(patch, *where) for patch, where in of_fronts.RULES.items()),
     *(Mutant(patch, *where) for patch, where in of_nearest.RULES.items()),

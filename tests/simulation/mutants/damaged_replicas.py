@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in what becomes of a replica whose disk has lost records below its high watermark (rule T5)."""
+"""Defects in the handling of a replica whose disk has lost records below its high watermark (rule T5)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DIVERGED = replace(
 
 
 def leads_though_damaged(monkeypatch: Any) -> None:
-    """Nobody asks whether something is missing."""
+    """No component asks whether records are missing."""
     opened = ReplicaLog.__init__
 
     def init(self: ReplicaLog, *arguments: Any) -> None:
@@ -107,7 +107,7 @@ def repairs_nothing(monkeypatch: Any) -> None:
 
 
 def repairs_with_any_epoch(monkeypatch: Any) -> None:
-    """A repair takes a batch of the right offset, whatever its leader epoch."""
+    """A repair takes a batch of the right offset, with any leader epoch."""
     patch = RepairSources.patch
 
     async def blind(self: RepairSources, damaged: DamagedRange) -> Patch:

@@ -30,16 +30,16 @@ CUT_OFF = replace(
     read_ms=10,
     weights={"delete_records": 20, "isolate": 10, "depose": 3},
 )
-"""Little is written, so a follower that has begun anew waits long for what comes next, and consumers are at the end."""
+"""Few records are written, so a follower that was reset waits long for the next one, and consumers are at the end."""
 
 
-def gives_what_is_not_committed(monkeypatch: Any) -> None:
+def gives_uncommitted_records(monkeypatch: Any) -> None:
     """A follower gives all that it has, above its high watermark too."""
     monkeypatch.setattr(PartitionFollower, "committed_offset", property(lambda self: self.log.log_end_offset))
 
 
-def gives_what_was_committed_in_another_epoch(monkeypatch: Any) -> None:
-    """A follower goes by the high watermark that it knows from before, in whichever lineage, of a log not cut yet."""
+def gives_records_committed_in_another_epoch(monkeypatch: Any) -> None:
+    """A follower uses a high watermark from before, of any lineage, with a log that is not truncated yet."""
 
     def committed(self: PartitionFollower) -> Offset:
         return Offset(min(self.log.log_end_offset, max(self.log.known_high_watermark, self.leader_high_watermark)))
@@ -50,13 +50,13 @@ def gives_what_was_committed_in_another_epoch(monkeypatch: Any) -> None:
 
 
 def answers_while_its_log_is_cut(monkeypatch: Any) -> None:
-    """A follower that has reconciled answers whatever it does: while it drops its log and begins anew, too."""
+    """A follower that has reconciled always answers: also while it resets its log."""
     monkeypatch.setattr(PartitionFollower, "in_contact", lambda *_: True)
 
 
 RULES = {
-    gives_what_is_not_committed: ("K1", NEAR),
-    gives_what_was_committed_in_another_epoch: ("K1", FORKED),
+    gives_uncommitted_records: ("K1", NEAR),
+    gives_records_committed_in_another_epoch: ("K1", FORKED),
     answers_while_its_log_is_cut: ("K1, E3", CUT_OFF),
 }
 """Each with the rule it breaks and the kind of world that shows it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in what becomes of a leaderAndISR node that was damaged, deleted or set back by hand (rule Z4)."""
+"""Defects in the handling of a leaderAndISR node that was damaged, deleted or set back by hand (rule Z4)."""
 
 from __future__ import annotations
 

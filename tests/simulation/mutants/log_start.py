@@ -27,7 +27,7 @@ DELETED = replace(RETAINED, name="deleted", retention_bytes=-1, weights={"delete
 
 
 def cleans_past_the_high_watermark(monkeypatch: Any) -> None:
-    """What is not committed covers what is."""
+    """An uncommitted record covers a committed one."""
     original = SegmentCleaning.view
     monkeypatch.setattr(
         SegmentCleaning,
@@ -47,7 +47,7 @@ def drops_tombstones_before_their_time(monkeypatch: Any) -> None:
 
 
 def never_covers_with_tombstones(monkeypatch: Any) -> None:
-    """A tombstone goes in its time; what it should have taken along stays."""
+    """A tombstone goes in its time; the record that it deletes stays."""
 
     def add(self: Any, batches: Any) -> bool:
         kept = [one for one in batches if one.tombstones is None or True not in one.tombstones.to_pylist()]
@@ -83,8 +83,8 @@ def takes_holes(monkeypatch: Any) -> None:
     monkeypatch.setattr(MachineLogs, "_fetch", fetch_with_a_hole)
 
 
-def lets_go_what_is_not_committed(monkeypatch: Any) -> None:
-    """The log starts where somebody wishes, and further."""
+def deletes_uncommitted_records(monkeypatch: Any) -> None:
+    """The log starts at any requested offset, even a higher one than allowed."""
 
     def advance(self: ReplicaLog, start_offset: Offset) -> None:
         self.high_watermark = max(self.high_watermark, start_offset)
@@ -102,8 +102,8 @@ def lets_go_what_is_not_committed(monkeypatch: Any) -> None:
     monkeypatch.setattr(BrokerCore, "_on_log_start_requested", released)
 
 
-def follows_the_front_past_what_is_committed(monkeypatch: Any) -> None:
-    """A follower's log starts where its leader's does, whatever it knows to be committed."""
+def follows_the_log_start_past_committed_records(monkeypatch: Any) -> None:
+    """A follower takes its leader's log start, even above its own committed records."""
 
     def on_chunk(self: PartitionFollower, chunk: Any, now_ms: int) -> None:
         original(self, chunk, now_ms)
@@ -115,7 +115,7 @@ def follows_the_front_past_what_is_committed(monkeypatch: Any) -> None:
     monkeypatch.setattr(PartitionFollower, "on_chunk", on_chunk)
 
 
-def keeps_what_nobody_can_vouch_for(monkeypatch: Any) -> None:
+def keeps_records_of_an_unknown_epoch(monkeypatch: Any) -> None:
     """A follower goes on at the log start after an epoch that its leader has forgotten."""
     monkeypatch.setattr(LeaderEpochs, "earliest", property(lambda self: NO_EPOCH))
 
@@ -130,8 +130,8 @@ def answers_before_followers_have_let_go(monkeypatch: Any) -> None:
     monkeypatch.setattr(DeleteRecords, "_start", start)
 
 
-def goes_on_after_what_did_not_fit(monkeypatch: Any) -> None:
-    """What comes after an append that found no space is put behind it."""
+def appends_behind_a_failed_append(monkeypatch: Any) -> None:
+    """An append after one that found no space is written behind it."""
 
     def full(self: ReplicaLog, event: ev.LogFull) -> None:
         before = self.next_offset
@@ -142,8 +142,8 @@ def goes_on_after_what_did_not_fit(monkeypatch: Any) -> None:
     monkeypatch.setattr(ReplicaLog, "full", full)
 
 
-def remembers_what_did_not_fit(monkeypatch: Any) -> None:
-    """A producer that sends again what found no space is told that it is there."""
+def remembers_a_failed_append(monkeypatch: Any) -> None:
+    """A producer that retries a batch that found no space gets the answer for a duplicate."""
 
     def full(self: ReplicaLog, event: ev.LogFull) -> None:
         before = self.producers
@@ -154,8 +154,8 @@ def remembers_what_did_not_fit(monkeypatch: Any) -> None:
     monkeypatch.setattr(ReplicaLog, "full", full)
 
 
-def acknowledges_what_did_not_fit(monkeypatch: Any) -> None:
-    """What found no space is acknowledged."""
+def acknowledges_a_failed_append(monkeypatch: Any) -> None:
+    """A batch that found no space is acknowledged."""
 
     def on_full(self: PartitionLeader, error: Any) -> None:
         for request_id, waiting in list(self._waiting.items()):
@@ -173,12 +173,12 @@ RULES = {
     never_covers_with_tombstones: ("L1", TOMBSTONES_FILES),
     drops_the_last_batches_of_producers: ("L1, P3", CLEANED_FORKS),
     takes_holes: ("L1", MIXED),
-    lets_go_what_is_not_committed: ("L1", FRONTS),
-    follows_the_front_past_what_is_committed: ("L1", FRONTS),
-    keeps_what_nobody_can_vouch_for: ("E2, E3", FRONTS),
+    deletes_uncommitted_records: ("L1", FRONTS),
+    follows_the_log_start_past_committed_records: ("L1", FRONTS),
+    keeps_records_of_an_unknown_epoch: ("E2, E3", FRONTS),
     answers_before_followers_have_let_go: ("L1", DELETED),
-    goes_on_after_what_did_not_fit: ("R1", FULL),
-    remembers_what_did_not_fit: ("P3", FULL),
-    acknowledges_what_did_not_fit: ("R1", FULL),
+    appends_behind_a_failed_append: ("R1", FULL),
+    remembers_a_failed_append: ("P3", FULL),
+    acknowledges_a_failed_append: ("R1", FULL),
 }
 """Each with the rule it breaks and the kind of world that shows it."""

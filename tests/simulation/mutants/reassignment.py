@@ -39,12 +39,12 @@ def _as_if_in_sync(facts: Any, brokers: Any, target: Any) -> Decision | None:
 
 
 def settles_in_the_old_epoch(monkeypatch: Any) -> None:
-    """The leader stays in its epoch; what it has under way there takes a removed replica back in."""
+    """The leader stays in its epoch; its ISR change in flight takes a removed replica back in."""
     monkeypatch.setattr(Reassignment, "is_fenced", lambda self, leader_epoch: True)
 
 
 def settles_before_all_are_in_sync(monkeypatch: Any) -> None:
-    """Who was added counts as in sync from the first."""
+    """An added replica counts as in sync from the first."""
 
     def settle(facts: Any, brokers: Any, target: Any, min_isr: int, **_: bool) -> Decision | None:
         return _as_if_in_sync(facts, brokers, target)
@@ -66,8 +66,8 @@ def stops_before_it_settles(monkeypatch: Any) -> None:
     monkeypatch.setattr(Reassignments, "next", next_step)
 
 
-def a_cancelled_move_drops_whoever_is_in_sync(monkeypatch: Any) -> None:
-    """To go back nothing is looked at: who was added goes, though nobody else is in sync."""
+def a_cancelled_move_drops_the_replica_in_sync(monkeypatch: Any) -> None:
+    """A cancellation checks nothing: added replicas go, though no other one is in sync."""
 
     def is_in_sync(self: Reassignment, state: LeaderAndIsr) -> bool:
         return self.target == self.original or in_sync(self, state)
@@ -102,8 +102,8 @@ def forgets_the_throttle(monkeypatch: Any) -> None:
     monkeypatch.setattr(Reassignments, "_throttle", throttle)
 
 
-def keeps_what_was_removed(monkeypatch: Any) -> None:
-    """Nobody is told to stop."""
+def keeps_removed_replicas(monkeypatch: Any) -> None:
+    """No removed replica is told to stop."""
     monkeypatch.setattr(ControllerContext, "stop_replicas", lambda self, record, brokers: set())
 
 

@@ -51,7 +51,7 @@ def reads_a_schema_once(monkeypatch: Any) -> None:
 
 
 def keeps_versions_of_the_topic_before(monkeypatch: Any) -> None:
-    """A broker adds versions to whatever it knows under the name."""
+    """A broker adds versions to those of an older topic with the same name."""
 
     def update(self: TopicTable, topic_ids: Any, new: Any) -> None:
         for topic, added in new.items():
@@ -61,7 +61,7 @@ def keeps_versions_of_the_topic_before(monkeypatch: Any) -> None:
     monkeypatch.setattr(TopicTable, "update_schemas", update)
 
 
-def adds_a_version_to_whatever_has_the_name(monkeypatch: Any) -> None:
+def adds_a_version_to_any_topic_of_the_name(monkeypatch: Any) -> None:
     """A version is created without a look at the incarnation."""
     commit = nodes.commit
 
@@ -88,7 +88,7 @@ def writes_over_a_version(monkeypatch: Any) -> None:
 
 
 def answers_with_versions_of_the_topic_before(monkeypatch: Any) -> None:
-    """A broker gives clients the versions that it was sent, whatever topic id metadata has by now."""
+    """A broker gives clients the versions of an older topic, though metadata has another topic id by now."""
     monkeypatch.setattr(SchemaReads, "_sent", lambda self, view: self._topics.schema_texts(view.topic).texts)
 
 
@@ -123,7 +123,7 @@ def takes_bytes_in_a_typed_topic(monkeypatch: Any) -> None:
     monkeypatch.setattr(typed_batches, "check_fits_topic", if_typed)
 
 
-def leaves_out_what_the_first_version_lacks(monkeypatch: Any) -> None:
+def leaves_out_columns_by_the_first_batch(monkeypatch: Any) -> None:
     """The batches of a fetch all keep the columns that its first batch keeps."""
     prune = typed_batches._pruned
 
@@ -136,7 +136,7 @@ def leaves_out_what_the_first_version_lacks(monkeypatch: Any) -> None:
 
 
 def prunes_by_the_newest_version(monkeypatch: Any) -> None:
-    """A broker leaves columns out by the layout of the newest version, whatever version wrote the batch."""
+    """A broker leaves columns out by the layout of the newest version, also from batches of older versions."""
     prune = typed_batches.prune_batches
 
     def newest(data: bytes, topic: str, layouts: TypedLayouts, *others: Any) -> bytes:
@@ -159,12 +159,12 @@ RULES: dict[Callable[[Any], None], tuple[str, Recipe]] = {
     takes_versions_for_known_when_they_are_sent: ("S3", SCHEMAS),
     reads_a_schema_once: ("S3", SCHEMAS),
     keeps_versions_of_the_topic_before: ("S3", RECREATED),
-    adds_a_version_to_whatever_has_the_name: ("S2", RECREATED),
+    adds_a_version_to_any_topic_of_the_name: ("S2", RECREATED),
     writes_over_a_version: ("S1", SCHEMAS),
     answers_with_versions_of_the_topic_before: ("S4", ROWS_OF_TOPICS),
     takes_batches_of_unknown_versions: ("S5", ROWS),
     believes_the_version_that_a_batch_states: ("S5", ROWS),
     takes_bytes_in_a_typed_topic: ("S5", ROWS),
-    leaves_out_what_the_first_version_lacks: ("S6", ROWS),
+    leaves_out_columns_by_the_first_batch: ("S6", ROWS),
     prunes_by_the_newest_version: ("S6", ROWS),
 }

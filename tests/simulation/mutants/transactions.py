@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in what a replica knows of the transactions in its log (rules X3, X5)."""
+"""Defects in a replica's knowledge of the transactions in its log (rules X3, X5)."""
 
 from __future__ import annotations
 

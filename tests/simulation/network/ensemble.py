@@ -122,7 +122,7 @@ class SimSession:
         answer.settle(value, error)
 
     def _learn_end(self, session_id: int) -> None:
-        """The server said that the session is gone; that news takes its time too."""
+        """The server said that the session is gone; that answer takes its time too."""
         if self._told_of_end == session_id:
             return
         self._told_of_end = session_id
@@ -294,7 +294,7 @@ class SimSession:
         return await self._request(lambda: self._ensemble.commit(transaction.writes), writes=True)
 
     def watcher(self, event: StoreEvent) -> Watch:
-        """Behind a cut, news comes when the link is whole again."""
+        """Behind a cut link, a notification comes when the link is whole again."""
 
         def fire(_: Any) -> None:
             if not self._carried(False):

@@ -51,7 +51,7 @@ class Network:
 
 
 class _Direction:
-    """What is on its way in one direction, in order."""
+    """The messages in flight in one direction, in order."""
 
     def __init__(self) -> None:
         self.messages: deque[tuple[int, FollowerMessage | LeaderMessage]] = deque()
@@ -84,7 +84,7 @@ class Stream:
         return (self.follower, self.leader) if to_leader else (self.leader, self.follower)
 
     def _arrive(self, to_leader: bool) -> None:
-        """What is due arrives; behind a cut it waits, and in the end the stream breaks."""
+        """Due messages arrive; behind a cut they wait, and in the end the stream breaks."""
         now = self._engine.now
         direction = self._directions[to_leader]
         sender, receiver = self._ends(to_leader)
@@ -118,7 +118,7 @@ class Stream:
                 self.follower.feed(ev.LeaderMessageArrived(self.leader.broker_id, received))
 
     def break_(self) -> None:
-        """Each end hears of it after what it has received."""
+        """Each end learns of the break after the messages that it has received."""
         if not self.open:
             return
         self.open = False

@@ -175,7 +175,7 @@ class BrokerNode(Node):
         self.after(dice.randrange(1, 20), lambda: self.spawn(self._start()))
         keep_house(self)
 
-    # -- what others look at -----------------------------------------------------------------------------------------
+    # -- facts for other nodes ---------------------------------------------------------------------------------------
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
@@ -243,8 +243,8 @@ class BrokerNode(Node):
     def _on_epoch(self, broker_epoch: BrokerEpoch) -> None:
         self._own_epoch.value = broker_epoch
         registered = broker_epoch != UNREGISTERED
-        news = f"registers, broker epoch {broker_epoch}" if registered else "learns that its session has expired"
-        self.world.tell(f"broker {self.broker_id} {news}")
+        story = f"registers, broker epoch {broker_epoch}" if registered else "learns that its session has expired"
+        self.world.tell(f"broker {self.broker_id} {story}")
 
     def _checkpoint(self) -> None:
         marks = self._marks()
@@ -357,7 +357,7 @@ class BrokerNode(Node):
         self.feed(ev.LeaderConnected(leader_id))
 
     def _disconnect(self, effect: fx.DisconnectFromLeader) -> None:
-        """What was said before is still delivered."""
+        """Messages sent before are still delivered."""
         self._wanted.pop(effect.leader, None)
         stream = self.outbound.pop(effect.leader, None)
         if stream is not None:

@@ -89,7 +89,7 @@ def takes_late_markers(monkeypatch: Any) -> None:
 
 
 def takes_markers_of_old_coordinators(monkeypatch: Any) -> None:
-    """No marker is too old, whatever the epoch of its coordinator and of its producer."""
+    """No marker is too old: neither the coordinator's epoch nor the producer's is checked."""
     monkeypatch.setattr(ProducerStates, "check_marker", lambda *_: True)
     _end_any_transaction(monkeypatch)
 

@@ -26,7 +26,7 @@ TOPIC = "orders"
 
 
 class Tag(NamedTuple):
-    """A transaction as its client means it, whatever identities its writes have: a transactional id, the process, and
+    """A transaction as its client means it, under all identities of its writes: a transactional id, the process, and
     its number there. Of a sink's member: the driver's batch and `member` in addition."""
 
     name: str

@@ -19,7 +19,7 @@ WHERE = "import pyspark.serializers as module; print(module.__file__)"
 
 
 def add_compiled(*paths: Path, code: int = 0, **environment: str) -> str:
-    """What the command says."""
+    """The output of the command."""
     words = [sys.executable, compile_pyspark.__file__, *map(str, paths)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, env={**os.environ, **environment})
     assert done.returncode == code, done.stderr
@@ -27,7 +27,7 @@ def add_compiled(*paths: Path, code: int = 0, **environment: str) -> str:
 
 
 def output(program: str, *archives: Path) -> str:
-    """What a Python says that has nothing but these archives before its own packages."""
+    """The output of a Python that has only these archives before its own packages."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, archives))}
     words = [sys.executable, "-c", program]
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100, check=True).stdout

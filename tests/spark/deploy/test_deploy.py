@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/spark: what it asks Kubernetes for, and what submit.sh makes of its flags. No cluster is needed here."""
+"""deploy/spark: its manifests for Kubernetes, and the effect of the flags of submit.sh. No cluster is needed here."""
 
 from __future__ import annotations
 

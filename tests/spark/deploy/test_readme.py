@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README says to type works as it stands, but for the address."""
+"""The commands of the README work as they stand, except for the address."""
 
 from __future__ import annotations
 

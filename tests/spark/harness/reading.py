@@ -67,7 +67,7 @@ def at_most(count: int) -> Any:
 
 
 def at_least(count: int) -> Any:
-    """What a micro-batch is to wait for, likewise."""
+    """The least size of a micro-batch, in the same way."""
     return compat.read_limit(None, count)
 
 
@@ -79,13 +79,13 @@ def next_end(reader: DataSourceStreamReader, start: dict[str, Any], limit: Any =
 
 
 def planned(reader: DataSourceStreamReader, start: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The tasks of the micro-batch after a start, and its end; whatever its version, PySpark knows both by then."""
+    """The tasks of the micro-batch after a start, and its end; both are known by then in every version of PySpark."""
     end = next_end(reader, start)
     return reader.partitions(start, end), end
 
 
 def batches(reader: DataSourceReader | DataSourceStreamReader, partitions: Any) -> Iterator[pa.RecordBatch]:
-    """What the tasks give, each with a reader that came to it as Spark sends it."""
+    """The batches of the tasks, each with a reader that came to it as Spark sends it."""
     for partition in partitions:
         yield from pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition)))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers under spark-submit, and what their checkpoints say."""
+"""Drivers under spark-submit, and the contents of their checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def driver(
     """A driver under spark-submit; its group of processes ends with the block, or with this process.
 
     Args:
-        python: what Spark starts as Python for the steps of queries; None: this Python.
+        python: the Python that Spark starts for the steps of queries; None: this Python.
     """
     paths = os.pathsep.join([str(ROOT), str(ROOT / "services"), str(ROOT / "spark")])
     environment = {"PYSPARK_PYTHON": str(python or sys.executable), "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -50,7 +50,7 @@ def _import_everything() -> None:
 
 
 def _become(words: list[str]) -> None:
-    """What `python -m` does up to the module's own code."""
+    """The steps of `python -m` up to the module's own code."""
     _, module, *arguments = words
     for place in map(os.path.abspath, reversed(warm.places(os.environ))):
         if place not in sys.path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flights demo as a pipeline: fed, rolled up and killed under, all at once; what comes out equals pandas."""
+"""The flights demo as a pipeline: fed, rolled up and killed under, all at once; its output equals pandas."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes in transactions on real brokers: whatever ends, each row counts once. Most tests call as Spark does."""
+"""Writes in transactions on real brokers: each row counts once after any kill. Most tests call as Spark does."""
 
 from __future__ import annotations
 

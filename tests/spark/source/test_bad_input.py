@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a query is told on real Spark, with the option or the partition; nothing hangs."""
+"""Errors of a query name the option or the partition, on real Spark; nothing hangs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def batch(spark: SparkSession, cluster: LocalCluster, **options: str) -> DataFra
 
 
 def run_stream(spark: SparkSession, directory: Path, **options: str) -> None:
-    """To what there is now, into Parquet, with the checkpoint beside it."""
+    """Read up to the present end, into Parquet, with the checkpoint beside it."""
     table = spark.readStream.format("tidemark").options(**options).load()
     writer = table.select("partition", "offset").writeStream.format("parquet").option("path", str(directory / "rows"))
     query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()

@@ -194,7 +194,7 @@ def start_at(cluster: LocalCluster, topic: str, offset: int) -> dict[str, Any]:
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the source warned of."""
+    """The warnings of the source."""
     return [one.getMessage() for one in caplog.records if one.name == "tidemark.spark" and one.levelname == "WARNING"]
 
 
@@ -342,7 +342,7 @@ def test_a_deleted_topic_is_an_error_or_skipped_by_option(
     lenient = stream_reader({**options, "failOnDataLoss": "false"})
     tasks, end = planned(lenient, start)
     assert places(lenient, tasks) == [(other, 0, 0), (other, 0, 1)]
-    monkeypatch.setattr(topics, "find_topics", lambda *_: pytest.fail("what is gone is waited for once"))
+    monkeypatch.setattr(topics, "find_topics", lambda *_: pytest.fail("a deleted topic is waited for once"))
     fill(cluster, other, {0: 1})
     tasks, _ = planned(lenient, end)
     assert places(lenient, tasks) == [(other, 0, 2)]

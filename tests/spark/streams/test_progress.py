@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What progress says of each partition; pure, no Spark."""
+"""The progress of each partition, as the source reports it; pure, no Spark."""
 
 from __future__ import annotations
 

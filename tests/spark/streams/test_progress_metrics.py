@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus is told of streaming queries."""
+"""Metrics of streaming queries for Prometheus."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Job:
         self.checkpoint = directory / "checkpoint"
 
     def start(self, **options: str) -> StreamingQuery:
-        """To what there is now, then it ends."""
+        """Read up to the present end, then stop."""
         read = self._spark.readStream.format("tidemark")
         table = read.options(**{"startingOffsets": "earliest", **self._options, **options}).load()
         write = table.select("topic", "partition", "offset").writeStream.format("parquet").option("path", self._rows)
@@ -92,7 +92,7 @@ def test_a_query_survives_restarts_and_growth_and_gives_every_record_once(
         lag = [sum(one.lag_offsets or 0 for one in partition_progress(batch["sources"][0])) for batch in progress[:3]]
         assert lag == [60, 20, 0]
     else:
-        assert sizes == [100], "one micro-batch, whatever the options say"
+        assert sizes == [100], "one micro-batch, with any option"
     # The driver died after the last batch was planned and written, and before it was told so: it is read again.
     last = max((job.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()

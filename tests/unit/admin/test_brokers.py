@@ -119,7 +119,7 @@ async def test_new_broker_gets_its_share_of_replicas(cluster: Cluster, brokers: 
     wanted = (await cluster.store.move_requests()).moves
     assert {(move.throttle_bytes_per_s, move.request_id) for move in wanted} == {(500, "r")}
     again, more = await brokers.add(ids(3), throttle_bytes_per_s=500, validate_only=False, request_id="r")
-    assert (again.plan.moves, more) == ((), 0), "what is wanted counts as done: a retry is harmless"
+    assert (again.plan.moves, more) == ((), 0), "the wanted state counts as done: a retry is harmless"
     await carry_out(cluster)
     assert len(await held_by(cluster, 3)) == 2
 
@@ -177,7 +177,7 @@ async def test_repeated_call_resumes_an_interrupted_removal(cluster: Cluster, br
     await anext(first)
     await anext(first)
     await first.aclose()  # type: ignore[attr-defined]
-    assert (await cluster.store.move_requests()).moves, "what is under way goes on"
+    assert (await cluster.store.move_requests()).moves, "a running move goes on"
     await carry_out(cluster)
     assert (await remove(brokers, 1))[-1].removed == ids(1)
     assert (await remove(brokers, 1))[-1].removed == ids(1), "and once more"

@@ -87,10 +87,10 @@ async def test_deleting_an_unknown_key_without_override_is_refused(store: FakeMe
 async def test_concurrent_changes_are_both_applied(store: FakeMetadataStore) -> None:
     calls = Calls(store)
 
-    async def somebody_is_faster() -> None:
+    async def another_service_is_faster() -> None:
         await calls.alter(FLIGHTS, segment_ms="6")
 
-    store.session.before_commit(somebody_is_faster)
+    store.session.before_commit(another_service_is_faster)
     assert await calls.alter(FLIGHTS, "r1", retention_ms="7") == [ConfigChange("retention.ms", None, "7")]
     configs = (await store.configs([FLIGHTS]))[FLIGHTS].configs
     assert (configs["segment.ms"], configs["retention.ms"]) == ("6", "7")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions as responses in bytes: what they say, and that each is encoded once until a change."""
+"""Descriptions as responses in bytes: their contents, and that each is encoded once until a change."""
 
 from __future__ import annotations
 

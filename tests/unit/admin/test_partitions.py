@@ -117,7 +117,7 @@ async def test_create_partitions_waits_until_every_new_partition_has_a_leader(
     assert (await cluster.store.partition_requests()).added == {TopicPartition("t", 2): ids(2, 0)}
     topic = await add(cluster, 2, 2, 0)
     await cluster.lead(topic, 2, 2, 2, 0)
-    assert len(await create(partitions, 3, validate_only=False, timeout_s=5)) == 3, "the retry finds what was made"
+    assert len(await create(partitions, 3, validate_only=False, timeout_s=5)) == 3, "the retry finds the new partitions"
 
 
 async def requests_of(cluster: Cluster) -> asyncio.Event:

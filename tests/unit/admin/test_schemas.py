@@ -147,7 +147,7 @@ async def test_a_change_whose_answer_was_lost_is_made_once(admin: Admin, request
     assert (await admin.alter(wider, expected_version=2, request_id=request_id and "r-2")).schema.version == 3
 
 
-async def test_a_retry_with_the_request_id_gets_the_first_answer_whatever_came_since(admin: Admin) -> None:
+async def test_a_retry_with_the_request_id_gets_the_first_answer_after_other_changes(admin: Admin) -> None:
     await admin.create()
     wider = document(CARRIER, DELAY, PRICE, key=["carrier"])
     first = await admin.alter(wider, expected_version=1, request_id="r")

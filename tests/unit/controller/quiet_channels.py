@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers for the driver of a term: they accept every command, and describe what a test gives them."""
+"""Brokers for the driver of a term: they accept every command, and describe the replicas that a test gives them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Office:
 
 
 async def test_a_controller_accepts_hints_only_after_its_first_read() -> None:
-    """What it has read already may be older than the hint, which comes again until it is taken."""
+    """Its own state may be older than the hint, which comes again until the controller accepts it."""
     office = Office()
     office.term.has_begun = False
     with pytest.raises(TidemarkError) as refusal:
@@ -83,7 +83,7 @@ async def test_a_session_that_expires_before_the_first_round_is_replaced() -> No
     assert not standby.lease_valid_until_ms()
     running = asyncio.create_task(loop.run())
     async with asyncio.timeout(5):
-        while not standby.lease_valid_until_ms():  # noqa: ASYNC110 - whatever it does first
+        while not standby.lease_valid_until_ms():  # noqa: ASYNC110 - no event marks the lease
             await asyncio.sleep(0.01)
     running.cancel()
     for store in (active, standby):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was answered while what is asked for was being read is not answered twice; ZooKeeper is the suite's fake."""
+"""A request that was answered while the controller read it is not answered twice; ZooKeeper is the suite's fake."""
 
 from __future__ import annotations
 

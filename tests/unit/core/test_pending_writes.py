@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of open transactions: what the coordinator remembers is what a replay of the log gives (rule X17)."""
+"""Values of open transactions: the coordinator's state equals that of a replay of the log (rule X17)."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_few_rows_refuse_other_values_and_lengths(
 @pytest.mark.parametrize("count", [1, FEW, FEW + 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize("headers", [None, [("name", b"value")]])
-def test_a_pending_batch_has_its_records_whatever_builds_it(count: int, codec: Codec, headers: Any) -> None:
+def test_a_pending_batch_of_any_builder_has_its_records(count: int, codec: Codec, headers: Any) -> None:
     batch = PendingBatch(TopicPartition("t", 0), opened_s=0, deadline_s=1)
     for number in range(count):
         batch.add(None, b"%d" % number, number, headers)

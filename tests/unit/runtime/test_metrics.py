@@ -101,7 +101,7 @@ def test_a_scrape_may_ask_for_some_names_alone() -> None:
         "tidemark_walk_seconds",
         "tidemark_bites",
     }
-    fish.well = False  # is not asked for what others have
+    fish.well = False  # is not asked for the metrics of others
     assert b"tidemark_walk_seconds_count 1.0" in metrics.render(["tidemark_walk_seconds_count"])
     server = start_metrics_server("127.0.0.1", 0, metrics)
     try:

@@ -43,9 +43,9 @@ async def test_a_burst_of_calls_lets_others_have_a_turn_after_each_slice() -> No
     seen: list[str] = []
     for number in range(3):
         calls.call(seen.append, f"call {number}")
-    asyncio.get_running_loop().call_soon(seen.append, "somebody else")
+    asyncio.get_running_loop().call_soon(seen.append, "another task")
     await turns(6)
-    assert seen == ["call 0", "somebody else", "call 1", "call 2"]
+    assert seen == ["call 0", "another task", "call 1", "call 2"]
 
 
 @pytest.mark.usefixtures("shortest_slices")
@@ -69,13 +69,13 @@ async def test_a_call_that_fails_does_not_take_the_others_with_it() -> None:
 @pytest.mark.usefixtures("shortest_slices")
 async def test_a_coroutine_that_goes_through_much_gives_way() -> None:
     seen: list[str] = []
-    asyncio.get_running_loop().call_soon(seen.append, "somebody else")
+    asyncio.get_running_loop().call_soon(seen.append, "another task")
     pace = Pace()
     for number in range(3):
         if pace.is_due:
             await pace.give_way()
         seen.append(f"step {number}")
-    assert seen[0] == "somebody else"
+    assert seen[0] == "another task"
 
 
 async def test_one_that_is_within_its_slice_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

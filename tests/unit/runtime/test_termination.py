@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The termination message: one line, within what a kubelet keeps."""
+"""The termination message: one line, within the length that a kubelet keeps."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ async def test_nodes_that_come_and_go_during_a_pass_are_closed_or_ignored() -> N
 
 
 async def test_the_root_is_closed_before_any_other_node() -> None:
-    """Services create nodes as the root is: what they create after a pass must be closed already."""
+    """Services create nodes with the root's access: nodes that they create after a pass must be closed already."""
     nodes = Nodes(*NODES)
     order: list[str] = []
 

@@ -226,14 +226,14 @@ def test_a_failed_connection_names_the_setting_and_the_reason(
     serve: Serve, authority: Authority, files: TlsFiles, tmp_path: Path
 ) -> None:
     port = serve(answer_nothing).port
-    stranger = Authority.create(tmp_path / "stranger", "other").issue_service(Role.BROKER, "0", [HOST])
-    assert reason_of(ZooKeeperTls(files._replace(ca=stranger.ca)), port).startswith(
-        f"zookeeper.tls.ca.file ({stranger.ca}) does not accept {HOST}:{port}: "
+    other = Authority.create(tmp_path / "other", "other").issue_service(Role.BROKER, "0", [HOST])
+    assert reason_of(ZooKeeperTls(files._replace(ca=other.ca)), port).startswith(
+        f"zookeeper.tls.ca.file ({other.ca}) does not accept {HOST}:{port}: "
     )
     assert f"the certificate of localhost:{port} has another name" in reason_of(ZooKeeperTls(files), port, "localhost")
-    refused = reason_of(ZooKeeperTls(stranger._replace(ca=files.ca)), port)
+    refused = reason_of(ZooKeeperTls(other._replace(ca=files.ca)), port)
     assert f"{HOST}:{port} refused the connection with TLSV1_ALERT_UNKNOWN_CA" in refused
-    assert f"may not accept zookeeper.tls.certificate.file ({stranger.certificate})" in refused
+    assert f"may not accept zookeeper.tls.certificate.file ({other.certificate})" in refused
 
 
 def test_a_server_without_tls_is_named(files: TlsFiles) -> None:

@@ -161,7 +161,7 @@ class ProduceService:
                     if request.transactional_id:
                         stream.access.require(Operation.WRITE, transactional_id(request.transactional_id))
                 batches = await self._checked(call, index, data, pace)
-            except Exception as error:  # noqa: BLE001 - a bad batch must not end the stream, whatever error it raises
+            except Exception as error:  # noqa: BLE001 - no error of a bad batch may end the stream
                 call.results[index] = _refusal(self._explained(_as_refusal(error, partition), part))
                 call.open_count -= 1
                 continue

@@ -149,7 +149,7 @@ async def _why_not_here(where: HostPort, host: str, name: str, timeout_s: float)
 
 
 async def _presents_own_certificate(where: HostPort, timeout_s: float) -> bool:
-    """Whether the server at this address has the certificate of this process, whichever authority signed it."""
+    """Whether the server at this address has the certificate of this process, signed by any authority."""
     identity = process_identity()
     assert identity is not None, "a certificate was refused, so there is TLS"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

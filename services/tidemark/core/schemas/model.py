@@ -113,7 +113,7 @@ class Column:
 
     Attributes:
         id: column id, 1 or more; NO_ID in a draft.
-        name: unique among its siblings, whatever the case.
+        name: unique among its siblings, in upper and lower case alike.
         type: see ColumnType.
         nullable: whether the column may have null values.
         default: see Default.

@@ -27,7 +27,7 @@ REFRESH_S: Final = 300.0
 STALE_S: Final = 2 * REFRESH_S
 """Age at which a use of the keys of an address waits for the keys."""
 UNKNOWN_KEY_S: Final = 10.0
-"""Shortest time between two reads because of unknown keys: anyone can send tokens with made-up keys."""
+"""Shortest time between two reads because of unknown keys: any caller can send tokens with made-up keys."""
 _FETCH_S: Final = 5.0
 """Time limit of one read of the keys as a whole."""
 _CHUNK_BYTES: Final = 64 << 10

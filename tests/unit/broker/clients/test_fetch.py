@@ -177,13 +177,13 @@ async def test_a_redirected_fetch_is_answered_at_once_without_records(clock: Man
 
 
 @pytest.mark.parametrize(
-    ("who", "rack"),
+    ("source", "rack"),
     [(pb.READ_FROM_UNSPECIFIED, "b"), (pb.READ_FROM_LEADER, "b"), (pb.READ_FROM_NEAREST, "")],
 )
 async def test_a_fetch_for_the_leader_or_without_a_rack_is_served_by_the_leader(
-    clock: ManualClock, who: pb.ReadFrom.ValueType, rack: str
+    clock: ManualClock, source: pb.ReadFrom.ValueType, rack: str
 ) -> None:
-    result, from_followers, sent_on = await read(clock, who, rack)
+    result, from_followers, sent_on = await read(clock, source, rack)
     assert not result.HasField("preferred_read_replica")
     assert not result.HasField("heard_high_watermark")
     assert (len(result.batches), from_followers, sent_on) == (END, 0, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GetTopicSchemas: any broker answers, from what the controller sent or from ZooKeeper (rule S4)."""
+"""GetTopicSchemas: any broker answers, from the controller's command or from ZooKeeper (rule S4)."""
 
 from __future__ import annotations
 

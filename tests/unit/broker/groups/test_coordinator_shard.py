@@ -52,7 +52,7 @@ async def shard(log: Log) -> AsyncIterator[GroupShard]:
 
 async def loaded(shard: GroupShard) -> None:
     async with asyncio.timeout(5):
-        while shard.is_loading:  # noqa: ASYNC110 - a thread replays what was read
+        while shard.is_loading:  # noqa: ASYNC110 - a thread replays the records
             await asyncio.sleep(0)
 
 

@@ -132,7 +132,7 @@ class World:
     def unrepaired(self, count: int) -> None:
         self.counts["unrepaired"] = count
 
-    # -- what the tests do
+    # -- calls of the tests
 
     def segment(self, number: int, broker: BrokerId = HERE) -> Segment:
         return self.replicas[broker].segments.all[number]

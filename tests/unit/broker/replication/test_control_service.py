@@ -41,7 +41,7 @@ EPOCH = BrokerEpoch(3)
 
 
 class Core:
-    """Records the order of its calls, and refuses what the test states."""
+    """Records the order of its calls, and refuses those that the test states."""
 
     def __init__(self) -> None:
         self.order: list[str] = []

@@ -9,7 +9,7 @@ from tidemark.core.quotas.quotas import DEFAULT
 from tidemark.model import ErrorCode
 
 WHOLE = """\
-# what production shall be
+# the wanted state of production
 topics:
   flights:
     partitions: 6

@@ -312,7 +312,7 @@ INPUTS: dict[Shape, Callable[[TypedInput, io.BytesIO], Iterator[pa.RecordBatch]]
     Shape.CSV: lambda source, file: source.csv_batches(file, ","),
     Shape.PARQUET: lambda source, file: source.parquet_batches(file),
 }
-"""How `produce` reads what `consume` writes."""
+"""`produce` reads the output of `consume`."""
 
 
 @pytest.mark.parametrize("shape", list(INPUTS))

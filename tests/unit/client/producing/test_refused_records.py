@@ -319,7 +319,7 @@ def live(seed: int, limits: ProduceLimits) -> None:
 
 @pytest.mark.parametrize("limits", [COMPACTED, SMALL], ids=["keys", "sizes"])
 @pytest.mark.parametrize("seed", range(40))
-def test_good_records_are_in_the_log_once_and_in_order_whatever_is_lost(seed: int, limits: ProduceLimits) -> None:
+def test_good_records_are_in_the_log_once_and_in_order_after_any_loss(seed: int, limits: ProduceLimits) -> None:
     live(seed, limits)
 
 

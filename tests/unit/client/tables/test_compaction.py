@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction of archives of typed topics: the same rows in fewer files, whatever fails or runs beside it."""
+"""Compaction of archives of typed topics: the same rows in fewer files, under every fault and beside other runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An archive as an Iceberg table: the same files and column ids, each row once, whatever interrupts a run."""
+"""An archive as an Iceberg table: the same files and column ids, each row once, after any interruption of a run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction of an archive with an Iceberg table: each row stays once in both, whatever fails or runs beside it."""
+"""Compaction of an archive with an Iceberg table: each row stays once in both, under every fault and beside runs."""
 
 from __future__ import annotations
 

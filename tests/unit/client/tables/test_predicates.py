@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of a Polars predicate bound what a scan fetches; all else of a predicate gives no bound."""
+"""Comparisons of a Polars predicate bound the rows that a scan fetches; its other parts give no bound."""
 
 from __future__ import annotations
 

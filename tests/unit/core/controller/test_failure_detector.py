@@ -16,7 +16,7 @@ def suspicions(*, elected_ms: int = 0) -> FailureDetector:
 
 
 def held_ms(suspected: FailureDetector, now_ms: int) -> int:
-    """It answers again from now on; how long it stays suspected all the same."""
+    """The broker answers again from now on; returns how long it stays suspected nevertheless."""
     for hold_ms in range(0, 20_001, 100):
         suspected.trust(B, FIRST, now_ms + hold_ms)
         suspected.on_time(now_ms + hold_ms)
@@ -60,7 +60,7 @@ def test_a_suspicion_during_a_hold_restarts_the_hold() -> None:
     held_ms(suspected, 0)
     suspected.suspect(B, FIRST, 1_000)
     suspected.trust(B, FIRST, 1_100)
-    assert not suspected.suspect(B, FIRST, 1_300), "no news"
+    assert not suspected.suspect(B, FIRST, 1_300), "no change"
     suspected.on_time(1_700)
     assert suspected.suspected(1_700) == {B}
     assert held_ms(suspected, 1_800) == 500
@@ -72,7 +72,7 @@ def test_a_suspicion_belongs_to_one_registration() -> None:
     suspected.trust(B, NEXT, 100)
     suspected.on_time(100)
     assert suspected.suspected(100) == {B}, "another one has answered"
-    assert suspected.suspect(B, NEXT, 200), "of this one it is news"
+    assert suspected.suspect(B, NEXT, 200), "for this registration it is a change"
     suspected.trust(B, NEXT, 300)
     suspected.on_time(300)
     assert not suspected.suspected(300), "which has never relapsed"
@@ -136,4 +136,4 @@ def test_a_controller_elected_just_now_does_not_resign(in_office_ms: int, resign
     suspected = suspicions(elected_ms=20_000 - in_office_ms)
     now_ms = suspect_many(suspected, 2)
     assert suspected.guard(3, now_ms) == resigns
-    assert suspected.suspected(now_ms) == frozenset(), "but it doubts all the same"
+    assert suspected.suspected(now_ms) == frozenset(), "too many at once: none counts as suspected"

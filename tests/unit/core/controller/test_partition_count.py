@@ -78,7 +78,7 @@ def test_a_refused_addition_refuses_the_one_that_follows_it() -> None:
 def test_a_malformed_request_is_refused_and_removed() -> None:
     world = a_world()
     world.asked.malformed.append(
-        Refusal("partitions_add", TopicPartition("orders", -1), TidemarkError(ErrorCode.INVALID_REQUEST, "what?"))
+        Refusal("partitions_add", TopicPartition("orders", -1), TidemarkError(ErrorCode.INVALID_REQUEST, "malformed"))
     )
     world.asked_seen()
     world.settle()

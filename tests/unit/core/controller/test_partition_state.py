@@ -122,7 +122,7 @@ def test_a_resignation_counts_in_its_epoch_and_not_again_within_the_pause() -> N
 def test_failed_replicas_stay_offline_until_their_broker_registers_again() -> None:
     one = record()
     assert one.replica_reported(failed(2), 0, PAUSE_MS)
-    assert not one.replica_reported(failed(2), 0, PAUSE_MS), "no news"
+    assert not one.replica_reported(failed(2), 0, PAUSE_MS), "no change"
     assert not one.replica_reported(failed(3, epoch=4), 0, PAUSE_MS), "of an older leadership"
     assert one.replica_reported(failed(3), 0, PAUSE_MS)
     assert one.facts(LIVE).offline == {2, 3}

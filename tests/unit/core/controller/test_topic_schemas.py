@@ -256,7 +256,7 @@ def something_happens(world: World, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_each_replica_finally_knows_every_version(seed: int) -> None:
+def test_each_replica_finally_knows_every_version_after_any_fault(seed: int) -> None:
     chance = random.Random(seed)
     world, learners = three_brokers()
     for _ in range(150):

@@ -97,7 +97,7 @@ def test_a_topic_that_stops_parsing_keeps_its_last_state() -> None:
 
 
 def a_new_controller(world: World) -> None:
-    """The topic "bad" does not parse for it, whatever the controller before knew."""
+    """The topic "bad" does not parse for it, though the controller before may have known the topic."""
     world.pending = []
     world.core = type(world.core)(world.config, policy_of)
     elected = ev.Elected(
@@ -335,7 +335,7 @@ def told(world: World, kind: str) -> list[dict[str, str | int]]:
 
 
 def answered(world: World) -> None:
-    """Until nothing is in flight; a damaged node is read again for ever, so the world never settles."""
+    """Until nothing is in flight; a damaged node is read again without end, so the world never settles."""
     while world.pending:
         world.answer(world.pending.pop(0))
 

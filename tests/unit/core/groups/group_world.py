@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Members of a group and its coordinator: answers get lost, members die, coordinators fail over, topics grow.
 
-Each member behaves as docs/groups.md asks of clients; what it reads is `reading`.
+Each member behaves as docs/groups.md asks of clients; `reading` has its partitions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Member:
     Attributes:
         whole: its next heartbeat says everything, as after an answer that was lost.
         heard_ms: when it sent the last heartbeat that was answered.
-        revoke_by_ms: after an assignment, until when a heartbeat must be answered that says what it has now.
+        revoke_by_ms: after an assignment, until when a heartbeat must be answered that states its partitions now.
     """
 
     member_id: str
@@ -149,7 +149,7 @@ class GroupWorld:
         member.reading -= member.to_give_up
         member.reading |= member.to_take
         member.to_give_up, member.to_take = set(), set()
-        self.check_nobody_reads_what_another_reads()
+        self.check_each_partition_has_one_reader()
 
     def leave(self, member: Member, epoch: int = -1) -> None:
         """Stop reading, then leave."""
@@ -171,7 +171,7 @@ class GroupWorld:
             if revokes_too_long or self.now_ms - member.heard_ms >= SESSION_MS:
                 member.drop_everything()
         self.write(self.coordinator.remove_overdue(self.situation))
-        self.check_nobody_reads_what_another_reads()
+        self.check_each_partition_has_one_reader()
 
     def commit(self, member: Member, *, delayed: bool = False) -> None:
         """Commit each partition one record further; `delayed`: the request arrives late."""
@@ -219,7 +219,7 @@ class GroupWorld:
                 self.beat(member)
         self.check_everything_is_read()
 
-    def check_nobody_reads_what_another_reads(self) -> None:
+    def check_each_partition_has_one_reader(self) -> None:
         readers: dict[GroupPartition, str] = {}
         for member in self.members.values():
             for partition in member.reading:

@@ -67,7 +67,7 @@ def test_a_member_commits_in_its_epoch_only(world: GroupWorld) -> None:
     assert commit(world, by=(me, 1)) == {}
     assert refusal(lambda: commit(world, by=(me, 0))) is ErrorCode.STALE_MEMBER_EPOCH
     assert refusal(lambda: commit(world, by=(me, 2))) is ErrorCode.FENCED_MEMBER_EPOCH
-    assert refusal(lambda: commit(world, by=("who", 1))) is ErrorCode.UNKNOWN_MEMBER
+    assert refusal(lambda: commit(world, by=("unknown", 1))) is ErrorCode.UNKNOWN_MEMBER
 
 
 def test_a_commit_never_overwrites_the_offset_of_the_new_owner(world: GroupWorld) -> None:

@@ -134,7 +134,7 @@ def test_updates_of_all_partitions_share_one_message_unless_its_size_forbids(
     assert chunks(stage) == [], "each high watermark is sent once"
 
 
-# -- who is at the other end -----------------------------------------------------------------------------------
+# -- the other end ---------------------------------------------------------------------------------------------
 
 
 def fetching(stage: Stage) -> set[int]:

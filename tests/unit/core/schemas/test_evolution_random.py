@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of random changes: what a policy allows, the readers that it promises can read."""
+"""Chains of random changes that a policy allows: the readers that the policy names can read."""
 
 from __future__ import annotations
 

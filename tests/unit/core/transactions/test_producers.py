@@ -217,7 +217,7 @@ def test_a_producer_whose_end_was_not_answered_may_start_again(world: Transactio
     assert world.init(producer).producer == following
 
 
-def test_a_zombie_does_not_start_after_its_successor_whatever_the_order(world: TransactionWorld) -> None:
+def test_a_zombie_does_not_start_after_its_successor_in_any_order(world: TransactionWorld) -> None:
     zombie = world.init().producer
     world.add(zombie, ORDERS)
     world.ms += TIMEOUT_MS

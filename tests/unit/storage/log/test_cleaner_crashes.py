@@ -73,7 +73,7 @@ class Killer:
         return True
 
     def each_point(self, work: Callable[[], object], look: Callable[[], object]) -> None:
-        """Work to the end; look at what a kill at each operation would leave, and at what the end leaves."""
+        """Work to the end; look at the files after a kill at each operation, and at those of the end."""
         self._look = look
         try:
             work()
@@ -135,7 +135,7 @@ def check(path: Path, before: list[Row], after: list[Row]) -> None:
 
 
 class Checker:
-    """Checks what is left of a log; the same files once."""
+    """Checks the rest of a log; the same files once."""
 
     def __init__(self, before: list[Row], after: list[Row]) -> None:
         self._before, self._after = before, after

@@ -110,7 +110,7 @@ def clean(log: PartitionLog, *, now_us: int = NOW_US) -> None:
 
 
 def check_whole(log: PartitionLog, batches: Sequence[Batch] | None = None) -> None:
-    """A replay of what is left has the open transactions of before, and each row has its marker."""
+    """A replay of the rest has the open transactions of before, and each row has its marker."""
     batches = batches or batches_of(log)
     states, known = replayed(batches), ProducerStates(log.state().producers.entries)
     assert states.open_producers == known.open_producers

@@ -165,7 +165,7 @@ def test_the_flush_after_a_truncation_below_the_recovery_point_makes_its_mark_du
     fill(log, 4)
     log.flush()
     logs.checkpoint({PARTITION: Offset(10)})
-    # the checkpoint's syncfs made durable what it renamed
+    # the checkpoint's syncfs made its renamed files durable
     for file in (path / "disk").glob("*-checkpoint"):
         disk.contents[file.stat().st_ino] = file.read_bytes()
     log.truncate(Offset(12))

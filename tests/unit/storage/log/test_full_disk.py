@@ -117,13 +117,13 @@ def test_a_failed_append_over_two_segments_frees_its_space_before_its_mark(
     lead(log, make_batch(["kept"]))
     mark_truncation = Durability.mark_truncation
 
-    def needs_what_was_taken(durability: Durability, point: CutPoint) -> None:
+    def needs_the_taken_space(durability: Durability, point: CutPoint) -> None:
         if any(segment.log_path.stat().st_size > segment.size_bytes for segment in log.segments.all):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         disk.room_bytes = 1 << 40
         mark_truncation(durability, point)
 
-    monkeypatch.setattr(Durability, "mark_truncation", needs_what_was_taken)
+    monkeypatch.setattr(Durability, "mark_truncation", needs_the_taken_space)
     disk.room_bytes = 3000
     with pytest.raises(TidemarkError) as caught:
         log.append([make_batch(["x" * 700])] * 8, base_offset=Offset(1), leader_epoch=LeaderEpoch(0), stamp=True)

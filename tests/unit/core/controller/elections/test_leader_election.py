@@ -381,7 +381,7 @@ def test_a_damaged_replica_leaves_isr_and_elr() -> None:
     assert (partition.state.leader, partition.state.isr_ids, partition.state.elr) == (1, (1,), ())
 
 
-# -- what a lowered m, a flush, a broken directory and a move change -----------------------------------------------
+# -- changes by a lowered m, a flush, a broken directory and a move ------------------------------------------------
 
 
 def test_a_lowered_m_empties_the_elr_in_the_same_write_if_there_is_a_leader_and_else_leaves_it() -> None:

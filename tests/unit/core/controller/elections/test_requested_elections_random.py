@@ -23,7 +23,7 @@ class AskingWorld(RandomWorld):
 
     def step(self) -> None:
         if self.random.random() < 0.3:
-            self._somebody_asks()
+            self._an_operator_asks()
         if self.random.random() < 0.05:
             self._power_fails()
         for _ in range(3):
@@ -31,13 +31,13 @@ class AskingWorld(RandomWorld):
         super().step()
 
     def _power_fails(self) -> None:
-        """All replicas of one partition lose what was not on disk, and return."""
+        """All replicas of one partition lose their unsynced records, and return."""
         if self.states:
             partition = self.random.choice(sorted(self.states))
             for broker in self.topics[partition.topic].partitions[partition.partition]:
                 self.register(broker, clean=False)
 
-    def _somebody_asks(self) -> None:
+    def _an_operator_asks(self) -> None:
         leaderless = [one for one, found in self.states.items() if found.state.leader == NO_LEADER]
         pointed = leaderless and self.random.random() < 0.8
         kind = ElectionKind.LAST_KNOWN if pointed else self.random.choice(REQUESTED_ELECTIONS)

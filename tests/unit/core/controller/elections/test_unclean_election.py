@@ -25,7 +25,7 @@ def held(epoch: int, end: int, high_watermark: int = 0, *, damaged: bool = False
     return ReplicaDescription(LeaderEpoch(epoch), Offset(end), Offset(high_watermark), damaged)
 
 
-def nobody_trusted(*assigned: int, partitions: int = 1, **configs: str) -> World:
+def no_eligible_replica(*assigned: int, partitions: int = 1, **configs: str) -> World:
     """Every broker has restarted uncleanly; the state without a leader is written and sent, questions are pending."""
     world = World()
     for broker in assigned:
@@ -75,7 +75,7 @@ def elected(effects: list[Any]) -> int | None:
 
 
 def test_without_trusted_replicas_each_live_one_is_asked_once() -> None:
-    world = nobody_trusted(0, 1, 2, partitions=2)
+    world = no_eligible_replica(0, 1, 2, partitions=2)
     state = world.state("t")
     assert (state.leader, state.lineage) == (NO_LEADER, 0)
     assert sorted(asked(world)) == [0, 1, 2]
@@ -94,7 +94,7 @@ def test_without_trusted_replicas_each_live_one_is_asked_once() -> None:
 
 
 def test_the_longest_log_is_elected_and_the_possible_loss_reported() -> None:
-    world = nobody_trusted(0, 1, 2)
+    world = no_eligible_replica(0, 1, 2)
     epoch = world.state("t").leader_epoch
     assert [entry.broker_id for entry in world.state("t").last_known] == [0]
     assert elected(says(world, 0, held(0, 40, 55, damaged=True))) is None
@@ -118,7 +118,7 @@ def test_the_longest_log_is_elected_and_the_possible_loss_reported() -> None:
 
 
 def test_a_later_epoch_wins_over_a_longer_log() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     says(world, 0, held(3, 900, 10))
     says(world, 1, held(4, 20, 12))
     assert not elections(world), "nothing is written yet"
@@ -127,8 +127,8 @@ def test_a_later_epoch_wins_over_a_longer_log() -> None:
     assert (election["leader"], election["records_maybe_lost"]) == (1, 0)
 
 
-@pytest.mark.parametrize(("last_leader", "heir"), [(held(2, 9, damaged=True), 0), (held(2, 9), 1)])
-def test_among_equals_an_undamaged_log_wins_then_the_last_leader(last_leader: ReplicaDescription, heir: int) -> None:
+@pytest.mark.parametrize(("last_leader", "leader"), [(held(2, 9, damaged=True), 0), (held(2, 9), 1)])
+def test_among_equals_an_undamaged_log_wins_then_the_last_leader(last_leader: ReplicaDescription, leader: int) -> None:
     world = World()
     world.register(1)
     world.elected()
@@ -138,23 +138,23 @@ def test_among_equals_an_undamaged_log_wins_then_the_last_leader(last_leader: Re
     answer_all_but(world, fx.DescribeReplicas)
     assert [entry.broker_id for entry in world.state("t").last_known] == [1]
     says(world, 1, last_leader)
-    assert elected(says(world, 0, held(2, 9))) == heir
+    assert elected(says(world, 0, held(2, 9))) == leader
 
 
 def test_among_equals_the_last_leader_wins_if_preferred_too() -> None:
-    world = nobody_trusted(1, 0)
+    world = no_eligible_replica(1, 0)
     says(world, 0, held(2, 9))
     assert elected(says(world, 1, held(2, 9))) == 1
 
 
 def test_a_damaged_log_counts_up_to_the_damage() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     says(world, 0, held(2, 9, 30, damaged=True))
     assert elected(says(world, 1, held(2, 8, 8))) == 0
 
 
 def test_a_log_that_is_being_opened_is_asked_again() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     assert elected(says(world, 0, held(1, 5))) is None
     refuses(world, 1, ErrorCode.OFFSET_NOT_AVAILABLE)
     assert not asked(world)
@@ -165,13 +165,13 @@ def test_a_log_that_is_being_opened_is_asked_again() -> None:
 
 def test_a_broker_that_fails_is_not_waited_for() -> None:
     for whole, code in ((True, ErrorCode.BROKER_NOT_AVAILABLE), (False, ErrorCode.STORAGE_ERROR)):
-        world = nobody_trusted(0, 1)
+        world = no_eligible_replica(0, 1)
         says(world, 0, held(1, 5))
         assert elected(refuses(world, 1, code, whole=whole)) == 0
 
 
 def test_after_the_wait_the_answers_decide_and_a_late_one_is_ignored() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     says(world, 0, held(1, 5))
     assert elected(world.passes(WAIT_MS - 1)) is None
     assert elected(world.passes(1)) == 0
@@ -182,7 +182,7 @@ def test_after_the_wait_the_answers_decide_and_a_late_one_is_ignored() -> None:
 
 
 def test_without_any_answer_questions_are_repeated_with_pauses() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     questions = 0
     for _ in range(100):
         for broker in list(asked(world)):
@@ -196,7 +196,7 @@ def test_without_any_answer_questions_are_repeated_with_pauses() -> None:
 
 
 def test_a_new_registration_voids_an_answer_but_keeps_its_high_watermark() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     says(world, 1, held(1, 70, 70))
     world.up(1, clean=False)
     answer_all_but(world, fx.DescribeReplicas)
@@ -210,7 +210,7 @@ def test_a_new_registration_voids_an_answer_but_keeps_its_high_watermark() -> No
 
 
 def test_an_answer_in_flight_during_a_new_registration_is_ignored() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     before = asked(world)[1]
     world.pending.remove(before)
     world.up(1, clean=False)
@@ -244,7 +244,7 @@ def test_a_trusted_replica_that_returns_is_elected_cleanly() -> None:
 
 
 def test_a_write_that_fails_is_decided_again_from_the_answers() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     says(world, 0, held(1, 5))
     says(world, 1, held(1, 6))
     world.take(fx.WriteStates)
@@ -254,7 +254,7 @@ def test_a_write_that_fails_is_decided_again_from_the_answers() -> None:
 
 
 def test_a_topic_that_no_longer_allows_it_stays_without_a_leader() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     topic = world.topics["t"]
     world.topics["t"] = replace(
         topic, configs={**topic.configs, "unclean": "false"}, modified_zxid=topic.modified_zxid + 1
@@ -267,7 +267,7 @@ def test_a_topic_that_no_longer_allows_it_stays_without_a_leader() -> None:
 
 
 def test_a_topic_that_is_being_deleted_elects_no_leader() -> None:
-    world = nobody_trusted(0, 1)
+    world = no_eligible_replica(0, 1)
     world.delete("t")
     assert elected(says(world, 0, held(1, 5))) is None
     assert elected(says(world, 1, held(1, 5))) is None
@@ -277,7 +277,7 @@ def test_a_topic_that_is_being_deleted_elects_no_leader() -> None:
 
 
 def test_where_not_allowed_no_replica_is_asked() -> None:
-    world = nobody_trusted(0, 1, unclean="false")
+    world = no_eligible_replica(0, 1, unclean="false")
     assert not asked(world)
     world.settle()
     assert world.state("t").leader == NO_LEADER
@@ -285,7 +285,7 @@ def test_where_not_allowed_no_replica_is_asked() -> None:
 
 def test_a_single_replica_is_elected_without_being_asked() -> None:
     for allowed in ("true", "false"):
-        world = nobody_trusted(0, unclean=allowed)
+        world = no_eligible_replica(0, unclean=allowed)
         assert not asked(world)
         world.settle()
         assert (world.state("t").leader, world.state("t").lineage) == (0, 1)

@@ -240,7 +240,7 @@ class MovingWorld(RandomWorld):
                 partition = TopicPartition(topic.topic, index)
                 if partition in stuck:
                     continue
-                assert index not in topic.original, f"{partition} is reassigned for ever"
+                assert index not in topic.original, f"the reassignment of {partition} never ends"
                 assert partition not in self.asked.moves
                 state = self.states[partition].state
                 assert set(state.isr_ids) <= set(assigned)

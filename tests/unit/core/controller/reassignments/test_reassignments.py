@@ -248,7 +248,7 @@ def test_cancelling_does_not_drop_the_only_in_sync_replica() -> None:
     assert world.state("orders").leader != NO_LEADER
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -385,7 +385,7 @@ class World:
             if lost:
                 error = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the answer was lost")
             return self.happens(ev.ControlAnswered(effect.broker, effect.request_id, error))
-        raise AssertionError(f"who answers {effect}?")
+        raise AssertionError(f"no component answers {effect}")
 
     def fail(self, effect: Any, code: ErrorCode = ErrorCode.BROKER_NOT_AVAILABLE) -> list[Any]:
         """A command that never arrived."""

@@ -21,7 +21,7 @@ def reasons(effects: list[fx.Effect], kind: str) -> str:
     return str(found[0].fields["reasons"])
 
 
-def time_passes_until_somebody_leaves(stage: Stage, **hearing: int) -> str:
+def time_passes_until_a_follower_leaves(stage: Stage, **hearing: int) -> str:
     """`hearing`: the log end that follower 2 keeps reporting; without it no follower sends a message."""
     for _ in range(130):
         if "of_2" in hearing:
@@ -29,7 +29,7 @@ def time_passes_until_somebody_leaves(stage: Stage, **hearing: int) -> str:
         effects = stage.feed(ev.Tick(), after_ms=100)
         if any(isinstance(effect, fx.WriteIsr) for effect in effects):
             return reasons(effects, "isr_shrinking")
-    raise AssertionError("nobody left")
+    raise AssertionError("no follower left the ISR")
 
 
 def test_a_follower_that_reports_without_progress_is_lagging() -> None:
@@ -37,21 +37,21 @@ def test_a_follower_that_reports_without_progress_is_lagging() -> None:
     stage.fetches(2, 0)
     stage.write(acks=1)
     stage.disk_answers()
-    assert time_passes_until_somebody_leaves(stage, of_2=0) == "2:lagging"
+    assert time_passes_until_a_follower_leaves(stage, of_2=0) == "2:lagging"
     assert reasons(stage.feed(ev.IsrWritten(P, 2)), "isr_shrunk") == "2:lagging"
 
 
 def test_a_follower_without_messages_on_its_stream_is_silent() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
-    assert time_passes_until_somebody_leaves(stage) == "2:silent"
+    assert time_passes_until_a_follower_leaves(stage) == "2:silent"
 
 
 def test_a_follower_without_a_stream_is_disconnected() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.feed(ev.FollowerDisconnected(2, 12))
-    assert time_passes_until_somebody_leaves(stage) == "2:disconnected"
+    assert time_passes_until_a_follower_leaves(stage) == "2:disconnected"
 
 
 def test_each_of_several_has_a_reason_of_its_own() -> None:
@@ -59,7 +59,7 @@ def test_each_of_several_has_a_reason_of_its_own() -> None:
     stage.fetches(2, 0)
     stage.write(acks=1)
     stage.disk_answers()
-    said = time_passes_until_somebody_leaves(stage, of_2=0)
+    said = time_passes_until_a_follower_leaves(stage, of_2=0)
     assert said == "2:lagging,3:disconnected"
     assert reasons_in(said) == ["lagging", "disconnected"]
 
@@ -94,7 +94,7 @@ def changes(effects: list[fx.Effect]) -> list[tuple[str, str]]:
 def test_a_written_change_is_observed_once_with_its_reason() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
-    time_passes_until_somebody_leaves(stage)
+    time_passes_until_a_follower_leaves(stage)
     assert changes(stage.out) == [], "ZooKeeper has not confirmed the change"
     assert changes(stage.feed(ev.IsrWritten(P, 2))) == [("1", "2:silent")]
     assert changes(stage.command(node(1, 5, (1,)), version=2)) == []
@@ -121,7 +121,7 @@ def test_a_new_leader_observes_the_change_that_elected_it() -> None:
 def test_a_change_that_was_read_after_an_unknown_outcome_has_the_reason_of_its_write() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
-    time_passes_until_somebody_leaves(stage)
+    time_passes_until_a_follower_leaves(stage)
     stage.feed(ev.IsrWriteFailed(P, unknown=True))
     effects = stage.feed(ev.IsrRead(P, VersionedState(node(1, 5, (1,)), 2)))
     assert changes(effects) == [("1", "2:silent")]

@@ -160,7 +160,7 @@ def late_follower_leaves(stage: Stage, *, reporting: int) -> fx.WriteIsr:
         stage.feed(ev.Tick(), after_ms=100)
         if stage.got(fx.WriteIsr):
             return stage.one(fx.WriteIsr)
-    pytest.fail("nobody left")
+    pytest.fail("no follower left the ISR")
 
 
 def test_a_silent_follower_leaves_after_the_lag_time_and_holds_the_high_watermark_until_that_is_confirmed() -> None:
