@@ -63,7 +63,8 @@ class RegisteredLogs(Protocol):
         """Sync every online directory; raises STORAGE_ERROR."""
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
-        """Write the incarnation of a confirmed registration; raises DISK_FULL, or STORAGE_ERROR without a directory."""
+        """Write the incarnation of a confirmed registration; raises DISK_FULL if the next start counts as unclean, or
+        STORAGE_ERROR without a directory."""
 
 
 class Registration:
@@ -102,12 +103,14 @@ class Registration:
         self._trust_boot_id = trust_boot_id
         self._check_ms = check_ms
         self._expired = False
+        self._unwritten = False
+        """Whether a full disk refused the incarnation of the last registration."""
         self._lost = scheduler.signal()
         self._judged: tuple[RegistrationVerdict, frozenset[str]] | None = None
         store.listen(self._on_store_event)
 
     async def start(self) -> None:
-        """Register, retrying until ZooKeeper answers; raises BROKER_ID_TAKEN, STORAGE_ERROR or DISK_FULL."""
+        """Register, retrying until ZooKeeper answers; raises BROKER_ID_TAKEN or STORAGE_ERROR."""
         await self._register()
         for work in (self._keep(), self._check()):
             self._scheduler.spawn(work, self._driver.fail)
@@ -139,6 +142,8 @@ class Registration:
             if self._lost.is_set():
                 continue
             broker_epoch = self.broker_epoch
+            if self._unwritten:
+                await self._confirm(broker_epoch, self._boot_id())
             try:
                 live = await self._store.live_brokers()
             except TidemarkError as error:
@@ -194,13 +199,27 @@ class Registration:
             crashed=verdict.crashed,
             locked_directory_ids=frozenset(directory_ids),
         )
-        await self._scheduler.in_thread(partial(self._logs.confirm_registration, broker_epoch, boot))
+        await self._confirm(broker_epoch, boot)
         self.broker_epoch = broker_epoch
         if self._expired:
             return  # that session has expired; the next round makes another session
         _log.info("registered", extra={"broker_epoch": broker_epoch, "clean": verdict.clean, "why": verdict.reason})
         self._on_epoch(broker_epoch)
         self._driver.submit(BrokerRegistered(broker_epoch, known))
+
+    async def _confirm(self, broker_epoch: BrokerEpoch, boot: str) -> None:
+        """Write the incarnation. Without space the broker runs on: the next start counts as unclean, unless the
+        periodic check finds space before."""
+        try:
+            await self._scheduler.in_thread(partial(self._logs.confirm_registration, broker_epoch, boot))
+        except TidemarkError as error:
+            if error.code is not ErrorCode.DISK_FULL:
+                raise
+            if not self._unwritten:
+                _log.error("until the disk has space, the next start counts as unclean", extra={"why": error.message})
+            self._unwritten = True
+        else:
+            self._unwritten = False
 
     def _judge(
         self, previous: BrokerEpochRecord | None, boot: str, synced: bool, ours: frozenset[str]

@@ -358,18 +358,27 @@ class LogDirectory:
         If the file is missing or incomplete, the next start counts as unclean.
 
         Raises:
-            TidemarkError: STORAGE_ERROR; the directory is offline. DISK_FULL if the directory had no such file yet.
+            TidemarkError: STORAGE_ERROR; the directory is offline. DISK_FULL if the directory had no such file; a later
+                call may succeed.
         """
         self._check_online()
+        action = f"confirm the registration in {self.path}"
+        refusal: OSError | None = None
         try:
-            document = pack_json({"boot_id": boot_id, "broker_epoch": broker_epoch})
-            replace_or_overwrite(self.path / INCARNATION_FILE, document)
+            try:
+                document = pack_json({"boot_id": boot_id, "broker_epoch": broker_epoch})
+                replace_or_overwrite(self.path / INCARNATION_FILE, document)
+            except OSError as error:
+                if not has_no_room(error):
+                    raise
+                refusal = error
             (self.path / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
             sync_directory(self.path)
         except OSError as error:
-            if not has_no_room(error):
-                self.fail(f"confirm the registration: {error.strerror}")
-            raise storage_error(f"confirm the registration in {self.path}", error) from error
+            self.fail(f"confirm the registration: {error.strerror}")
+            raise storage_error(action, error) from error
+        if refusal is not None:
+            raise storage_error(action, refusal) from refusal
 
     def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """Write the files of the next start, with one syncfs; then the clean-shutdown marker.

@@ -196,7 +196,7 @@ class LogManager:
         A directory that fails is offline; the other directories continue.
 
         Raises:
-            TidemarkError: DISK_FULL; STORAGE_ERROR if no directory is left.
+            TidemarkError: DISK_FULL, as `LogDirectory.confirm_registration`; STORAGE_ERROR if no directory is left.
         """
         self._boot_id = boot_id
         try:
@@ -410,7 +410,7 @@ class LogManager:
             except TidemarkError as error:
                 errors.append(error)
         if errors:
-            raise errors[0]
+            raise next((one for one in errors if one.code is ErrorCode.DISK_FULL), errors[0])
 
     def _sweep_files(self) -> None:
         for directory in self._directories:

@@ -258,3 +258,47 @@ async def test_a_failed_directory_makes_the_registration_unclean_though_the_boot
     registered = (await second.store.broker_epochs())[ID]
     assert registered.unclean_at == second.registration.broker_epoch
     assert registered.lost_at == -1, "the flushed records are there"
+
+
+async def test_a_broker_registers_on_a_full_disk_and_notes_the_registration_later(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = machine.zookeeper.store()
+    await store.start()
+    process = machine.process(store, check_ms=1)
+    written = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    refusals = iter(range(3))
+
+    def confirm(broker_epoch: BrokerEpoch, boot_id: str) -> None:
+        if next(refusals, None) is not None:
+            raise TidemarkError(ErrorCode.DISK_FULL, "no space")
+        LogManager.confirm_registration(process.logs, broker_epoch, boot_id)
+        loop.call_soon_threadsafe(written.set)
+
+    monkeypatch.setattr(process.logs, "confirm_registration", confirm)
+    await process.registration.start()
+    assert process.core.registered.is_set()
+    async with asyncio.timeout(30):
+        await written.wait()
+    await process.would_have_registered_again()
+    assert process.epochs == [0]
+    await process.kill()
+    await machine.start()
+    assert await machine.unclean_at() == -1
+    assert process.failures == []
+
+
+async def test_a_kill_is_unclean_if_a_full_disk_refused_the_registration(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise TidemarkError(ErrorCode.DISK_FULL, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogManager, "confirm_registration", refuse)
+        process = await machine.start()
+    await process.kill()
+    await machine.start()
+    assert await machine.unclean_at() == 1

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from tidemark.core.replication.events import RecoveredLog
-from tidemark.model import BrokerEpoch, EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.model import BrokerEpoch, BrokerId, EpochEntry, ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.storage import files
 from tidemark.storage.directories import log_directory as directory_module
-from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.files import pack_json
 from tidemark.storage.log.durability import Durability
 from tidemark.storage.log.log_segments import LogSegments
@@ -334,12 +334,37 @@ def test_a_registration_is_confirmed_on_a_full_disk(path: Path, monkeypatch: pyt
     logs.close()
 
 
-def test_a_full_disk_refuses_the_first_registration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_no_mark_of_an_earlier_clean_shutdown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = open_one(path)
-    monkeypatch.setattr(files, "write_temporary", no_space)
+    logs.confirm_registration(BrokerEpoch(4), "boot-one")
+    logs.close_clean(BrokerEpoch(4), {})
+    (path / directory_module.INCARNATION_FILE).unlink()
+    logs = open_one(path)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_temporary", no_space)
+        with pytest.raises(TidemarkError) as caught:
+            logs.confirm_registration(BrokerEpoch(5), "boot-one")
+    assert caught.value.code is ErrorCode.DISK_FULL
+    logs.close()
+    logs = open_one(path)
+    assert logs.previous[0][1:] == (None, None)
+    logs.confirm_registration(BrokerEpoch(6), "boot-one")
+    logs.close()
+
+
+def test_a_full_directory_is_reported_beside_a_broken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_logs([tmp_path / "broken", tmp_path / "full"], cluster_id="c", broker_id=BrokerId(0))
+    numbers = iter((errno.EIO, errno.ENOSPC))
+
+    def refused(*_: object, **__: object) -> Path:
+        number = next(numbers)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files, "write_temporary", refused)
     with pytest.raises(TidemarkError) as caught:
         logs.confirm_registration(BrokerEpoch(4), "boot-one")
     assert caught.value.code is ErrorCode.DISK_FULL
+    assert len(logs.directory_ids) == 1
     logs.close()
 
 
