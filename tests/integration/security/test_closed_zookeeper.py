@@ -123,7 +123,7 @@ async def test_sessions_without_the_right_certificate_are_refused_with_a_reason(
 ) -> None:
     connect, files = secure.zookeeper.connect, service_files(secure)
     other = Authority.create(tmp_path / "other", "local").issue_service(Role.BROKER, "0", [HOST])
-    late = signed_by(certificates_of(secure), tmp_path / "early", valid_days=(0.5, 1))
+    late = signed_by(certificates_of(secure), tmp_path / "early", valid_days=(0.003, 1))
     cases: dict[str, tuple[str, TlsFiles | None]] = {
         "no server answered": (connect, None),
         f"zookeeper.tls.ca.file ({other.ca}) does not accept": (connect, files._replace(ca=other.ca)),

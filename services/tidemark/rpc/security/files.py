@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -34,6 +34,8 @@ _CHECK_S: Final = 0.5
 """Interval at which a use of the files checks them for changes."""
 _SETTLE_S: Final = 0.3
 """Time for which a start waits for files that do not fit together: they may be just being replaced."""
+_CLOCKS_S: Final = 300.0
+"""Difference of clocks for which a start takes a certificate that is not valid yet: the server's clock decides."""
 _MISREAD: Final = re.compile(r'[\\,+"<>;#=]')
 """A value with one of these characters could be read as several values, or as another value."""
 _SUBJECT_CHARACTERS_MAX: Final = 1024
@@ -157,21 +159,27 @@ def _load_first(files: TlsFiles, names: Names) -> tuple[tuple[object, ...], Mate
     until_s = time.monotonic() + _SETTLE_S
     while True:
         try:
-            return _load(files, names)
+            return _load(files, names, clocks_s=_CLOCKS_S)
         except TidemarkError:
             if time.monotonic() > until_s:
                 raise
         time.sleep(_SETTLE_S / 10)
 
 
-def _load(files: TlsFiles, names: Names) -> tuple[tuple[object, ...], Material]:
-    """The contents, and the state of the files at the time of the read."""
+def _load(files: TlsFiles, names: Names, *, clocks_s: float = 0.0) -> tuple[tuple[object, ...], Material]:
+    """The contents, and the state of the files at the time of the read.
+
+    Args:
+        files: the paths.
+        names: names of their settings, for errors.
+        clocks_s: time before the begin of the certificate's validity from which on the certificate is taken.
+    """
     seen = _signature(files, names)
     ca, certificate, key = (_read(name, path) for name, path in zip(names, files, strict=True))
     if _signature(files, names) != seen:
         raise wrong_file("the TLS files are being changed", names[0])
     try:
-        return seen, _material(files, names, ca, certificate, key)
+        return seen, _material(files, names, ca, certificate, key, clocks_s)
     except _UNREADABLE as error:
         raise wrong_file(f"the TLS files {', '.join(filter(None, files))} cannot be used: {error}", names[0]) from error
 
@@ -180,11 +188,12 @@ _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.Duplicat
 """Errors of the library for damaged contents; some come only when a part is used."""
 
 
-def _material(files: TlsFiles, names: Names, ca: bytes, certificate: bytes, key: bytes) -> Material:
+def _material(files: TlsFiles, names: Names, ca: bytes, certificate: bytes, key: bytes, clocks_s: float) -> Material:
     authorities = _certificates(names[0], files.ca, ca)
     chain = _certificates(names[1], files.certificate, certificate) if certificate else []
     if chain:
         _check_pair(files, names, chain[0], key)
+        _check_validity(files, names, chain[0], clocks_s)
     fingerprint = hashlib.sha256(b"\0".join((ca, certificate, key))).hexdigest()
     not_after = chain[0].not_valid_after_utc if chain else max(one.not_valid_after_utc for one in authorities)
     return Material(ca, certificate, key, fingerprint, _uris(chain[0]) if chain else (), not_after.timestamp())
@@ -232,9 +241,17 @@ def _check_pair(files: TlsFiles, names: Names, certificate: x509.Certificate, ke
     public = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if private.public_key().public_bytes(*public) != certificate.public_key().public_bytes(*public):
         raise wrong_file(f"{names[2]} is {files.key}, which is not the key of {files.certificate}", names[2])
-    if certificate.not_valid_after_utc < datetime.now(UTC):
-        when = _date(certificate.not_valid_after_utc.timestamp())
-        raise wrong_file(f"{names[1]} is {files.certificate}, which expired on {when}", names[1])
+
+
+def _check_validity(files: TlsFiles, names: Names, certificate: x509.Certificate, clocks_s: float) -> None:
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    now = datetime.now(UTC)
+    if last < now:
+        sentence = f"{names[1]} is {files.certificate}, which expired on {_date(last.timestamp())}"
+        raise wrong_file(sentence, names[1])
+    if first > now + timedelta(seconds=clocks_s):
+        sentence = f"{names[1]} is {files.certificate}, which is not valid before {_date(first.timestamp())}"
+        raise wrong_file(f"{sentence}: wait, or correct the clock of this machine", names[1])
 
 
 def _uris(certificate: x509.Certificate) -> tuple[str, ...]:

@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import ssl
 import threading
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidemark.core.security.principals import Role
+from tidemark.local import certificates
 from tidemark.local.certificates import Authority
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security import files as tls
@@ -172,3 +175,43 @@ def test_a_service_refuses_the_certificate_of_another_one(broker: TlsFiles, role
 def test_an_expired_certificate_is_refused(authority: Authority) -> None:
     with pytest.raises(TidemarkError, match="which expired on"):
         TlsIdentity(authority.issue_service(Role.BROKER, "3", HOSTS, days=0))
+
+
+def issue_from(authority: Authority, monkeypatch: pytest.MonkeyPatch, wait_s: float) -> TlsFiles:
+    """A certificate of the broker that is valid after this time, in seconds."""
+    with monkeypatch.context() as patched:
+        patched.setattr(certificates, "_BACKDATED", timedelta(seconds=-wait_s))
+        return authority.issue_service(Role.BROKER, "3", HOSTS)
+
+
+def test_a_certificate_that_is_not_valid_yet_is_refused(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TidemarkError, match="which is not valid before"):
+        TlsIdentity(issue_from(authority, monkeypatch, 3600))
+
+
+def test_a_start_takes_a_certificate_that_other_clocks_may_accept(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of this machine may be late, and the server decides."""
+    TlsIdentity(issue_from(authority, monkeypatch, 200))
+
+
+class Later(datetime):
+    """The clock after the time for which the certificates of these tests wait."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return super().now(tz) + timedelta(seconds=201)
+
+
+def test_a_changed_certificate_is_used_when_it_becomes_valid(
+    authority: Authority, broker: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise peers would refuse the service until then."""
+    identity = TlsIdentity(broker)
+    before = identity.current()
+    issue_from(authority, monkeypatch, 200)
+    assert [identity.current() for _ in range(2)] == [before, before]
+    assert identity.failures == 1, "each state of the files is logged once"
+    monkeypatch.setattr(tls, "datetime", Later)
+    assert identity.current().fingerprint != before.fingerprint
