@@ -208,7 +208,9 @@ def _handshake_mistake(details: str) -> str | None:
         return "the certificate of the server has another name: use a name or address that the certificate has"
     found = _UNTRUSTED.search(details)
     if found is not None:
-        return f"the certificate of the server is not accepted ({found[1]}): tls.ca.file must have its authority"
+        dated = "expired" in found[1] or "not yet valid" in found[1]
+        advice = "renew it, or correct the clock of a machine" if dated else "tls.ca.file must have its authority"
+        return f"the certificate of the server is not accepted ({found[1]}): {advice}"
     return None
 
 

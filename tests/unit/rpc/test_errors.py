@@ -63,7 +63,7 @@ HANDSHAKE = "last error: UNKNOWN: ipv4:127.0.0.1:1: Tls handshake failed (TSI_PR
     [
         (
             f"{HANDSHAKE}1000007d:SSL routines:OPENSSL_internal:CERTIFICATE_VERIFY_FAILED: certificate has expired: OK",
-            r"not accepted \(certificate has expired\): tls.ca.file must have its authority",
+            r"not accepted \(certificate has expired\): renew it",
         ),
         (f"{HANDSHAKE}100000f7:SSL routines:OPENSSL_internal:WRONG_VERSION_NUMBER: Invalid", "does not speak TLS"),
         (
