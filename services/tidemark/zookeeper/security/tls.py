@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
-from tidemark.zookeeper.kazoo_handler import PollHandler, poll_select
+from tidemark.zookeeper.kazoo_handler import PollHandler, ReadAheadSocket
 
 if TYPE_CHECKING:
     from tidemark.runtime.configuration import ServiceSettings
@@ -25,9 +24,6 @@ _log = logging.getLogger(__name__)
 
 NAMES: Final[Names] = ("zookeeper.tls.ca.file", "zookeeper.tls.certificate.file", "zookeeper.tls.key.file")
 """Names of the settings."""
-
-_READ_BYTES: Final = 1 << 16
-"""Larger than a TLS record."""
 
 _OTHER_NAME: Final = (62, 64)
 """OpenSSL's verify codes for a certificate of another host name or address."""
@@ -98,7 +94,7 @@ class ZooKeeperTls:
                 _log.warning("the changed TLS files are not used for ZooKeeper yet: %s", error)
         return self._context
 
-    def connect(self, address: tuple[str, int], host: str, timeout_s: float) -> socket.socket:
+    def connect(self, address: tuple[str, int], host: str, timeout_s: float) -> TlsSocket:
         """A connection to the server `host` at `address`; raises OSError."""
         context = self.context()
         plain = socket.create_connection(address, timeout_s)
@@ -158,8 +154,8 @@ def _context_of(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-class TlsSocket(ssl.SSLSocket):
-    """A connection that knows if decrypted bytes are left. Used on kazoo's thread.
+class TlsSocket(ReadAheadSocket, ssl.SSLSocket):
+    """A connection that knows if decrypted bytes are left.
 
     Attributes:
         tls: learns of a refusal.
@@ -168,52 +164,24 @@ class TlsSocket(ssl.SSLSocket):
 
     tls: ZooKeeperTls | None = None
     server = ""
-    _held = b""
-    _error: OSError | None = None
-    _ended = _answered = False
-
-    def holds(self) -> bool:
-        """Whether `recv` returns without a wait: bytes, the end, or an error."""
-        return bool(self._held or self._ended or self._error)
+    _answered = False
 
     def fill(self) -> bool:
-        """Take the bytes that have arrived; returns `holds`. A part of a record, or a record without data, yields no
-        bytes.
-        """
-        if not self.holds():
-            try:
-                self._held = super().recv(_READ_BYTES)
-                self._ended = not self._held
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return False
-            except OSError as error:
-                self._error = error
-            if self._held and not self._answered:
+        """Take the bytes that have arrived, and note that the server has answered, or has refused the connection."""
+        holds = super().fill()
+        if holds and not self._answered and self.tls is not None:
+            if self.pending():
                 self._answered = True
-                if self.tls is not None:
-                    self.tls.failure = ""
-            elif not self._answered and self.tls is not None:
+                self.tls.failure = ""
+            else:
                 self.tls.refused(self._error, self.server)
-        return True
-
-    def pending(self) -> int:
-        """Number of bytes that `recv` returns without a system call."""
-        return len(self._held)
-
-    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """At most `buflen` bytes; without any, raises SSLWantReadError."""
-        if not self.fill():
-            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "no bytes have arrived")
-        if self._error is not None:
-            raise self._error
-        taken, self._held = self._held[:buflen], self._held[buflen:]
-        return taken
+        return holds
 
 
 class TlsHandler(PollHandler):
-    """kazoo's handler, with connections and a `select` for TLS.
+    """kazoo's handler, with connections for TLS.
 
-    kazoo selects before it reads an answer. Without this, the first read of a TLS record with several answers decrypts
+    kazoo selects before it reads an answer. With TLS alone, the first read of a record with several answers decrypts
     all of them. Then `select` does not report the socket, and later answers wait for the next ping, for seconds.
     """
 
@@ -221,24 +189,11 @@ class TlsHandler(PollHandler):
         super().__init__()
         self._tls = tls
 
-    def create_connection(self, address: tuple[str, int], *, hostname: str, timeout: float, **_: Any) -> socket.socket:
+    def create_connection(
+        self, address: tuple[str, int], *, hostname: str, timeout: float, **_: Any
+    ) -> ReadAheadSocket:
         """A connection with TLS; raises OSError."""
         try:
             return self._tls.connect(address, hostname, timeout)
         except TidemarkError as error:
             raise OSError(error.message) from error
-
-    def select(self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None) -> Any:
-        """Like `select.select`; a TLS socket is readable once decrypted bytes, the end or an error are there."""
-        end_s = None if timeout is None else time.monotonic() + timeout
-        while True:
-            held = [one for one in rlist if isinstance(one, TlsSocket) and one.holds()]
-            left_s = 0.0 if held else None if end_s is None else max(0.0, end_s - time.monotonic())
-            readable, writable = poll_select(rlist, wlist, left_s)
-            ready = [one for one in rlist if one in held or (one in readable and _is_readable(one))]
-            if ready or writable or (end_s is not None and time.monotonic() >= end_s):
-                return ready, writable, []
-
-
-def _is_readable(one: Any) -> bool:
-    return not isinstance(one, TlsSocket) or one.fill()
