@@ -99,7 +99,7 @@ async def _batches_per_s(bootstrap: str, load: Load) -> float:
 async def _records_per_s(bootstrap: str, load: Load) -> float:
     async with Consumer(bootstrap) as consumer:
         await consumer.assign(load.topic)
-        await anext(consumer)  # as with the peers, the time to connect is not measured
+        await anext(consumer)  # the time to connect is not measured, as for the peers
         found = size_bytes = 0
         started_s = time.perf_counter()
         while found + 1 < load.written and time.perf_counter() - started_s < load.seconds:
@@ -302,7 +302,7 @@ def main() -> int:
     parser.add_argument("--cores", default="", help="comma-separated cores for both sides (all that are allowed)")
     options = parser.parse_args()
     if options.cores:
-        os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})  # brokers and peers inherit it
+        os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})  # brokers and peers inherit the cores
     disturbance.adopt_orphans()
     started_s = time.monotonic()
     with (

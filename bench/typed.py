@@ -80,7 +80,7 @@ def ours(rows: int) -> tuple[Found, dict[str, float]]:
     """Results of the sessions by their names, and the figures that need no Spark."""
     found: Found = {}
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as directory, LocalCluster(Path(directory)) as cluster:
-        draft = draft_from_ddl(DDL).keyed(["carrier"], "at")  # of years ago: retention would delete the rows
+        draft = draft_from_ddl(DDL).keyed(["carrier"], "at")  # times are years ago: retention would delete the rows
         with AdminClient(cluster.admin_address) as admin:
             for topic, schema in ((TYPED, draft), (VALUES, None), ("tables", draft), ("rows", draft)):
                 admin.create_topic(

@@ -30,7 +30,7 @@ LONGEST_FILES = (
     "integration/lifecycle/test_broker_recovery.py",
     "integration/lifecycle/test_rolling_restart.py",
     "integration/clients/test_silent_brokers.py",
-    "integration/groups/test_groups.py",  # the first that uses the shared cluster
+    "integration/groups/test_groups.py",  # the first test of the shared cluster
 )
 """A worker that takes one of these last keeps the others waiting."""
 

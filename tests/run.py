@@ -132,7 +132,7 @@ PARTS = (
 
 THOROUGH = ("test_*_crashes.py", "test_*_everywhere.py", "test_*_random*.py", "test_*fuzz.py", "test_bounds.py")
 """Unit tests of every crash point, every damaged byte or many random histories: `unit` runs them, `check` does not."""
-_WORLDS = ("-m", "tests.simulation.soak", "--seeds", "100")  # one world of each kind, and fifty of the mixed kind
+_WORLDS = ("-m", "tests.simulation.soak", "--seeds", "100")  # one world of each kind, and fifty mixed ones
 _QUICK_UNIT = (
     *_pytest("tests/unit"),
     *(f"--ignore-glob=*/{name}" for name in THOROUGH),

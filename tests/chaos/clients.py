@@ -110,7 +110,7 @@ class Sender:
         except TidemarkError as error:
             if not load.patience_ms and not self._is_added(partition, error):
                 raise
-            return  # it was in no batch
+            return  # the record was in no batch
         self._handles.append((value, key, partition, handle))
 
     def _is_added(self, partition: int, error: TidemarkError) -> bool:

@@ -135,7 +135,7 @@ class Nemesis:
             # A broker that had only begun to start does not listen yet. With a full disk its last files fit nowhere.
             if self._arena.cluster.process(name).exit_status != -signal.SIGTERM and not was_full:
                 raise
-        self.killed.append((time.monotonic(), name))  # it may be so slow that it is killed in the end
+        self.killed.append((time.monotonic(), name))  # a slow process is killed in the end
         yield f"SIGTERM {name}"
         self._bring_back(name)
 

@@ -51,10 +51,10 @@ class Account(threading.Thread):
                 while not self._enough.wait(0.01):
                     began_s = time.monotonic()
                     where = producer.send(TOPIC, b"%d" % len(self.offsets), partition=self.partition).result()
-                    if self.offsets:  # the first waits for a connection, too
+                    if self.offsets:  # the first record waits for a connection, too
                         self.longest_s = max(self.longest_s, time.monotonic() - began_s)
                     self.offsets.append(where.offset)
-        except Exception as failure:  # noqa: BLE001 - the waiting test reports it
+        except Exception as failure:  # noqa: BLE001 - the waiting test reports the error
             self.failure = failure
 
     def wait_for_more(self, count: int) -> None:

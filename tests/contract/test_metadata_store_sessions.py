@@ -49,7 +49,7 @@ async def test_the_lease_counts_from_the_sending_of_the_answered_request(zookeep
     assert store.lease_valid_until_ms() == 1_000_000 + 6000 - 1000
     clock.advance(100)
     asking = asyncio.create_task(store.controller())
-    await asyncio.sleep(0)  # sent now
+    await asyncio.sleep(0)  # the request is sent now
     clock.advance(300)
     await asking
     assert store.lease_valid_until_ms() == 1_000_100 + 6000 - 1000
@@ -107,7 +107,7 @@ async def test_a_session_outlives_the_silence_of_its_server_while_another_one_an
         store = ZooKeeperMetadataStore(f"127.0.0.1:{one.port},127.0.0.1:{other.port}/silent", 3000, clock)
         await store.start()
         try:
-            for server in (one, other, one):  # it is connected to one of them
+            for server in (one, other, one):  # the store is connected to one of them
                 asked: list[asyncio.Task[object]] = []
                 async with server.silence():
                     while not any(question.done() for question in asked):
@@ -191,7 +191,7 @@ def test_a_taken_port_is_an_error_that_names_the_log(tmp_path: Path, zookeeper: 
 
 async def test_results_of_writes_are_true_while_the_server_is_killed_repeatedly(tmp_path: Path) -> None:
     with ZooKeeperProcess(tmp_path) as process:
-        store = ZooKeeperMetadataStore(process.connect, 30_000, SystemClock())  # it outlives each start of the server
+        store = ZooKeeperMetadataStore(process.connect, 30_000, SystemClock())  # longer than each start of the server
         await store.start()
         topic = await store.create_topic(topic_of())
         await store.write_states(await elected(store), [write_of(topic, 0, -1)])
@@ -258,7 +258,7 @@ class SilencedServer:
         """As long as this lasts."""
         self._speaks.clear()
         with contextlib.ExitStack() as waiting:
-            for _ in range(0 if self._takes_connections else 3):  # they fill the queue, and more are dropped
+            for _ in range(0 if self._takes_connections else 3):  # they fill the queue; the kernel drops more
                 one = waiting.enter_context(socket.socket())
                 one.setblocking(False)
                 one.connect_ex(("127.0.0.1", self.port))

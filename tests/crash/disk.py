@@ -214,7 +214,7 @@ def _some_of(node: _Node, reached: int, rng: random.Random) -> bytes:
             whole = partial is None or at // PAGE_BYTES == partial
             if whole and rng.random() < luck:
                 _change(content, Write(operation.node, at, data))
-    if rng.random() < 0.3:  # its size is on disk, its pages are not
+    if rng.random() < 0.3:  # the file's size is on disk, its pages are not
         content.extend(bytes(max(0, len(node.content) - len(content))) if partial is None else b"")
     return bytes(content)
 

@@ -285,7 +285,7 @@ class Life:
         reached = max(whole, default=min(self.versions[-1].start, self.versions[-1].first))
         lowered = {
             "promised_end": min(self._note.promised_end, max(whole, default=0)),
-            "log_start": min(self._note.log_start, reached),  # before a batch that spans it
+            "log_start": min(self._note.log_start, reached),  # the start of a batch that spans the log start
         }
         self._begin(f"truncating to {target}", **lowered, **self._cut_at(reached))
         self._log.truncate(Offset(target))

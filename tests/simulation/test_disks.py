@@ -37,9 +37,9 @@ def test_flipped_bits_are_found_by_starts_fetches_and_the_scrubber_and_repaired(
     if name == "flipped-uncommitted":
         rare |= {"damaged leaders": 5}
     else:
-        rare |= {"flips found": 3}  # by starts
+        rare |= {"flips found": 3}  # starts find them
     if name == "flipped":
-        rare |= {"flips refused": 1, "leaders asked to check": 1}  # by followers
+        rare |= {"flips refused": 1, "leaders asked to check": 1}  # followers refuse them
     assert counts["flips"] >= WORLDS - 2, counts
     assert [what for what, least in rare.items() if counts[what] < least] == [], counts
     assert sum("replica_damaged" in sentence for sentence in told) >= counts["flips found"]

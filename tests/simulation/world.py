@@ -192,7 +192,7 @@ class World:
 
     def leader(self) -> BrokerId:
         self.state(PARTITION)
-        seen = self._seen.get(PARTITION)  # the last one, where the node is hurt
+        seen = self._seen.get(PARTITION)  # the last readable state, if the node is hurt
         return seen[1].state.leader if seen is not None else BrokerId(-1)
 
     def values(self, broker: BrokerId, partition: TopicPartition) -> Values:

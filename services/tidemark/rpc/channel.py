@@ -150,7 +150,7 @@ async def close_channels(channels: Sequence[grpc.aio.Channel]) -> None:
         await channel.close()
     if not channels:
         return
-    last = grpc.aio.insecure_channel("127.0.0.1:1")  # the call does not reach a server: it has no time to connect
+    last = grpc.aio.insecure_channel("127.0.0.1:1")  # the call does not reach a server: no time is left to connect
     fail: Any = last.unary_unary("/tidemark.v1.None/None")
     with contextlib.suppress(grpc.RpcError):
         await fail(b"", timeout=0)

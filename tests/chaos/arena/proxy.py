@@ -100,7 +100,7 @@ class Proxy:
             tasks = {identifying, there, back}
             await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
-            return  # there is no such target now; or the network ends
+            return  # the target is not there now, or the network ends
         finally:
             for task in tasks:
                 task.cancel()

@@ -64,12 +64,12 @@ class Rotation:
             probe = Authority.create(fresh, "local").issue_client("probe")
             new = (fresh / f"{AUTHORITY}.crt").read_bytes()
             trusted = self._directory / f"{AUTHORITY}.crt"
-            replace(trusted, new + trusted.read_bytes())  # the first one is that of the key
+            replace(trusted, new + trusted.read_bytes())  # the first certificate belongs to the key
             replace(self._directory / f"{AUTHORITY}.key", (fresh / f"{AUTHORITY}.key").read_bytes())
             silent = self._wait_for_servers(probe._replace(ca=str(trusted)))
             self._issue_all()
             silent += self._wait_for_servers(probe)
-            time.sleep(_SEEN_S * self._slowness)  # clients, too, have seen their new files
+            time.sleep(_SEEN_S * self._slowness)  # now clients have read their new files, too
             replace(trusted, new)
         return f"the authority is replaced{', unseen by ' + ', '.join(sorted(set(silent))) if silent else ''}"
 

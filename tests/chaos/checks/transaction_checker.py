@@ -171,7 +171,7 @@ class _Checker:
     def of_real_time(self) -> Iterator[TransactionFinding]:
         """Walks each partition backwards: no record may be behind one whose transaction began after its own ended."""
         for partition, records in self._history.final.items():
-            earliest: Transaction | None = None  # of those behind, the one that ended first
+            earliest: Transaction | None = None  # of the transactions behind, the first that ended
             for _, value in reversed(records):
                 author = self._author.get(value)
                 if author is None:

@@ -169,7 +169,7 @@ class Member:
         short_s = self._chance.uniform(*_WORK_S) / (10 if self._plan.one_by_one else 1)
         time.sleep(_LONG_WORK_S if self._chance.random() < _LONG_WORKS else short_s)
         self._journal.add(Processed, *batch)
-        if turn == self._turns[batch.partition]:  # else it was lost meanwhile
+        if turn == self._turns[batch.partition]:  # else the partition was lost meanwhile
             self._done[batch.partition] = batch.end
         if self._plan.by_hand and time.monotonic() > self._committed_s + _COMMIT_S:
             self._commit(tuple(self._done))

@@ -211,7 +211,7 @@ class Troop:
             self._failures.append(f"{member.name} did not leave within {leave_s:.0f} s")
             member.kill()
         elif member.exit_status == -signal.SIGTERM and not read_journal(self._directory / f"{member.name}.journal"):
-            pass  # it had not begun
+            pass  # the member had not begun
         elif member.exit_status != 0:
             self._failures.append(f"{member.name} ended with {member.exit_status}: {member.tail()}")
 

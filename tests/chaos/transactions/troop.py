@@ -31,7 +31,7 @@ _PAUSE_S = (1.0, 4.0)
 _STOP_S = (1.0, 8.0)
 _END_S = 90.0
 _PROCESSES_MAX = 3
-_GROUP = "transforms"  # its markers are not in the partition of the other group, whose log the checker reads
+_GROUP = "transforms"  # the checker reads the log of the other group: markers are not there
 
 
 class TransactionTroop:
@@ -170,7 +170,7 @@ class TransactionTroop:
         for one in tuple(self._senders):
             if not one[1].running:
                 self._forget(one)
-                one[1].wait(timeout_s=0)  # ends its guard
+                one[1].wait(timeout_s=0)  # ends the guard of the process
                 if one[1].exit_status not in (0, -signal.SIGKILL):
                     self.history.failures.append(f"{one[1].name} ended with {one[1].exit_status}: {one[1].tail()}")
         for name in NAMES:

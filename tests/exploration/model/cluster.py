@@ -295,7 +295,7 @@ class Cluster:
     def _broker_facts(self, state: State) -> BrokerFacts:
         live = {BROKERS[place]: BrokerEpoch(state.epochs[place]) for place in ALL_BROKERS if state.live[place]}
         crashed: dict[BrokerId, BrokerEpoch] = {}
-        if self.scope.cuts:  # the first registrations are clean ones, and all later ones follow a crash
+        if self.scope.cuts:  # the first registrations are clean, and all later ones follow a crash
             crashed = {BROKERS[place]: BrokerEpoch(epoch) for place, epoch in enumerate(state.epochs) if epoch > 1}
         return BrokerFacts(live, crashed_at=crashed, suspected=frozenset(map(BrokerId, state.suspected)))
 

@@ -220,7 +220,7 @@ class Columns:
             number = len(self._addends[KIND.index(kind)])
             if number == len(renamed):
                 continue
-            while number < len(renamed):  # it grows
+            while number < len(renamed):  # the loop extends `renamed`
                 if renamed.array[number, 0] < 0:
                     self._meet_twins(kind, number)
                 number += 1

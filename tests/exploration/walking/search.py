@@ -97,7 +97,7 @@ class Search:
                         next_progress_s = passed_s + progress_every_s
                         self._measure(len(level) - number - 1 + len(following))
                         progress(report)
-                level[number] = root  # let it go
+                level[number] = root  # frees the state
             if beam is not None and len(following) > beam:
                 report.dropped += len(following) - beam
                 following = chance.sample(following, beam)

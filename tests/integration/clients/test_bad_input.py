@@ -166,7 +166,7 @@ def test_records_for_a_recreated_topic(
     recreate(cluster, topic, again=True)
     first = style.do(lambda: producer.send(topic, b"y", partition=0))
     with contextlib.suppress(TopicRecreatedError):
-        assert style.acknowledged(first).offset == 0  # it had heard of the new one before
+        assert style.acknowledged(first).offset == 0  # the broker knew the new topic before
     second = style.acknowledged(style.do(lambda: producer.send(topic, b"z", partition=0)))
     assert second.offset in (0, 1)
 
@@ -258,7 +258,7 @@ def test_a_consumer_below_the_log_start_by_its_policy(cluster: LocalCluster, sty
         admin.delete_records(topic, 0, 6)
     fails = style.make("Consumer", cluster.bootstrap)
     style.do(lambda: fails.assign(topic, [0], 2))
-    for _ in range(2):  # until it is sought elsewhere
+    for _ in range(2):  # until the consumer seeks another offset
         error = refused(
             OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE, lambda: style.do(lambda: fails.poll(timeout_s=10))
         )
@@ -272,7 +272,7 @@ def test_a_consumer_below_the_log_start_by_its_policy(cluster: LocalCluster, sty
     latest = style.make("Consumer", cluster.bootstrap, out_of_range="latest")
     style.do(lambda: latest.assign(topic, [0], 2))
     until_s = time.monotonic() + IN_TIME_S
-    while style.do(lambda: latest.position((topic, 0))) != 10:  # it skips records from before it has found the end
+    while style.do(lambda: latest.position((topic, 0))) != 10:  # the consumer first looks for the end
         assert time.monotonic() < until_s
         assert style.do(lambda: latest.poll(timeout_s=0.1)) is None
     assert style.do(lambda: latest.poll(timeout_s=0.5)) is None
@@ -290,7 +290,7 @@ def first_offset(style: Blocking, consumer: Any) -> int:
 
 def test_a_consumer_above_the_log_end(cluster: LocalCluster, style: Blocking, topic: str) -> None:
     consumer = style.make("Consumer", cluster.bootstrap)
-    style.do(lambda: consumer.assign(topic, [0], 10))  # the end itself: it waits
+    style.do(lambda: consumer.assign(topic, [0], 10))  # the end itself: the consumer waits
     assert style.do(lambda: consumer.poll(timeout_s=0.3)) is None
     style.do(lambda: consumer.seek((topic, 0), 11))
     error = refused(LogTruncatedError, ErrorCode.LOG_TRUNCATED, lambda: style.do(lambda: consumer.poll(timeout_s=10)))
@@ -344,7 +344,7 @@ def test_a_commit_of_a_former_member(cluster: LocalCluster, style: Blocking, top
     other = style.make("Consumer", cluster.bootstrap, group=group)
     style.do(lambda: other.subscribe([topic]))
     until_s = time.monotonic() + IN_TIME_S
-    while len(other.assignment) < 2:  # it asks for nothing for longer than it may
+    while len(other.assignment) < 2:  # the other one does not poll for longer than allowed
         assert time.monotonic() < until_s
         style.do(lambda: other.poll(timeout_s=0.1))
     error = refused(FencedMemberError, ErrorCode.UNKNOWN_MEMBER, lambda: style.do(lambda: slow.commit({(topic, 0): 1})))
@@ -430,7 +430,7 @@ def test_the_command_line_prints_the_code_in_one_line(cluster: LocalCluster) -> 
         {"timestamp_us": math.nan},
         {"timestamp_us": 1.9},
         {"timestamp_us": 1 << 63},
-        {"timestamp_us": datetime(2026, 11, 23)},  # noqa: DTZ001 - this is the error
+        {"timestamp_us": datetime(2026, 11, 23)},  # noqa: DTZ001 - a time without a zone is the error
         {"key": 7},
         {"headers": [("name", 7)]},
     ],
@@ -484,7 +484,7 @@ def test_a_value_that_the_deserializer_cannot_read_has_its_offset_and_stays_unti
     assert read(style, consumer).value is None
     assert read(style, consumer).value == {"n": 2}
     style.do(lambda: consumer.unassign([(topic, 1)]))
-    style.do(lambda: consumer.assign(topic, [0], 3))  # its records are numbers, not objects
+    style.do(lambda: consumer.assign(topic, [0], 3))  # the records there are numbers, not objects
     for _ in range(2):
         with pytest.raises(
             InvalidRecordError, match="value_deserializer cannot read the value at offset 3"

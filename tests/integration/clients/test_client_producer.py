@@ -145,7 +145,7 @@ async def test_a_broker_that_does_not_answer_is_given_up_after_the_request_timeo
 async def test_after_the_delivery_timeout_every_handle_raises_and_close_returns(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.client.aio.producer._START_S_MIN", 30.0)  # a busy machine may need it for its start
+    monkeypatch.setattr("tidemark.client.aio.producer._START_S_MIN", 30.0)  # a start may take so long on a busy machine
     cluster.produce_faults.extend([refuse(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
     async with Producer(cluster.bootstrap, delivery_timeout_ms=300, **ONE_RECORD_A_BATCH) as producer:
         handles = await send(producer)

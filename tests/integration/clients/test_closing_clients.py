@@ -282,7 +282,7 @@ async def test_ctrl_c_ends_a_blocking_client_at_once(cluster: FakeCluster, where
             cluster.speaking.clear()
             process.stdin.write(b"\n")
             try:
-                async with asyncio.timeout(0.3):  # it may be interrupted before it waits, too
+                async with asyncio.timeout(0.3):  # the interrupt may come before the wait, too
                     await process.wait()
             except TimeoutError:
                 process.send_signal(signal.SIGINT)

@@ -119,7 +119,7 @@ async def test_a_replica_that_is_out_of_sync_or_down_is_left_after_new_metadata(
 ) -> None:
     monkeypatch.setattr(
         "tidemark.client.consuming.preferred_replica.SILENT_S", 60.0
-    )  # on a change, and not for its silence
+    )  # because of a change, not of silence
     cluster.follower_faults.append(HOLD)
     async with Consumer(cluster.bootstrap, rack="b", fetch_max_wait_ms=20_000) as consumer:
         await consumer.assign(TOPIC)

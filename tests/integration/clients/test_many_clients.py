@@ -28,7 +28,7 @@ def sockets(cluster: LocalCluster) -> int:
         for path in Path(f"/proc/{cluster.process(broker_name(index)).pid}/fd").iterdir():
             try:
                 found += os.readlink(path).startswith("socket:")
-            except FileNotFoundError:  # closed since it was listed
+            except FileNotFoundError:  # closed after the listing
                 continue
     return found
 

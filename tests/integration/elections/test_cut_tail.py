@@ -36,7 +36,7 @@ def test_a_replica_with_a_cut_tail_does_not_lead_alone_and_no_acknowledged_recor
         LocalCluster(tmp_path, brokers=BROKERS, controllers=1, settings=SETTINGS) as cluster,
         AdminClient(cluster.admin_address) as admin,
     ):
-        configs = {"min.insync.replicas": str(BROKERS)}  # so that all stay eligible, whichever session ends first
+        configs = {"min.insync.replicas": str(BROKERS)}  # so that all stay eligible in any order of the sessions' ends
         admin.create_topic(TOPIC, partitions=1, replication_factor=BROKERS, configs=configs)
 
         def partition() -> PartitionView:

@@ -28,7 +28,7 @@ def test_controllers_survive_any_content_of_a_znode_without_losing_a_replica(
             for name in ("whole", "state", "node", "settings"):
                 producer.send(name, b"kept").result()
         paths = ("/brokers/topics/state/0/leaderAndISR", "/brokers/topics/node", "/config/topics/settings")
-        before = {path: by_hand.get(path)[0] for path in paths}  # the first one heals, and is put back too
+        before = {path: by_hand.get(path)[0] for path in paths}  # the controller repairs only the first
         for number, data in enumerate(BROKEN):
             for path in paths:
                 by_hand.set(path, data)

@@ -93,7 +93,7 @@ async def test_members_share_a_topic_and_no_record_is_read_by_two(
     reading.append(asyncio.create_task(_work(cluster, topic, group, found)))
     await produce(cluster, topic, range(200, 1200))
     await _until(lambda: len(found) > 600)
-    reading.pop(0).cancel()  # it leaves in the middle of its work
+    reading.pop(0).cancel()  # the consumer leaves in the middle of its work
     await produce(cluster, topic, range(1200, 1400))
     await _until(lambda: set(found) == set(range(1400)))
     for one in reading:
@@ -187,8 +187,8 @@ def test_threads_share_a_topic_and_return_unprocessed_partitions(cluster: LocalC
                     found.append(number_of(record))
                     if len(found) >= count:
                         break
-                    time.sleep(0.001)  # the others want some too
-        except BaseException as error:  # noqa: BLE001 - the test tells
+                    time.sleep(0.001)  # leaves records for the others
+        except BaseException as error:  # noqa: BLE001 - the test reports the error
             failed.append(error)
 
     threads = [threading.Thread(target=work, args=(400,)) for _ in range(2)]
@@ -399,7 +399,7 @@ async def test_impossible_requests_have_their_error_codes(cluster: LocalCluster,
     async with Consumer(cluster.bootstrap, group=group, assignor="by-luck") as consumer:
         await consumer.subscribe([topic])
         assert await code_of(consumer.poll(_DEADLINE_S)) is ErrorCode.UNSUPPORTED_ASSIGNOR
-        await consumer.subscribe([])  # and it goes on
+        await consumer.subscribe([])  # the consumer goes on
         await consumer.assign(topic, [0])
         assert await consumer.poll(_DEADLINE_S) is not None
     async with Consumer(cluster.bootstrap, group=group, offset_reset="fail") as consumer:

@@ -122,8 +122,8 @@ async def test_commits_are_kept_and_those_of_old_epochs_refused(groups: Groups, 
     second = Member(groups, group, topic)
     await second.beat()
     epoch = first.epoch
-    await first.beat()  # told to give up some
-    await first.beat()  # says that it did
+    await first.beat()  # the answer revokes some partitions
+    await first.beat()  # confirms the revocation
     assert first.epoch > epoch
     await second.beat()
     (_, taken), *_ = second.reading
@@ -206,7 +206,7 @@ async def test_offsets_are_reset_and_groups_deleted_only_without_members(
     groups: Groups, topic: str, group: str
 ) -> None:
     member = Member(groups, group, topic)
-    while (topic, 0) not in member.reading:  # its coordinator may hear of the topic after the member
+    while (topic, 0) not in member.reading:  # the coordinator may learn of the topic after the member
         await member.beat(max_wait_ms=200)
     assert await member.commit(topic, {0: 5}) == {0: ""}
     alter = pb.AlterGroupOffsetsRequest(group_id=group, offsets=[pb.OffsetCommit(topic=topic, partition=0, offset=2)])

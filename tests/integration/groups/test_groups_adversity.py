@@ -87,7 +87,7 @@ async def _commit_once(groups: Groups, over: asyncio.Event) -> list[str]:
         try:
             await groups.commit(group_id, TOPIC, {0: number})
         except TidemarkError:
-            continue  # it may be remembered, and need not be
+            continue  # the commit may be remembered or not
         remembered.append(group_id)
         await asyncio.sleep(0.02)
     return remembered

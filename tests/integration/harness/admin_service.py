@@ -82,7 +82,7 @@ class StandInController:
             except TidemarkError as error:
                 if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
                     raise
-                await asyncio.sleep(RETRY_S)  # until ZooKeeper is back, as a controller does
+                await asyncio.sleep(RETRY_S)  # a controller, too, waits until ZooKeeper is back
                 continue
             await self._hints.get()
 

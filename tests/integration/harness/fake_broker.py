@@ -337,7 +337,7 @@ class FakeBroker(BrokerServiceServicer):
         if fault.drop:
             await _drop(context)
         if fault.hold:
-            await asyncio.Event().wait()  # until the client breaks it off
+            await asyncio.Event().wait()  # until the client cancels the call
         response = self._read(request, fault)
         waited = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
         while not any(_is_settled(part) for part in response.partitions):

@@ -43,7 +43,7 @@ class NumbersLoad:
                     handles = [producer.send(self._topic, str(one).encode(), partition=where) for one, where in sent]
                     for (one, where), handle in zip(sent, handles, strict=True):
                         self.acknowledged[one] = (where, handle.result(60).offset)
-        except Exception as error:  # noqa: BLE001 - told by the test, on its own thread
+        except Exception as error:  # noqa: BLE001 - the test reports the error, on its own thread
             self.failure = error
 
     def assert_nothing_lost_or_twice(self) -> None:

@@ -72,7 +72,7 @@ def serve(path: str, attend: Attend | None) -> list[str]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(path + ".new")
     listener.listen(16)
-    os.rename(path + ".new", path)  # a client that sees it can connect
+    os.rename(path + ".new", path)  # a client that sees the socket can connect
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = listener.accept()
@@ -98,7 +98,7 @@ def _fork_the_process(connection: socket.socket, attend: Attend | None) -> list[
         os._exit(0)
     _take_over(call, files)
     while attend is None and os.getppid() == attendant:
-        time.sleep(0.0005)  # it is just ending
+        time.sleep(0.0005)  # the process is just ending
     connection.close()
     words: list[str] = call["words"]
     return words

@@ -24,7 +24,7 @@ def main() -> None:
     command = line_of(connection)
     for number in (SIGINT, SIGTERM):
         signal(number, lambda number, _: posix.kill(command, number))
-    for descriptor in STREAMS:  # they are the command's
+    for descriptor in STREAMS:  # the streams belong to the command
         posix.close(descriptor)
     status = line_of(connection)
     if status < 0:

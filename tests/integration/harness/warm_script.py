@@ -33,7 +33,7 @@ def _server() -> Path:
 if __name__ == "__main__":
     for module in ("tidemark.client.aio", "tidemark.client"):
         for name in importlib.import_module(module).__all__:
-            getattr(sys.modules[module], name)  # some are imported when they are asked for
+            getattr(sys.modules[module], name)  # an access imports some of the names
     script, *arguments = warm.serve(sys.argv[1], attend=warm_command.tell_the_end)
     sys.argv = ["-c", *arguments]
     del module, name, arguments

@@ -115,7 +115,7 @@ def _import_all_of(module: str) -> None:
     assert package is not None, module
     run = f"{module}.__main__" if package.submodule_search_locations else module
     importlib.import_module(run)
-    del sys.modules[run]  # it is to be run
+    del sys.modules[run]  # runpy runs the module again
 
 
 def _become(command: list[str]) -> None:

@@ -46,7 +46,7 @@ class Newcomer:
             "listeners": f"{HOST}:{self.port}",
             "metrics.listeners": f"{HOST}:{self.ports['newcomer metrics']}",
             "log.dirs": str(self.log_dir),
-            "advertised.check.timeout.ms": "20000",  # one that does lead here is found by then on any machine
+            "advertised.check.timeout.ms": "20000",  # any machine finds an address that leads here in time
             "termination.message.path": str(self.message),
         }
         self._log = directory / "log"

@@ -345,7 +345,7 @@ def test_a_stored_answer_is_given_to_the_principal_of_the_request_only(callers: 
 
 
 def test_denials_are_counted_and_in_the_audit_log(guarded: LocalCluster, tmp_path: Path) -> None:
-    uri = "spiffe://example/audited"  # others may have had all the lines that a principal may cause in ten seconds
+    uri = "spiffe://example/audited"  # other principals may have caused all their lines of ten seconds
     files = signed_by(guarded.directory / "certs", tmp_path, uris=[uri])
     name = 'tidemark_authorization_denials_total{operation="ALTER",resource_type="CLUSTER"}'
     before = samples(guarded, "admin").get(name, 0)

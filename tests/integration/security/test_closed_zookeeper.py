@@ -285,7 +285,7 @@ async def test_services_move_to_tls_one_by_one_and_the_tree_is_closed_when_all_h
         assert NEEDS_CERTIFICATE in await refusal(plain + root, None)
     with ZooKeeperProcess(tmp_path / "zookeeper", server.port, tls=certificate, plain_port=ports["plain"]):
         assert NEEDS_CERTIFICATE in await refusal(f"{plain}/not-closed", None)
-        await new.new_session()  # the old one may have expired meanwhile
+        await new.new_session()  # the old session may have expired meanwhile
         assert set(await new.draining_brokers()) == {3}
     await new.stop()
     ports.release()

@@ -525,7 +525,7 @@ def test_a_stream_ends_when_its_token_expires(secure: LocalCluster, stream: str)
     try:
         stub = BrokerServiceStub(channels.get(secure.client_address("broker-0", Listener.TOKEN)))
         header = [("authorization", f"Bearer {token_for(3)}")]
-        if stream == "DescribeLogDirs":  # ends by itself before
+        if stream == "DescribeLogDirs":  # this stream ends by itself before
             assert list(stub.DescribeLogDirs(broker_pb.DescribeLogDirsRequest(), timeout=CALL_S, metadata=header))
             return
         held = threading.Event()
@@ -582,7 +582,7 @@ def test_connections_that_reach_their_age_lose_and_refuse_nothing(secure: LocalC
                 code, sentence = code_of(lambda: list(watch), "watch")
                 assert code is ErrorCode.BROKER_NOT_AVAILABLE, sentence
                 assert 0.8 * AGE_MS / 1000 < time.monotonic() - began_s < 40
-                stub.GetMetadata(broker_pb.GetMetadataRequest(), timeout=CALL_S)  # on a new connection
+                stub.GetMetadata(broker_pb.GetMetadataRequest(), timeout=CALL_S)  # the call opens a new connection
             finally:
                 channels.close()
             then = len(load.acknowledged)

@@ -160,7 +160,7 @@ async def test_a_waiting_fetch_is_answered_by_the_next_commit_and_not_before(
     async with client_of(one, 0) as client:
         assert (await client.fetch(partition, 0, max_wait_ms=100)).batches == b""
         waiting = asyncio.create_task(client.fetch(partition, 0, max_wait_ms=15_000))
-        await client.fetch(partition, 0)  # the server has seen the first one by now, or sees it after the commit
+        await client.fetch(partition, 0)  # the server sees the first fetch by now, or after the commit
         await client.produce(partition, [sample()])
         async with asyncio.timeout(12):
             found = await waiting
@@ -331,7 +331,7 @@ async def test_a_client_that_opens_fetch_streams_and_reads_nothing_is_cut_off(
                 hoarder.call(stream, "/tidemark.v1.BrokerService/FetchStream", request)
             async with asyncio.timeout(60):
                 await hoarder.closed.wait()
-                while await cut_off(one) == before:  # noqa: ASYNC110 - it counts after it has closed, without an event
+                while await cut_off(one) == before:  # noqa: ASYNC110 - the server counts later, without an event
                     await asyncio.sleep(0.05)
         assert await cut_off(one) == before + 1
         assert len((await client.fetch(partition, 0)).batches) > 3 << 20

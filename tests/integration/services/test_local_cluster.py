@@ -35,7 +35,7 @@ def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except (ProcessLookupError, FileNotFoundError):  # the latter where it ended between the two
+    except (ProcessLookupError, FileNotFoundError):  # FileNotFoundError: the process ended between the two reads
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 

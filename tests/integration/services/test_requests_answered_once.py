@@ -83,7 +83,7 @@ async def test_the_next_process_completes_a_killed_ones_request_with_the_same_an
     await world.controller.rest()
     await world.killed_during("DeleteTopic", DELETION)
     await world.controller.work()
-    await world.answer("DeleteTopic", DELETION)  # it was asked for, or the next process asks
+    await world.answer("DeleteTopic", DELETION)  # the deletion was requested, or the next process requests it
     assert await world.store.topics() == {}
 
     second = pb.CreateTopicRequest(topic="flights", partitions=1, replication_factor=1)

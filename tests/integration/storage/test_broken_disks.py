@@ -66,7 +66,7 @@ def two_disks(cluster: LocalCluster, admin: AdminClient, topic: str, *, replicas
         found = disks(cluster)
         if all(led(disk) for disk in found):
             return found
-        admin.delete_topic(topic)  # replicas go where the fewest are, as they come: all that are led may be in one
+        admin.delete_topic(topic)  # a replica goes to the emptier directory, so all led ones may be in one
         wait_for(lambda: not any(held(disk) for disk in disks(cluster)), "the topic's replicas are gone")
     raise AssertionError("broker 0 never leads in both of its directories")
 

@@ -68,7 +68,7 @@ class IdempotentProducer:
 
         def answered(reply: fx.ReplyToProduce | None, error: TidemarkError | None) -> None:
             if not self.waiting or self.waiting[0] != sequence:
-                return  # another attempt got it through
+                return  # another attempt succeeded
             if error is None:
                 self.waiting.popleft()
                 self.acknowledged += 1
@@ -186,7 +186,7 @@ class Clients:
         if error is None and request.acks == -1:
             self.acknowledged += 1
             self.world.tell(f"broker {process.broker_id} acknowledges {request.value} at {effect.result.base_offset}")
-            if effect.result.base_offset >= 0:  # else of a repeated marker
+            if effect.result.base_offset >= 0:  # else the answer is of a repeated marker
                 self.world.acked(process, effect.partition, effect.result.base_offset, request.value)
         if self.dice.random() < self.world.recipe.lost_replies:
             lost = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")

@@ -102,7 +102,7 @@ class TransactionalProducer:
 
         def answered(reply: fx.ReplyToProduce | None, error: TidemarkError | None) -> None:
             if self._sending is not batch:
-                return  # another attempt got it through
+                return  # another attempt succeeded
             if error is None:
                 self._sent(batch)
             elif not error.retriable:
@@ -114,7 +114,7 @@ class TransactionalProducer:
             if attempt != self._attempt or self._sending is not batch:
                 return
             if not batch.envelope.is_control and dice.random() < 0.2:
-                self.decisions[self._epoch] = False  # of a transaction that lasts too long: the batch may still come
+                self.decisions[self._epoch] = False  # the transaction lasts too long; its batch may still come
                 self._sending = None
                 at_us = engine.now * 1000
                 self._send(make_real_marker(self._producer_id, self._epoch + 1, commit=False, at_us=at_us))

@@ -43,7 +43,7 @@ def flip(world: World, broker: BrokerId) -> None:
             if one.envelope.base_offset >= log.start and following.envelope.next_offset <= committed
         ]
         shortest = min(len(world.values(one, partition)) for one in world.assigned(partition))
-        found_from = log.recovery_point if dead else shortest  # by a start, or by a follower that is behind
+        found_from = log.recovery_point if dead else shortest  # a start finds the flip, or a follower that lags
         late = [one for one in batches if one.envelope.base_offset >= found_from]
         if not kept or not batches:
             continue

@@ -280,7 +280,7 @@ class Machine:
             before, high_watermark = log.end, log.high_watermark
             log.truncate(kept)
             log.flushed = log.end
-            log.high_watermark = high_watermark  # it was written with a sync, and stays
+            log.high_watermark = high_watermark  # its file was synced, and stays
             lost += before - log.end
         self.lost = self.lost or (counted_on and lost > 0)
         return lost

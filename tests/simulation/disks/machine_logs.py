@@ -143,7 +143,7 @@ class MachineLogs:
             self._fail(effect)
             return
         log = self._machine.log(effect.partition, effect.identity)
-        if log.identity != effect.identity:  # storage sets it aside (rule F4)
+        if log.identity != effect.identity:  # storage sets the log aside (rule F4)
             del self._machine.logs[effect.partition]
             log = self._machine.log(effect.partition, effect.identity)
         self._full.discard(effect.partition)
@@ -256,7 +256,7 @@ class MachineLogs:
     def _read(self, effect: fx.ReadForFollower) -> None:
         log = self._machine.logs.get(effect.partition)
         if log is None:
-            return  # it is being deleted
+            return  # the log is being deleted
         whose = effect.follower, effect.partition, effect.leader_epoch, effect.offset
         try:
             if not self._can_read():
@@ -360,7 +360,7 @@ class MachineLogs:
         log.mark_cut(log.end)
         left = LeaderEpochs(log.epochs)
         left.truncate_from_end(Offset(log.end))
-        log.epochs = left.entries  # before the core says so
+        log.epochs = left.entries  # before the core asks for that
         if self._node.world.recipe.unclean and log.start == log.end:
             log.values = [None] * log.end  # below the start, and maybe of another lineage
         return log.producers()

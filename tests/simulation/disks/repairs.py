@@ -121,7 +121,7 @@ class MemoryLog:
     def __init__(self, node: BrokerNode, partition: TopicPartition, identity: ReplicaIdentity, log: StoredLog) -> None:
         core = node.replica_log(partition)
         self.leads = node.leading(partition) is not None
-        self.size_bytes = EVERYWHERE * node.engine.dice("segment size").randrange(2)  # a leader resigns if it is large
+        self.size_bytes = EVERYWHERE * node.engine.dice("segment size").randrange(2)  # for a large one a leader resigns
         self.identity = identity
         self.high_watermark = min(int(core.high_watermark), log.end) if core is not None else 0
         self.epochs = LeaderEpochs(core.epochs.entries if core is not None else log.epochs)

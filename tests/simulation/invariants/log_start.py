@@ -161,7 +161,7 @@ class DeletedStaysDeleted(Invariant):
         lived.intersection_update(world.brokers)
         had |= keep
         behind -= keep
-        named = bool(keep) and behind >= in_sync  # named replicas never kept it; others that had it may lead again
+        named = bool(keep) and behind >= in_sync  # named replicas never had that start; others may lead again
         nobody_keeps = bool(in_sync) and not in_sync & keep and in_sync <= had | behind and not named
         leader_forgot = found.state.leader in had - keep and not in_sync & lived
         if nobody_keeps or leader_forgot:

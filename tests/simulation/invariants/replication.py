@@ -244,7 +244,7 @@ class StrongIsr(_OfCommitted):
             return
         for entry in found.state.isr:
             present = world.broker_epoch(entry.broker_id)
-            rebuilt = partition in world.hurt_nodes.hurt_once and found.state.leader < 0  # its ISR names ended ones too
+            rebuilt = partition in world.hurt_nodes.hurt_once and found.state.leader < 0  # names ended registrations
             if not (rebuilt or entry in before or entry.broker_epoch == present):
                 self.fails(
                     f"{partition}: broker {entry.broker_id} joins under epoch {entry.broker_epoch}, it has {present}"
@@ -392,7 +392,7 @@ class EpochsMonotonic(Invariant):
             self._found[partition] = found
             node = (found.version, found.state.leader_epoch, found.state.lineage)
             before = self._nodes.get(partition, node)
-            first = int(partition in world.hurt_nodes.deleted_once)  # without the version
+            first = int(partition in world.hurt_nodes.deleted_once)  # a recreated node counts versions again
             if node != before and not all(new >= old for new, old in zip(node[first:], before[first:], strict=True)):
                 self.fails(f"{partition}: {found}")
             self._nodes[partition] = node
@@ -452,7 +452,7 @@ class AckedReadable(_OfCommitted):
         # Records that this very event committed are not gathered yet.
         here = world.values(process.broker_id, partition)[: leader.log.high_watermark]
         holds = committed if offset < len(committed) else here
-        gone = (None,) if lineage and world.recipe.compacted else ()  # of a duplicate
+        gone = (None,) if lineage and world.recipe.compacted else ()  # the record of a duplicate may be cleaned
         if not (offset < len(holds) and holds[offset] in (value, *gone)):
             self.fails(
                 f"{partition}: broker {process.broker_id} acknowledged {value} at {offset}, which is not committed"

@@ -106,7 +106,7 @@ def archived(spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path_fa
         assert archive.run(spark, arguments_of(archive, *words)) == 0
     found = re.fullmatch(rf"archived (\d+) records of sales, (\d+) bytes, in {root}\n", output.getvalue())
     assert found is not None
-    if compat.HAS_READ_LIMITS:  # else a run's first micro-batch takes all there is
+    if compat.HAS_READ_LIMITS:  # else the first micro-batch of a run has all rows
         assert 0 < int(found[1]) <= COUNT - 150
         assert int(found[2]) > 20 * int(found[1])
     return root
@@ -369,7 +369,7 @@ def test_a_job_runs_under_spark_submit_and_reports_an_error_in_one_sentence(clus
         timeout=200,
         check=False,
     )
-    told = done.stdout + done.stderr  # spark-submit makes one of a job's two
+    told = done.stdout + done.stderr  # spark-submit joins a job's stdout and stderr
     assert done.returncode == 2, told
     assert "audit: UNKNOWN_TOPIC" in told
     assert "Traceback" not in told

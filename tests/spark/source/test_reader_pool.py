@@ -77,7 +77,7 @@ def test_a_cancelled_task_leaves_no_reader_behind(pool: ReaderPool) -> None:
     task = rows()
     cancelled = next(task)
     assert isinstance(cancelled, Reader)
-    del task  # as Spark does: the generator is dropped
+    del task  # Spark drops the generator in the same way
     assert cancelled.closed.is_set()
     assert use(pool) is not cancelled
 

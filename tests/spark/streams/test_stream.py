@@ -100,10 +100,10 @@ def test_a_query_survives_restarts_and_growth_and_gives_every_record_once(
     with AdminClient(cluster.admin_address) as admin:
         admin.create_partitions(name, 3)
     fill(cluster, name, {0: 5, 2: 10})
-    compat.finish_available_now(spark)  # as the jobs do: in some versions the query would be the one micro-batch again
+    compat.finish_available_now(spark)  # as in the jobs: in some versions the query would repeat its micro-batch
     job.run()
     assert job.places() == [(index, at) for index, count in enumerate((75, 30, 10)) for at in range(count)]
-    if compat.HAS_READ_LIMITS:  # before, PySpark never says that the last micro-batch is done
+    if compat.HAS_READ_LIMITS:  # before, PySpark does not report the end of the last micro-batch
         assert committed(cluster, name) == [(75, 0), (30, 0), (10, 0)]
     written = {path: path.read_bytes() for path in job.checkpoint.rglob("*") if path.is_file()}
     assert [path for secret in secrets_of(cluster) for path in written if secret.encode() in written[path]] == []

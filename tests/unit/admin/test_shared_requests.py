@@ -65,7 +65,7 @@ async def test_callers_share_a_request_for_sizes_to_each_broker_until_the_answer
 async def test_a_description_of_log_directories_is_shared_and_never_older_than_its_call(requests: Requests) -> None:
     disks, wanted = DisksOfBrokers(ManualClock()), Wanted(frozenset(["flights"]))
     await asyncio.gather(*(disks.describe(BROKERS[BrokerId(1)], wanted) for _ in range(50)))
-    assert len(requests.addresses) == 2  # the first caller's, and one for the callers during that request
+    assert len(requests.addresses) == 2  # one request of the first caller, one for all callers meanwhile
     await disks.describe(BROKERS[BrokerId(1)], wanted)
     assert len(requests.addresses) == 3
 

@@ -65,7 +65,7 @@ async def test_a_fenced_election_is_logged_as_not_written_and_never_as_elected(
     zookeeper = await a_cluster()
     deposed, successor = zookeeper.store(), zookeeper.store()
     won = await elected(deposed, 100)
-    await deposed.resign(won)  # as when its session expires, unheard
+    await deposed.resign(won)  # as if its session expired without a notification
     await elected(successor, 101)
     metrics = Metrics()
     term = term_of(won, deposed, metrics)
@@ -94,7 +94,7 @@ async def test_an_election_is_logged_once_it_is_written(caplog: pytest.LogCaptur
         store.session.before_commit(about_to_be_written)
         await term.start()
         async with asyncio.timeout(10):
-            while not lines(caplog, "leader_elected"):  # noqa: ASYNC110 - the log is all that tells
+            while not lines(caplog, "leader_elected"):  # noqa: ASYNC110 - only the log shows the end
                 await asyncio.sleep(0)
     assert found_at_the_write == [0]
     (line,) = lines(caplog, "leader_elected")

@@ -79,11 +79,11 @@ async def test_a_request_that_was_read_before_it_was_answered_is_not_refused_aga
         await term.start()
         await everything_read.wait()
         finish.shut()
-        await store.request_partition_removal({SEVENTH: False})  # there is none of that number
+        await store.request_partition_removal({SEVENTH: False})  # no partition has that number
         await finish.waiting.wait()
         topics.shut()
         await store.request_partition_removal({EIGHTH: False})
-        await topics.waiting.wait()  # both have been read
+        await topics.waiting.wait()  # both requests have been read
         finish.open()
         await finish.done.get()
         topics.open()

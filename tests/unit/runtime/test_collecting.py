@@ -54,7 +54,7 @@ def test_a_cycle_that_lived_through_a_full_collection_goes_when_all_is_looked_at
     try:
         knot = Knot()
         seen = weakref.ref(knot)
-        gc.collect()  # alive: out of sight, but there is enough of that, so all comes into sight again
+        gc.collect()  # alive and frozen; there are enough frozen objects, so all are unfrozen
         del knot
         gc.collect()
         assert seen() is None

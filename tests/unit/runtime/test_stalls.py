@@ -116,7 +116,7 @@ def test_the_longest_of_the_last_minute_is_shown_and_then_forgotten(loop: Manual
 
 
 def test_time_in_which_the_process_did_not_run_is_late_but_not_busy(loop: ManualLoop, meter: StallMeter) -> None:
-    loop.run_timer(late_s=60.0)  # by this loop's clock alone: no processor was used
+    loop.run_timer(late_s=60.0)  # late by this loop's clock alone: no CPU time was used
     assert meter.lateness.longest_s() == pytest.approx(60.0)
     assert meter.busy.longest_s() < 30.0
 
@@ -127,7 +127,7 @@ def test_a_long_stall_is_logged_with_the_stack_of_the_loop(
     loop.run_timer(late_s=0.09)
     assert caplog.records == []
     loop.now_s += PERIOD_S + 0.08
-    meter.note_where()  # as the thread would; we stand in this very call
+    meter.note_where()  # as the thread would: the stack has this call
     with caplog.at_level(logging.WARNING):
         loop.run_timer(late_s=0.15)
     (told,) = caplog.records

@@ -93,7 +93,7 @@ async def test_nodes_that_come_and_go_during_a_pass_are_closed_or_ignored() -> N
         if isinstance(request, GetACL) and request.path.startswith("/shop/brokers/topics/"):
             nodes.acls.pop("/shop/brokers/topics/gone", None)
             seen.append(request.path)
-            if len(seen) == 1:  # by a service that has not looked at the root yet; its parent was visited already
+            if len(seen) == 1:  # a service that has not read the root yet creates it, below a visited parent
                 nodes.add("/shop/cluster/late", SIGNED)
 
     nodes.before = change  # type: ignore[method-assign]

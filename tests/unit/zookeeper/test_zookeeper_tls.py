@@ -243,7 +243,7 @@ def test_a_server_without_tls_is_named(files: TlsFiles) -> None:
         with contextlib.suppress(OSError):
             connection, _ = listener.accept()
             with connection:
-                connection.recv(65536)  # as ZooKeeper ends a connection with a request of an absurd length
+                connection.recv(65536)  # ZooKeeper, too, ends a connection after a request of an absurd length
 
     threading.Thread(target=serve, daemon=True).start()
     with listener:

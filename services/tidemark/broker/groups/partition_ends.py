@@ -96,7 +96,7 @@ class PartitionEnds:
     ) -> Mapping[TopicPartition, Ends | TidemarkError]:
         partitions = sorted(partitions)
         request = pb.ListOffsetsRequest()
-        for topic, index in partitions:  # the log start first: it never passes an end that is read later
+        for topic, index in partitions:  # the log start first: a log start never passes an end that is read later
             request.partitions.add(topic=topic, partition=index, current_leader_epoch=-1, earliest=True)
             request.partitions.add(topic=topic, partition=index, current_leader_epoch=-1, latest=True)
         try:

@@ -273,7 +273,7 @@ class DirMoves:
         elif outcome is Outcome.STOPPED and self._queries.replica(partition) is None:
             self._targets.pop(partition, None)
         if outcome is not Outcome.STOPPED or self._threads.replica(partition) is not move.replica:
-            self._consider(partition)  # otherwise the next opening does
+            self._consider(partition)  # otherwise the next opening considers the partition
 
     # -- checks ------------------------------------------------------------------------------------------------
 

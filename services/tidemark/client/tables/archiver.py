@@ -132,7 +132,7 @@ def plan(
         view: TopicView = reader.topics([topic])[topic]
         check_topic(archive.root, ends, topic, view.topic_id)
         bounds = reader.bounds(topic, sorted(view.partitions))
-        versions = reader.schemas(topic)  # after the ends are known: then it has all versions of the rows
+        versions = reader.schemas(topic)  # after the ends are known: then the schema has all versions of the rows
     if not versions:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, f"topic {topic} has no schema, so it has no columns to archive")
     tasks = []

@@ -99,7 +99,7 @@ class TableScan:
                 self._find_rows(start, end, partitions, history)
             self.versions: dict[int, TopicSchema] = self._reader.schemas(
                 topic
-            )  # after the ends are known: then it has all versions
+            )  # after the ends are known: then the schema has all versions
             if not self.versions:
                 sentence = f"topic {topic} has no schema, so it has no columns: read it with a Consumer"
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

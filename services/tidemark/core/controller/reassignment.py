@@ -31,7 +31,7 @@ class Phase(StrEnum):
     COMMITTED = auto()  # step 7 is written; the leader has yet to acknowledge it
     STOPPING = auto()  # live brokers have yet to delete the removed replicas
     COMPLETING = auto()  # step 10 is being written
-    ENDED = auto()  # neither an entry nor the topic's node names the partition: it is forgotten
+    ENDED = auto()  # a partition is forgotten if neither an entry nor the topic's node names it
 
 
 BEFORE_STEP_1: Final = (Phase.REQUESTED, Phase.INFORMING, Phase.QUEUED, Phase.ADMITTED)

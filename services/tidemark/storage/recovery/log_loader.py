@@ -233,7 +233,7 @@ def _recover(directory: Path, expected: Expected, reading: _Reading, *, trusting
     doubted = any(one is not None and not one.cut for one in (earlier, damage))
     aborted = _fold(directory, recovered, expected, reading.interval_bytes, doubted=doubted)
     if earlier is not None and damage is None:
-        _if_there_is_space(partial(_forget_damage, directory, recovered, aborted))  # otherwise the next start does
+        _if_there_is_space(partial(_forget_damage, directory, recovered, aborted))  # otherwise at the next start
     return recovered
 
 

@@ -113,7 +113,7 @@ class Segment:
     def ensure_index(self, descriptor: int, interval_bytes: int) -> SegmentIndex:
         """The index, loaded; entries that its files lack are read from the log, and lost files are rewritten."""
         index = self.index
-        if index is not None:  # another thread may unload it at any time
+        if index is not None:  # another thread may unload the index at any time
             return index
         index = load_index(self.stem)
         index.cut(self.size_bytes)

@@ -54,7 +54,7 @@ async def test_registered_brokers_that_are_down_are_waited_for() -> None:
         await topic_of(stores[0]).ensure()
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert "2 of 3 brokers are up" in refused.value.message
-    await stores[0].begin_draining([BrokerId(2)])  # it is being removed, so it is not waited for
+    await stores[0].begin_draining([BrokerId(2)])  # the topic does not wait for a broker that is being removed
     await topic_of(stores[0]).ensure()
     assert set((await stores[0].topics())[OFFSETS_TOPIC].partitions[0]) == {BrokerId(0), BrokerId(1)}
 

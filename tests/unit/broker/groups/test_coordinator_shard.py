@@ -288,7 +288,7 @@ async def test_an_offset_of_a_transaction_is_in_force_after_its_commit_marker_on
     ((writer, committed),) = shard.coordinator.pending_offsets("g")[AT_0]
     assert (writer, committed.offset) == (LOADER.writer, 5)
     assert shard.coordinator.pending_offsets("other") == {}
-    shard.on_marker(40, 0, commit=True)  # of the transaction before
+    shard.on_marker(40, 0, commit=True)  # the marker of the transaction before
     assert offset_of(shard) == 1
     for _ in range(2):
         shard.on_marker(40, 1, commit=decision == "commit")

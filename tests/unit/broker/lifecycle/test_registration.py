@@ -124,7 +124,7 @@ async def test_a_session_that_expired_before_the_listener_was_added_is_replaced(
     store = machine.zookeeper.store()
     await store.start()
     store.session.expire()
-    await asyncio.sleep(0.05)  # its listeners are called on the next turn; there are none yet
+    await asyncio.sleep(0.05)  # listeners are called on the next turn; none is registered yet
     process = machine.process(store)
     async with asyncio.timeout(5):
         await process.registration.start()

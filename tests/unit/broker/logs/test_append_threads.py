@@ -149,7 +149,7 @@ async def test_a_failure_is_reported_once_and_later_effects_are_dropped(
     harness.threads.submit(TruncateLog(PARTITION, IDENTITY, Offset(0)))
     go_on.set()
     await harness.wait_for(3)
-    await harness.open()  # and so all earlier effects are done
+    await harness.open()  # after this, all earlier effects are done
     kinds = [type(event) for event in harness.events]
     assert kinds == [LogOpened, LogAppended, LogFailed, LogOpened]
 
@@ -188,7 +188,7 @@ async def test_an_unexpected_error_in_a_thread_is_passed_to_the_broker(monkeypat
     harness = Harness(MemoryLogs())
     harness.threads.start()
     await harness.open()
-    harness.threads.submit(append(99))  # not the log's end: the log asserts
+    harness.threads.submit(append(99))  # not at the log end: the log raises an assertion
     async with asyncio.timeout(5):
         await harness.failed.wait()
     assert isinstance(harness.failures[0], AssertionError)

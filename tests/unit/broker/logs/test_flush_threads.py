@@ -230,7 +230,7 @@ def test_a_busy_group_commit_log_does_not_delay_flushes_of_others() -> None:
         if len(turns) == 4:
             done.set()
         elif replica is busy:
-            threads.written(busy)  # there is always something to flush
+            threads.written(busy)  # a flush is always pending
 
     threads = FlushThreads(1, flushed, lambda *_: None, lambda _: None)
     log, _ = MemoryLogs().open(GROUPED, IDENTITY, {})

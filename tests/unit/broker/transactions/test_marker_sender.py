@@ -145,7 +145,7 @@ def send(sender: MarkerSender, coordinator: Coordinator) -> None:
 
 async def answers(coordinator: Coordinator, count: int) -> list[TransactionPartition]:
     async with asyncio.timeout(5):
-        while len(coordinator.answered) < count:  # noqa: ASYNC110 - several tasks have a part in it
+        while len(coordinator.answered) < count:  # noqa: ASYNC110 - several tasks make the answers
             await asyncio.sleep(0)
     return sorted(coordinator.answered)
 
@@ -211,7 +211,7 @@ async def test_a_partition_that_only_the_metadata_of_this_broker_lacks_does_not_
     sender = MarkerSender(HERE, metadata, leader, zookeeper, TransactionMetrics(Metrics()), retry_s=0)
     coordinator = Coordinator(at(0))
     send(sender, coordinator)
-    while zookeeper.reads < 3:  # noqa: ASYNC110 - it is asked at each retry
+    while zookeeper.reads < 3:  # noqa: ASYNC110 - each retry reads ZooKeeper
         await asyncio.sleep(0)
     assert coordinator.answered == []
     metadata.update(view([HERE], "a"))

@@ -137,7 +137,7 @@ async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it(is_full:
 
     paused.paused = True
     paused.paused = False
-    fetcher.resumed([paused])  # the fetch in flight has it
+    fetcher.resumed([paused])  # the fetch in flight has the partition
     await settle()
     assert len(questions.asked) == 2
     await fetcher.stop()

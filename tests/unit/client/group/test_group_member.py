@@ -247,7 +247,7 @@ async def test_member_beyond_its_rebalance_timeout_may_be_out_despite_responses(
     clock.now_s += 1.2
     assert member.may_be_out
     while (await coordinator.beat())[0].member_epoch != 0:
-        pass  # then it joins again
+        pass  # then the member joins again
     assert not member.owned
 
 

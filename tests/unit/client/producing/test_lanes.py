@@ -43,7 +43,7 @@ def gathering(typed: TypedFormat | None = None) -> Accumulator:
         wake=lambda: None,
         typed=lambda topic: typed,
     )
-    accumulator.sticky["t"] = 0  # the first partition of records without a key would be another one in each accumulator
+    accumulator.sticky["t"] = 0  # each accumulator would choose another first partition for records without a key
     return accumulator
 
 

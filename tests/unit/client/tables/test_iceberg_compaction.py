@@ -109,7 +109,7 @@ def test_a_compaction_and_an_archiving_run_beside_it_both_take_effect(
 
     def late(*given: Any) -> None:
         monkeypatch.setattr(iceberg, "_commit_merged", commit_merged)
-        archive(logs, tmp_path, 1, properties)  # its run lets the merged file replace the others, too
+        archive(logs, tmp_path, 1, properties)  # this run, too, replaces the small files by the merged one
         commit_merged(*given)
 
     monkeypatch.setattr(iceberg, "_commit_merged", late)

@@ -38,7 +38,7 @@ class Flight:
     carrier: str
     legs: list[Leg]
     first: Leg | None = None
-    by_gate: Optional[dict[str, Leg]] = None  # noqa: UP045 - as applications have it
+    by_gate: Optional[dict[str, Leg]] = None  # noqa: UP045 - applications write this form
     others: Sequence[Leg | None] = ()
     next: Flight | None = None
     late: bool = dataclasses.field(init=False, default=False)

@@ -149,7 +149,7 @@ def test_a_broker_that_registers_again_can_lead_again() -> None:
     world.settle(catching_up=True)
     assert isr(world) == {0, 1, 2}
     assert world.brokers[BrokerId(1)].suspected == frozenset()
-    world.happens(ev.ControlledShutdownRequested(BrokerId(0), BrokerEpoch(0)))  # late, of its earlier life
+    world.happens(ev.ControlledShutdownRequested(BrokerId(0), BrokerEpoch(0)))  # late, of its earlier registration
     world.settle()
     assert isr(world) == {0, 1, 2}
     assert len(world.released) == 1

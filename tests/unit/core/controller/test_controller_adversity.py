@@ -80,7 +80,7 @@ def test_a_late_answer_about_a_deleted_topic_does_not_concern_its_successor() ->
     world.settle()
     world.delete("t")
     first = until_nodes_go(world)
-    world.topics.pop("t")  # done in ZooKeeper; the answer is on its way
+    world.topics.pop("t")  # ZooKeeper has deleted the topic; the answer is in flight
     world.states.clear()
     world.deletions.clear()
     world.topic("t", (1, 2, 0))
@@ -189,7 +189,7 @@ def test_where_allowed_a_live_replica_is_elected_uncleanly_and_begins_a_lineage(
     world = three_brokers()
     world.topic("t", (0, 1), m="1", unclean="true")
     world.settle()
-    world.up(1)  # bounced: out of the ISR
+    world.up(1)  # restarted: out of the ISR
     world.settle()
     world.down(0)
     world.settle()

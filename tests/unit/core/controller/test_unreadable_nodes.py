@@ -317,7 +317,7 @@ def test_a_state_deleted_and_created_again_gets_a_new_epoch() -> None:
     world.settle()
     before = world.states[HURT]
     assert before.version > 0
-    world.states[HURT] = VersionedState(before.state, 0)  # as it was, but ZooKeeper counts from 0 again
+    world.states[HURT] = VersionedState(before.state, 0)  # the old content, but ZooKeeper counts versions from 0 again
     world.up(0)
     world.down(2)
     world.settle()

@@ -85,10 +85,10 @@ def test_a_delayed_commit_is_refused_for_a_partition_without_an_owner(world: Gro
     first, second = world.add("a"), world.add("a")
     world.beat(first)
     world.beat(second)
-    world.beat(first)  # must revoke half of its partitions
+    world.beat(first)  # the member must revoke half of its partitions
     (lost, *_) = world.group.current(first.member_id).revoking
     world.add("a")
-    world.beat(list(world.members.values())[-1])  # must revoke more, before it confirmed the first
+    world.beat(list(world.members.values())[-1])  # the member must revoke more, before it confirmed the first
     epoch = first.epoch
     world.beat(first)
     assert world.group.current(first.member_id).epoch == epoch

@@ -141,7 +141,7 @@ def test_hostile_json_is_refused(text: str, words: str) -> None:
 
 @pytest.mark.parametrize("ending", ["", "\\"])
 def test_a_string_without_an_end_costs_one_pass(ending: str) -> None:
-    text = '"' + '\\"' * 250_000 + ending  # each quote could begin a string: one pass each takes hours
+    text = '"' + '\\"' * 250_000 + ending  # each quote could begin a string: a pass for each would take hours
     began_s = time.process_time()
     assert "it is no JSON" in refusal(text)
     assert time.process_time() - began_s < 10

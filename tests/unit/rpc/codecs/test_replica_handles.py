@@ -69,7 +69,7 @@ def test_a_partition_that_is_stopped_and_begun_in_one_message_has_another_handle
     report = Report(FLIGHTS, NEWER, Offset(9), Offset(8))
     restarted = FollowerMessage(positions=(position(),), reports=(report,), stops=(stop(FLIGHTS),))
     assert stream.to_leader(restarted) == restarted
-    for index in range(20):  # its old handle is forgotten meanwhile
+    for index in range(20):  # the old handle is dropped meanwhile
         topic = TopicPartition(f"topic-{index}", 0)
         stream.to_leader(FollowerMessage(positions=(position(topic),)))
         stream.to_leader(FollowerMessage(stops=(stop(topic),)))

@@ -71,7 +71,7 @@ class Http2:
         self._writer.write(PREFACE + frame(SETTINGS, 0, 0, own))
         self._reading = asyncio.create_task(self._read())
         async with asyncio.timeout(10):
-            await self._settled.wait()  # or closed
+            await self._settled.wait()  # the settings arrived, or the connection closed
         return self
 
     async def __aexit__(

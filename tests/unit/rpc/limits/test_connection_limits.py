@@ -134,7 +134,7 @@ async def test_messages_that_never_end_are_bounded_for_a_connection(stack: Async
             if not await attacker.data(number, struct.pack(">BI", 0, 16 * MIB) + bytes(2 * MIB)):
                 break
             sent += 2 * MIB
-            await asyncio.sleep(0.05)  # a look comes every quarter of a second
+            await asyncio.sleep(0.05)  # the server looks every quarter of a second
     assert attacker.closed.is_set(), f"{sent} bytes of unfinished messages are held"
     assert ended(CONNECTION) == before + 1
     await until(lambda: held(server) == 0)

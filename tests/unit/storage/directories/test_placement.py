@@ -127,5 +127,5 @@ def test_making_thousands_of_replicas_never_recounts_them(path: Path, monkeypatc
     placement = logs._placement
     monkeypatch.setattr(placement, "_places", None)  # a count would fail
     assert Counter(make(logs, *range(1, 3000))) == {0: 999, 1: 1000, 2: 1000}
-    assert os.listdir(path / "a") == os.listdir(path / "b")  # none has a directory yet
+    assert os.listdir(path / "a") == os.listdir(path / "b")  # no replica has a directory yet
     logs.close()

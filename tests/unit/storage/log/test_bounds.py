@@ -157,6 +157,6 @@ def test_the_least_recently_used_index_is_unloaded_first_and_a_dropped_one_never
     indexes.use(fourth, 15)
     assert [old.forgotten for old in (first, second, third, fourth)] == [0, 0, 1, 0]
     large = Old()
-    indexes.use(large, 1000)  # one is kept in any case
+    indexes.use(large, 1000)  # one index is kept in any case
     assert large.forgotten == 0
     assert first.forgotten == fourth.forgotten == 1

@@ -214,7 +214,7 @@ def read_somewhere(log: Log, chance: random.Random) -> int:
 
     def in_parts(read: ReadBytes, size_bytes: int) -> bytes:
         parts = [read(at, min(1_000, size_bytes - at)) for at in range(0, size_bytes, 1_000)]
-        check_batches(b"".join(parts))  # its error counts only if no truncation came in between
+        check_batches(b"".join(parts))  # an error counts only if no truncation came in between
         return b"".join(parts)
 
     try:

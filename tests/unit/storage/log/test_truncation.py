@@ -160,7 +160,7 @@ def test_a_checkpoint_without_a_high_watermark_keeps_none_from_before_a_truncati
     """The checkpoint of a move has the high watermark of the moved replica only."""
     logs, _ = after_a_cut_below_the_high_watermark(path)
     logs.checkpoint({})
-    logs.checkpoint({PARTITION: Offset(100)})  # taken before that one
+    logs.checkpoint({PARTITION: Offset(100)})  # high watermarks read before that checkpoint
     assert found_after_a_kill(path, logs) == 50
 
 

@@ -162,7 +162,7 @@ def test_repeated_kills_read_nothing_below_the_recovery_point(path: Path, reads:
 
 def test_an_end_mark_past_the_recovery_point_does_not_outlive_the_scan(path: Path) -> None:
     logs, log = opened(path, segment_bytes=str(10 * LENGTH))
-    append(log, 12)  # the first segment is rolled, no checkpoint vouches for it
+    append(log, 12)  # the first segment is rolled, above the recovery point
     logs.close()
     file = path / str(PARTITION) / f"{0:020d}.log"
     content = bytearray(file.read_bytes())

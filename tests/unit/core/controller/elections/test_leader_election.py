@@ -183,7 +183,7 @@ def test_all_fail_and_the_first_clean_return_is_elected_from_the_elr(first: int)
 
 def test_after_failures_one_by_one_only_elr_members_are_elected() -> None:
     partition = healthy()
-    partition.sees(brokers(0, 1))  # 2 left while two stayed: records may be committed without it
+    partition.sees(brokers(0, 1))  # 2 left while two stayed: records may be committed without 2
     partition.sees(brokers(0))
     partition.sees(brokers())
     assert partition.elr_ids == {0, 1}

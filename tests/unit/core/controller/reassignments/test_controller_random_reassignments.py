@@ -57,7 +57,7 @@ class MovingWorld(RandomWorld):
     def _operator_reassigns(self) -> None:
         partition = self._some_partition()
         if partition is None or (partition in self.asked.moves and self.random.random() < 0.9):
-            return  # the store refuses that; by hand it is possible
+            return  # the store refuses that; an edit by hand may do it
         throttle, brokers = self.random.choice((0, 1000)), self._some_brokers()
         log_dirs: tuple[str, ...] = ()
         if self.random.random() < 0.5:

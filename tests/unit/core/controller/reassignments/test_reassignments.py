@@ -31,7 +31,7 @@ def test_a_reassignment_takes_the_twelve_steps_in_their_order() -> None:
     assert node(world) == ([1, 2, 3], [], [], None)
     world.answer(step_1)
     assert node(world) == ([4, 5, 3, 1, 2], [4, 5], [1, 2], [1, 2, 3])
-    world.settle()  # 2: all of AR are sent it
+    world.settle()  # 2: the controller sends it to all of AR
     for broker in (1, 2, 3, 4, 5):
         told = world.brokers[broker].commands[P]
         assert (told.assigned_replicas, told.adding_replicas, told.removing_replicas) == (
@@ -305,7 +305,7 @@ def test_another_target_during_a_reassignment_is_refused() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
-    world.move(P, 2, 1)  # by hand, over the entry
+    world.move(P, 2, 1)  # an edit by hand, over the entry
     world.settle()
     assert [one.error.code for one in world.asked.refusals] == [ErrorCode.REASSIGNMENT_IN_PROGRESS]
     world.settle(catching_up=True)

@@ -271,7 +271,7 @@ def test_the_end_of_a_throttle_is_sent_even_during_a_read_of_the_partition() -> 
     world.leader_writes(P, 1, 2, 3, 4)
     world.happens(ev.IsrChangesReported((P,)))
     step_10 = goes_on_to(world, fx.WriteTopic)
-    world.happens(ev.IsrChangesReported((P,)))  # it is being read
+    world.happens(ev.IsrChangesReported((P,)))  # the controller is reading the state
     world.answer(step_10)
     world.settle(catching_up=True)
     is_whole(world)
