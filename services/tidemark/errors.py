@@ -427,6 +427,15 @@ class InternalError(TidemarkError, codes=(ErrorCode.INTERNAL,)):
     """A defect in Tidemark, or a code of a later version."""
 
 
+def unknown_partition(topic: str, partition: int, count: int) -> TidemarkError:
+    """The error for a partition that a topic of `count` partitions does not have."""
+    return TidemarkError(
+        ErrorCode.UNKNOWN_PARTITION,
+        f"topic {topic} has no partition {partition}; it has {count}, from 0",
+        {"topic": topic, "partition": str(partition), "partitions": str(count)},
+    )
+
+
 def unknown_topic(topic: str, metadata: Mapping[str, str] | None = None) -> TidemarkError:
     """The error for a topic that does not exist; `metadata` may hold more facts."""
     return TidemarkError(

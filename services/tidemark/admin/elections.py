@@ -30,6 +30,7 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
     UncleanElection,
+    unknown_partition,
     unknown_topic,
 )
 from tidemark.ports import MetadataStore
@@ -410,11 +411,7 @@ def _misnamed(name: str) -> TidemarkError | None:
 def _unknown(partition: TopicPartition, topic: TopicDescription | None) -> TidemarkError:
     if topic is None:
         return unknown_topic(partition.topic)
-    return TidemarkError(
-        ErrorCode.UNKNOWN_PARTITION,
-        f"{topic.topic} has no partition {partition.partition}: it has {len(topic.partitions)}, from 0 on",
-        {"topic": partition.topic, "partition": str(partition.partition)},
-    )
+    return unknown_partition(*partition, len(topic.partitions))
 
 
 def _listed(brokers: Iterable[int]) -> str:

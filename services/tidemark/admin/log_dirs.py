@@ -27,6 +27,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    unknown_partition,
     unknown_topic,
 )
 from tidemark.ports import Clock, MetadataStore
@@ -236,8 +237,7 @@ def _obstacle(place: ReplicaLogDir, topics: Mapping[str, TopicDescription]) -> T
         return unknown_topic(partition.topic, where)
     replicas = topic.partitions.get(partition.partition)
     if replicas is None:
-        sentence = f"{partition.topic} has no partition {partition.partition}: it has {len(topic.partitions)}, from 0"
-        return TidemarkError(ErrorCode.UNKNOWN_PARTITION, sentence, where)
+        return unknown_partition(*partition, len(topic.partitions))
     if broker not in replicas:
         listed = ", ".join(str(one) for one in replicas)
         return TidemarkError(

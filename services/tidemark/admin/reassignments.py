@@ -40,6 +40,7 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
     VersionedState,
+    unknown_partition,
     unknown_topic,
 )
 from tidemark.ports import MetadataStore
@@ -403,8 +404,4 @@ def _name(refusal: Refusal) -> tuple[object, ...]:
 def _unknown(partition: TopicPartition, topic: TopicDescription | None) -> TidemarkError:
     if topic is None:
         return unknown_topic(partition.topic, _where(partition))
-    return TidemarkError(
-        ErrorCode.UNKNOWN_PARTITION,
-        f"{topic.topic} has no partition {partition.partition}: it has {len(topic.partitions)}, from 0 on",
-        _where(partition),
-    )
+    return unknown_partition(*partition, len(topic.partitions))

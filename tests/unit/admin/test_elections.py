@@ -193,8 +193,8 @@ async def test_unknown_topics_and_partitions_are_refused_with_code_and_message(
     ]
     assert sentences(outcomes) == [
         "there is no topic 'nowhere'; `tidemark topic list` shows the topics, `tidemark topic create` makes one",
-        "t has no partition -1: it has 3, from 0 on",
-        "t has no partition 3: it has 3, from 0 on",
+        "topic t has no partition -1; it has 3, from 0",
+        "topic t has no partition 3; it has 3, from 0",
     ]
     assert await nothing_is_asked(cluster)
 

@@ -11,7 +11,7 @@ from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.state import Committed, GroupPartition
 from tidemark.core.pending_writes import Writer
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_partition
 from tidemark.rpc import errors
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
@@ -165,8 +165,8 @@ def fill_in_lag(row: pb.GroupPartition, found: Mapping[TopicPartition, Ends | Ti
     if row.committed_offset > ends.high_watermark:
         row.lag = 0
         sentence = (
-            f"the group has read up to {row.committed_offset}, and the log ends at {ends.high_watermark}: records were "
-            "lost in an unclean election; reset the group's offsets"
+            f"the group has read up to {row.committed_offset}, and the log ends at {ends.high_watermark}: an unclean "
+            "election lost records, or the offset was set too high; reset the group's offsets"
         )
         row.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.LOG_TRUNCATED, sentence)))
         return
@@ -176,10 +176,7 @@ def fill_in_lag(row: pb.GroupPartition, found: Mapping[TopicPartition, Ends | Ti
 def _known(topic: TopicView, one: pb.OffsetCommit) -> PartitionView:
     known = topic.partitions.get(one.partition)
     if known is None:
-        raise TidemarkError(
-            ErrorCode.UNKNOWN_PARTITION,
-            f"{one.topic} has the partitions 0 to {len(topic.partitions) - 1}, not {one.partition}",
-        )
+        raise unknown_partition(one.topic, one.partition, len(topic.partitions))
     if one.topic_id not in ("", topic.topic_id) or one.incarnation not in ("", known.incarnation):
         raise TidemarkError(
             ErrorCode.UNKNOWN_TOPIC_ID,

@@ -15,7 +15,7 @@ import grpc
 
 from tidemark.broker.coordination.broker_channels import BrokerChannels
 from tidemark.broker.node.metadata_cache import MetadataCache
-from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicPartition, unknown_partition
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
@@ -86,7 +86,7 @@ class PartitionEnds:
             return self._metadata.unknown(partition.topic)
         known = topic.partitions.get(partition.partition)
         if known is None:
-            return TidemarkError(ErrorCode.UNKNOWN_PARTITION, f"there is no partition {partition}")
+            return unknown_partition(*partition, len(topic.partitions))
         if known.leader == NO_LEADER or known.leader not in self._metadata.view.brokers:
             return TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader now; retry")
         return known.leader

@@ -16,6 +16,7 @@ from tidemark.model import (
     ReplicaIdentity,
     TidemarkError,
     TopicPartition,
+    unknown_partition,
     unknown_topic,
 )
 from tidemark.runtime.slices import Pace
@@ -128,10 +129,7 @@ class MetadataCache:
             return self.unknown(partition.topic) if self._view.complete else error
         known = topic.partitions.get(partition.partition)
         if known is None:
-            return TidemarkError(
-                ErrorCode.UNKNOWN_PARTITION,
-                f"{partition.topic} has the partitions 0 to {len(topic.partitions) - 1}, not {partition.partition}",
-            )
+            return unknown_partition(*partition, len(topic.partitions))
         if known.leader_epoch <= int(error.metadata.get("leader_epoch", -1)):
             return error
         led = f"{partition} is led by broker {known.leader} in epoch {known.leader_epoch}"

@@ -35,7 +35,7 @@ from tidemark.cli.common.schema_source import KeyOptions, SchemaOption
 from tidemark.cli.topic.partition import partition_json, print_partition
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import TidemarkError, TopicPartition, unknown_partition
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -352,8 +352,7 @@ def _with_partition(view: TopicView, partition: int) -> TopicView:
     """The topic with one of its partitions."""
     found = view.partitions.get(partition)
     if found is None:
-        sentence = f"{view.topic} has no partition {partition}: it has {counted(len(view.partitions), 'partition')}"
-        raise TidemarkError(ErrorCode.UNKNOWN_PARTITION, sentence)
+        raise unknown_partition(view.topic, partition, len(view.partitions))
     return replace(view, partitions={partition: found}, partition_count=view.count)
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 import grpc
 
+from tidemark import model
 from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.tls import Credentials, client_identity
@@ -559,11 +560,7 @@ class Cluster:
 
 def unknown_partition(partition: TopicPartition, count: int) -> TidemarkError:
     """Make the error UNKNOWN_PARTITION, with the number of partitions in metadata `partitions`."""
-    return TidemarkError(
-        ErrorCode.UNKNOWN_PARTITION,
-        f"topic {partition.topic} has no partition {partition.partition}; it has {count}, from 0",
-        {"partitions": str(count)},
-    )
+    return model.unknown_partition(*partition, count)
 
 
 def _joined(causes: dict[str, TidemarkError]) -> str:

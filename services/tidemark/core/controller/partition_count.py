@@ -33,6 +33,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    unknown_partition,
     unknown_topic,
 )
 
@@ -203,7 +204,7 @@ class PartitionCountChanges:
             return unknown_topic(name)
         unknown = sorted(set(forced) - set(topic.partitions))
         if unknown:
-            return TidemarkError(ErrorCode.UNKNOWN_PARTITION, f"topic {name} has no partition {unknown[0]}")
+            return unknown_partition(name, unknown[0], len(topic.partitions))
         if self._added.get(name):
             return TidemarkError(ErrorCode.INVALID_REQUEST, f"partitions are being added to {name}; wait for that")
         left = len(topic.partitions) - len(forced)

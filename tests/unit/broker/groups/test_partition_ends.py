@@ -88,13 +88,15 @@ async def test_an_unknown_end_has_an_error_and_delays_no_other() -> None:
     found = await PartitionEnds(HERE, cache(HERE, NO_LEADER, GONE), own, between_s=0).ask(
         [p(0), p(1), p(2), p(9), p(0, "b")]
     )
-    why = {where: one.code for where, one in found.items() if isinstance(one, TidemarkError)}
+    refused = {where: one for where, one in found.items() if isinstance(one, TidemarkError)}
+    why = {where: one.code for where, one in refused.items()}
     assert why == {
         p(1): ErrorCode.LEADER_NOT_AVAILABLE,
         p(2): ErrorCode.LEADER_NOT_AVAILABLE,
         p(9): ErrorCode.UNKNOWN_PARTITION,
         p(0, "b"): ErrorCode.UNKNOWN_TOPIC,
     }
+    assert refused[p(9)].metadata["partitions"] == "3"
     assert found[p(0)] == Ends(0, 3)
 
 

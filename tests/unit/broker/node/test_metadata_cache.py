@@ -136,6 +136,7 @@ def test_a_refusal_carries_the_metadata_of_the_partition() -> None:
     assert expired.message == "the lease has expired", "this broker may be the leader"
     assert expired.metadata["leader"] == "2"
     assert explain(TopicPartition("a", 1)).code is ErrorCode.UNKNOWN_PARTITION
+    assert explain(TopicPartition("a", 1)).metadata["partitions"] == "1"
     assert explain(TopicPartition("b", 0)).code is ErrorCode.UNKNOWN_TOPIC
 
 

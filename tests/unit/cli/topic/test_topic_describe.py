@@ -138,7 +138,7 @@ def test_a_partition_without_changes_and_a_broker_that_is_away_are_named(cluster
     [
         (("--partition", "0"), 2, "exactly one TOPIC"),
         (("flights", "delays", "--partition", "0"), 2, "exactly one TOPIC"),
-        (("flights", "--partition", "7"), 1, "no partition 7: it has 3 partitions"),
+        (("flights", "--partition", "7"), 1, "no partition 7; it has 3, from 0"),
         (("flights", "--partition", "-1"), 2, "--partition"),
         (("none", "--partition", "0"), 1, "none"),
     ],
