@@ -131,9 +131,16 @@ class Registration:
         self._driver.submit(SessionExpired())
 
     async def _keep(self) -> None:
+        """Register after each loss, and write a refused incarnation again: one task, since both write one file."""
         while True:
-            await self._lost.wait()
-            await self._register()
+            if self._unwritten:
+                await self._scheduler.wait(self._lost, self._check_ms)
+            else:
+                await self._lost.wait()
+            if self._lost.is_set():
+                await self._register()
+            else:
+                await self._confirm(self.broker_epoch, self._boot_id())
 
     async def _check(self) -> None:
         """Register again when the node is gone: its deletion ends no session, but this broker counts as failed."""
@@ -142,8 +149,6 @@ class Registration:
             if self._lost.is_set():
                 continue
             broker_epoch = self.broker_epoch
-            if self._unwritten:
-                await self._confirm(broker_epoch, self._boot_id())
             try:
                 live = await self._store.live_brokers()
             except TidemarkError as error:
@@ -208,8 +213,8 @@ class Registration:
         self._driver.submit(BrokerRegistered(broker_epoch, known))
 
     async def _confirm(self, broker_epoch: BrokerEpoch, boot: str) -> None:
-        """Write the incarnation. Without space the broker runs on: the next start counts as unclean, unless the
-        periodic check finds space before."""
+        """Write the incarnation. Without space the broker runs on, and tries again: until then the next start counts
+        as unclean."""
         try:
             await self._scheduler.in_thread(partial(self._logs.confirm_registration, broker_epoch, boot))
         except TidemarkError as error:
