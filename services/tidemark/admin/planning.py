@@ -67,7 +67,8 @@ def new_topic_id() -> str:
 
 def already_exists(topic: str) -> TidemarkError:
     """Make the error TOPIC_ALREADY_EXISTS, with metadata `topic`."""
-    return TidemarkError(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic} already", {"topic": topic})
+    sentence = f"there is a topic {topic} already: use that topic, or choose another name"
+    return TidemarkError(ErrorCode.TOPIC_ALREADY_EXISTS, sentence, {"topic": topic})
 
 
 def plan_topic(

@@ -630,7 +630,7 @@ def keys_of(owner: str) -> Mapping[str, ConfigKey]:
 def unknown_config(name: str, known: Iterable[str], where: str) -> TidemarkError:
     """UNKNOWN_CONFIG for a key that `where` does not have, with the most similar known key."""
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    hint = f"; did you mean {nearest[0]}?" if nearest else "; docs/configuration.md lists the settings"
     if name in KEYS:
         hint = f"; it is a setting of: {', '.join(KEYS[name].owners)}"
     return TidemarkError(ErrorCode.UNKNOWN_CONFIG, f"{where} has no setting {name}{hint}", {"config": name})

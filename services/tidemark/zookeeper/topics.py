@@ -100,7 +100,9 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
     created = (await read(session, [topic.topic])).get(topic.topic)
     if created is None or created.topic_id != topic.topic_id:
         raise TidemarkError(
-            ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {topic.topic} already", {"topic": topic.topic}
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            f"there is a topic {topic.topic} already: use that topic, or choose another name",
+            {"topic": topic.topic},
         )
     return created
 

@@ -141,9 +141,11 @@ class Transaction:
         self._ended = True
 
     def _check(self) -> None:
-        if not self._begun or self._ended:
-            state = "has ended" if self._ended else "has not begun"
-            raise TidemarkError(ErrorCode.INVALID_TXN_STATE, f"this transaction {state}: use `async with`")
+        if self._ended:
+            raise TidemarkError(ErrorCode.INVALID_TXN_STATE, "this transaction has ended: begin another one")
+        if not self._begun:
+            sentence = "this transaction has not begun: use it in a with block, or call begin()"
+            raise TidemarkError(ErrorCode.INVALID_TXN_STATE, sentence)
 
     async def _abort_quietly(self, cause: BaseException) -> bool:
         """Abort because of an exception, which the application gets instead of an error of the abort.

@@ -281,7 +281,7 @@ class PartitionCountChanges:
             records = held.log_end_offset - held.log_start_offset
             self._give_up(
                 partition,
-                f"it holds {records} offsets; delete its records first, or use force",
+                f"it holds {records} offsets; delete its records first (`tidemark topic delete-records`), or use force",
                 ErrorCode.PARTITION_NOT_EMPTY,
             )
         return True

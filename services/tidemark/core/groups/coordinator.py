@@ -130,7 +130,8 @@ class GroupCoordinator:
         if group is None:
             raise TidemarkError(
                 ErrorCode.GROUP_NOT_FOUND,
-                f"there is no group {group_id!r}: it never had a member or an offset, or was deleted or expired",
+                f"there is no group {group_id!r}: it never had a member or an offset, or was deleted or expired; "
+                "`tidemark group list` shows the groups",
             )
         return group
 

@@ -278,7 +278,8 @@ class Replica:
         if fetch_offset < log.log_start_offset:
             raise TidemarkError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.partition} starts at offset {log.log_start_offset}; {fetch_offset} is below",
+                f"{self.partition} starts at offset {log.log_start_offset}, and the record at {fetch_offset} was "
+                "deleted: continue at that offset or above",
                 {"log_start_offset": str(log.log_start_offset), "leader_epoch": str(leader.leader_epoch)},
             )
         diverged = diverging_end(leader, fetch_offset, last_fetched_epoch)
@@ -400,7 +401,7 @@ def log_truncated(partition: TopicPartition, fetch_offset: Offset, end: EpochEnt
 
 def above_the_end(partition: TopicPartition, fetch_offset: Offset, end: EpochEntry) -> TidemarkError:
     """The error for an offset above `end`, the log end; a caller that has read no record states no epoch."""
-    why = "the log was truncated, or never reached the offset"
+    why = "the log was truncated, or never reached the offset. Continue at that end or below"
     return _truncated(partition, f"ends at offset {end.start_offset}; {fetch_offset} is above: {why}", end)
 
 

@@ -73,7 +73,8 @@ def not_found(transactional_id: str) -> TidemarkError:
     """The error TRANSACTION_NOT_FOUND for an id that was never used or has expired."""
     return TidemarkError(
         ErrorCode.TRANSACTION_NOT_FOUND,
-        f"there is no transactional id {transactional_id!r}: no producer of this id ever started, or the id expired",
+        f"there is no transactional id {transactional_id!r}: no producer of this id ever started, or the id expired; "
+        "`tidemark transaction list` shows the ids",
     )
 
 

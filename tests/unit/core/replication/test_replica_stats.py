@@ -38,6 +38,8 @@ def test_a_read_below_the_log_start_is_refused_and_one_at_the_log_end_waits() ->
         read_range(stage, 2)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert caught.value.metadata["log_start_offset"] == "3"
+    assert "starts at offset 3" in caught.value.message
+    assert caught.value.message.endswith("continue at that offset or above"), "the error has the next step"
     assert read_range(stage, 3) == (10, 10, 3, 10, 10)
     assert read_range(stage, 10) == (10, 10, 3, 10, 10)
     assert refused_read(stage, 11) is ErrorCode.LOG_TRUNCATED
@@ -61,7 +63,7 @@ def test_the_error_above_the_log_end_names_the_end_and_assumes_no_truncation() -
     stage = Stage()
     stage.command(node(1, 3, (1,)))
     stage.opened(10, (1, 0), (2, 6), high_watermark=4)
-    with pytest.raises(TidemarkError, match=r"ends at offset 10; 11 is above: .* or never reached the offset"):
+    with pytest.raises(TidemarkError, match=r"ends at offset 10; 11 is above: .* the offset. Continue at"):
         read_range(stage, 11)
 
 
