@@ -57,7 +57,7 @@ class Task:
     """The parameters of one session.
 
     Attributes:
-        bootstrap: the option with the brokers' addresses; its name tells the format.
+        bootstrap: the option with the brokers' addresses; its name states the format.
         topic: the topic to read or to fill.
         kind: of the values: typed, json or avro. `value_format` is json that the source decodes.
         rows: number of rows of the topic.

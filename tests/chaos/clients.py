@@ -114,7 +114,7 @@ class Sender:
         self._handles.append((value, key, partition, handle))
 
     def _is_added(self, partition: int, error: TidemarkError) -> bool:
-        """Whether an unknown partition is one that the brokers may not have heard of yet, for as long as a drain."""
+        """Whether brokers may not know an unknown partition yet; a drain bounds that time."""
         if error.code is not ErrorCode.UNKNOWN_PARTITION or not self._load.grows_to:
             return False
         now_s = time.monotonic()

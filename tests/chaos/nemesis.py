@@ -228,7 +228,7 @@ class Nemesis:
         self._arena.disks.make_room()
 
     def _break_a_disk(self) -> Iterator[str]:
-        """Its replicas there are given up; a start takes them back."""
+        """The broker takes its replicas there offline; a restart takes them back."""
         name = self._chance.choice(BROKERS)
         self._arena.disks.break_second(name)
         yield f"the second disk of {name} fails"

@@ -85,7 +85,7 @@ class Report:
     acknowledged: int
     unknown: int
     failed: int
-    """Records of the topic whose senders give up, that were surely not appended."""
+    """Records of the topic that senders got an error for, and that were surely not appended."""
     polled: int
     ends: int
     moves: tuple[int, int, int]

@@ -62,7 +62,7 @@ def two_pods_are_deleted_at_once(world: World) -> str:
 
 
 def node_is_drained(world: World) -> str:
-    """A drained node gives up its pods within their disruption budgets, and no record is lost."""
+    """Kubernetes evicts the pods of a drained node within their disruption budgets, and no record is lost."""
     world.topic_of_load()
     node = "node-2"
     selector = f"--pod-selector=app.kubernetes.io/instance={RELEASE}"

@@ -31,7 +31,7 @@ class Ear:
         store.listen(self._heard.put_nowait)
 
     async def hears(self, event: StoreEvent) -> None:
-        """Returns when it has been told of `event`; fails when that takes too long."""
+        """Returns once the store has notified it of `event`; fails after a timeout."""
         async with asyncio.timeout(HEARING_TIMEOUT_S):
             while await self._heard.get() is not event:
                 pass

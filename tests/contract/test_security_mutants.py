@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known mistakes in the rules A1 to A5 and in identities (mutants); each must fail the test that it names."""
+"""Known defects in the rules A1 to A5 and in identities (mutants); each must fail the test that it names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CAUGHT = (AssertionError, pytest.fail.Exception, TidemarkError, PermissionError)
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake: the rule that it breaks, and the test that must fail, with its arguments."""
+    """One defect: the rule that it breaks, and the test that must fail, with its arguments."""
 
     patch: Callable[[pytest.MonkeyPatch], None]
     rule: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known mistakes in storage (mutants), each of which a crash point must find."""
+"""Known defects in storage (mutants), each of which a crash point must find."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def never_truncates(patch: pytest.MonkeyPatch) -> None:
 
 
 def change_in_flight_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    """The high watermark goes by the ISR that the leader hopes for while its change is in flight (against R3)."""
+    """The high watermark follows the ISR that the leader hopes for while its change is in flight (against R3)."""
 
     def holding(isr: IsrState) -> frozenset[BrokerId]:
         hoped = isr.confirmed.state if isinstance(isr, Committed | PendingExpand) else isr.proposed

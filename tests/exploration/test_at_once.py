@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stories in which messages have no delay: no other states than those, none that other walks do not come to."""
+"""Stories in which messages have no delay: no other states than those, none that other walks do not reach."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.exploration.walking.at_once import KINDS
 
 
 class Hearing(Cluster):
-    """A cluster in which nothing else happens while there is something to hear on streams."""
+    """A cluster in which no other move happens while a message is in flight on a stream."""
 
     at_once = "streams"
 

@@ -199,7 +199,7 @@ class FakeZooKeeper:
         return session_id
 
     def close_session(self, session_id: int) -> None:
-        """As when it expires: its ephemerals go, watchers hear of it."""
+        """As when it expires: its ephemeral nodes go, and watches are notified."""
         if self.sessions.pop(session_id, None) is None:
             return
         self.forget_recursive(session_id)
@@ -291,7 +291,7 @@ class FakeSession:
             self._tell(StoreEvent.SESSION_EXPIRED)
 
     def expire(self) -> None:
-        """The server ends the session; a suspended client hears of it when it resumes, another one at once."""
+        """The server ends the session; a suspended client learns so when it resumes, another one at once."""
         self._ensemble.close_session(self._session_id)
         if self._connected:
             self._connected = False

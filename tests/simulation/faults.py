@@ -81,7 +81,7 @@ class Faults:
     def _tear_all(self, batches: int, within_a_batch: int, down_ms: int, *others_ms: int) -> None:
         """All processes are killed, and the log of the leader loses its tail; that broker is down for `down_ms`.
 
-        While a log lacks whole batches no second crash follows: only the replicas that are in sync now can tell.
+        While a log lacks whole batches no second crash follows: only the replicas in sync now can show the loss.
         """
         if self._world.has_rotted and not within_a_batch:
             return

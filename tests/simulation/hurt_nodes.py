@@ -69,7 +69,7 @@ class HurtNodes:
         if path not in ensemble.nodes:
             return
         if how == "older" and self.waits_for_people(partition):
-            return  # no process could tell the older node from the present one
+            return  # for every process the older node would look like the present one
         data = self._older(partition) if how == "older" else GARBAGE
         self.hurt_once.add(partition)
         for _ in range(times):

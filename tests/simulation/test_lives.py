@@ -29,7 +29,7 @@ FAULTS = {
     "disks-files": ["disk_full", "disk_has_space"],
     "one-directory": ["no log directory is left"],
 }
-"""The first six worlds of these kinds tell of each of these."""
+"""Each of these occurs in the first six worlds of these kinds."""
 CLEANED = ("compacted", "compacted-files", "tombstones", "tombstones-files")
 """Kinds of worlds the logs of which are cleaned; three of each are looked at."""
 

@@ -17,7 +17,7 @@ _MOVE_MS = 60
 
 
 class Moves:
-    """Tells cores, at random times, that logs lie elsewhere; the records themselves stay where the world has them."""
+    """Gives cores, at random times, other directories of logs; the records stay where the world has them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

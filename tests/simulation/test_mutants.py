@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulation is worth something only if it finds mistakes: each known one is put in, and must be found."""
+"""The simulation must find defects: each known one is put in, and must be found."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def list_acls(
         print_line("there is no such rule")
 
 
-@acl_app.command(short_help="Tell whether something is allowed, and by which rule.")
+@acl_app.command(short_help="Show whether something is allowed, and by which rule.")
 def check(
     principal: Annotated[str, typer.Option("--principal", metavar="PRINCIPAL", help="User:NAME.")],
     operation: Annotated[
@@ -180,7 +180,7 @@ def check(
     resources: Resources = Resources(),
     options: Cluster = Cluster(),
 ) -> None:
-    """Tell whether an operation is allowed, and which rule decides.
+    """Show whether an operation is allowed, and which rule decides.
 
     Exit status 0: allowed on all resources. 1: denied, or refused.
 

@@ -148,7 +148,7 @@ def list_quotas(options: Cluster = Cluster()) -> None:
         print_line("there are no quotas")
 
 
-@quota_app.command(short_help="Tell which quotas apply to a client.")
+@quota_app.command(short_help="Show which quotas apply to a client.")
 def describe(
     user: Annotated[
         str, typer.Option("--user", metavar="PRINCIPAL", help="The user; default: a user without an identity.")
@@ -156,7 +156,7 @@ def describe(
     client_id: Annotated[str, typer.Option("--client-id", metavar="ID", help="The client id; default: none.")] = "",
     options: Cluster = Cluster(),
 ) -> None:
-    """Tell which quotas apply to a user with a client id, and whose quotas these are.
+    """Show which quotas apply to a user with a client id, and whose quotas these are.
 
     \b
     Example:

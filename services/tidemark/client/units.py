@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and durations as people read them: of the command's tables and the console's pages."""
+"""Sizes and durations for readers: in the command's tables and the console's pages."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _understood(
 async def _read_missing(
     session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition], complaints: Complaints
 ) -> dict[TopicPartition, VersionedState]:
-    """Tell new partitions from partitions whose znodes were deleted by hand. One multi creates the state and its
+    """Distinguish new partitions from partitions whose znodes were deleted by hand. One multi creates the state and its
     parent. A missing state below a present parent was deleted, and its replicas still count. If both are missing,
     both may have been deleted (`_with_deleted`), which only brokers know.
     """

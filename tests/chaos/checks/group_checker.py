@@ -45,7 +45,7 @@ class GroupAnomaly(StrEnum):
     COMMIT_FOREIGN = "commit foreign"
     """A commit that cannot be its member's, or of a partition that no member held: the member was evicted already."""
     NEVER_TOLD = "never told"
-    """The application was not told that it reads a partition no more."""
+    """The application got no `on_revoked` for a partition that it no longer reads."""
     GAVE_UP = "gave up"
     """A client raised where it should have waited, or something did not come about in time."""
 

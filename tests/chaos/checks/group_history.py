@@ -36,7 +36,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Told, before the first record of them, that it reads these from now on."""
+    """The callback, before the first record of these partitions, that the member reads them from now on."""
 
     at_s: float
     epoch: Epoch
@@ -45,7 +45,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Told that it reads these no more: `lost` where others may do so already."""
+    """The callback that the member no longer reads these: `lost` if other members may read them already."""
 
     at_s: float
     epoch: Epoch
@@ -66,7 +66,7 @@ class Given:
 
     @property
     def epoch(self) -> Epoch | None:
-        """The generation that they were given in; None where that cannot be told from outside."""
+        """The generation of these records; None if it is not visible from outside."""
         before, after = self.epochs
         return before if before == after and before > 0 else None
 
@@ -83,7 +83,7 @@ class Processed:
 
 @dataclass(frozen=True, slots=True)
 class CommittedByHand:
-    """The group remembers, as it was told, that it goes on at `offset`."""
+    """The coordinator acknowledged the commit of `offset`."""
 
     at_s: float
     partition: Partition

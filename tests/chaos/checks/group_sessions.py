@@ -26,10 +26,10 @@ _LATE_COMMIT_S = 12.0
 
 @dataclass(slots=True)
 class Session:
-    """A member reads a partition, from when it was told so until it was told otherwise.
+    """A member reads a partition, from one callback to the next one.
 
     Attributes:
-        ended: None where nothing was told: it was killed, or still reads.
+        ended: None without a callback: the member was killed, or still reads.
         is_troubled: its client reported an error meanwhile, or was killed before it could; the processed records may
             not be committed.
         hold: by which record of a coordinator it reads; None where none is known.
@@ -70,7 +70,7 @@ class Told:
     """Sessions and errors of one journal.
 
     Attributes:
-        silent: partitions that it had lost without being told so, and how that shows.
+        silent: partitions that it had lost without a callback, and how that shows.
         strange: events of partitions that were never assigned to it.
     """
 

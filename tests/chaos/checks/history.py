@@ -46,7 +46,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class ToldEnd:
-    """An end offset that a client was told; it asked and got the answer at these times, seconds."""
+    """An end offset that a client got; it asked and got the answer at these times, seconds."""
 
     partition: Partition
     end_offset: Offset
@@ -56,7 +56,7 @@ class ToldEnd:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A client was told that the records before an offset are deleted, by every assigned replica."""
+    """A client got the answer that every assigned replica deleted the records before an offset."""
 
     partition: Partition
     before_offset: Offset
@@ -98,6 +98,6 @@ class History:
             self.ends.append(end)
 
     def add_failure(self, failure: str) -> None:
-        """A client gave up where none should; from any thread."""
+        """A client raised an error that no client should raise; from any thread."""
         with self._lock:
             self.failures.append(failure)

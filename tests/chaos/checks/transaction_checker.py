@@ -111,7 +111,7 @@ class _Checker:
                 yield TransactionFinding(TransactionAnomaly.TORN, f"{one.tag} is there without {missing}")
 
     def of_order(self) -> Iterator[TransactionFinding]:
-        """Within a transaction: between transactions it is real time that tells the order."""
+        """Order within a transaction; the order between transactions is that of real time."""
         for one in self._history.transactions:
             last: dict[Partition, tuple[Offset, str]] = {}
             for partition, value in one.sent:

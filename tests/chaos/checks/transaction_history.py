@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transactions of a round, as their clients tell them."""
+"""The transactions of a round, as their clients report them."""
 
 from __future__ import annotations
 

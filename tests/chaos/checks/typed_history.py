@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a typed topic and the changes of its schema, as their clients tell them."""
+"""The rows of a typed topic and the changes of its schema, as their clients report them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Change:
         follows: the version that the change was made from.
         columns: all columns of the wanted version.
         allowed: whether the topic's policy allows it.
-        version: number of the version, if one was told.
+        version: number of the version, if the client got one.
     """
 
     tag: str

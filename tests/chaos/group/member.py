@@ -124,7 +124,7 @@ class _Warnings(logging.Handler):
 
 
 class Member:
-    """Reads until it is told to leave."""
+    """Reads until SIGTERM."""
 
     def __init__(self, plan: Plan, journal: Journal) -> None:
         self._plan = plan
@@ -132,7 +132,7 @@ class Member:
         self._leaves = self._waits = False
         self._done: dict[int, int] = {}
         self._turns: Counter[int] = Counter()
-        """How often each partition was let go."""
+        """How often each partition was revoked."""
         self._committed_s = time.monotonic()
         self._chance = random.Random()
         self._consumer = _begun(plan)

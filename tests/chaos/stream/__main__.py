@@ -4,10 +4,10 @@
 A producer writes numbers to a topic; a driver under spark-submit copies the topic to Parquet and to another topic.
 Two brokers, one after the other, and then the driver are killed with kill -9 in mid-batch, and started again. At the
 end every acknowledged number must be in both, and in Parquet once. The topic may have numbers of the killed driver's
-micro-batch twice; their count is told, as is the time to the first row.
+micro-batch twice; the report has their count, and the time to the first row.
 
 Spark gives a Python worker 10 s to connect, and no setting changes that: a query whose worker needs longer fails as it
-starts. Such a driver is started again, as a restart policy does, and the number of these starts is told.
+starts. Such a driver is started again, as a restart policy does, and the report has the number of these starts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BATCHES_BETWEEN = 3
 """Micro-batches that each query does between two kills."""
 SPARK_GAVE_UP = "Python worker failed to connect back"
 STARTS_MAX = 5
-"""Starts of a driver, if Spark gives up on a worker of each."""
+"""Starts of a driver, if Spark kills a slow worker of each."""
 START_S = 30.0
 STEP_S = 120.0
 """Bound of each wait for the stream."""
@@ -60,7 +60,7 @@ class Report:
     acknowledged: int = 0
     in_parquet: int = 0
     starts_again: int = 0
-    """Starts of a driver after Spark gave up on a Python worker."""
+    """Starts of a driver after Spark killed a slow Python worker."""
     duplicates: int = 0
     """Rows of the target topic beyond the first of each number."""
     times_s: dict[str, float] = field(default_factory=dict)

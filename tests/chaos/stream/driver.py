@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 
 def main(bootstrap: str, source: str, target: str, place: str, at_a_time: str) -> None:
-    """Copy until told to stop."""
+    """Copy until a signal stops this driver."""
     directory = Path(place)
     spark = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
     (directory / "session").touch()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Senders of a typed topic, row by row and as tables; each row has the columns of the newest version that is told."""
+"""Senders of a typed topic, row by row and as tables; each row has the columns of the newest known version."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ RENAMES: Final[tuple[Rename, ...]] = tuple(
 ONE_AFTER_ANOTHER: Final = tuple(
     tuple(ORDERS.index(tuple(order[place] for place in another)) for another in ORDERS) for order in ORDERS
 )
-"""Of two orders, the one that both come to."""
+"""Of two orders, the one order with the same effect as both in turn."""
 
 _OBJECTS: Final = (
     Replica,
@@ -140,7 +140,7 @@ _NOT_EXPLORED: Final = frozenset(
         *("_accepted", "began_ms", "uncommitted_since_ms"),
     )
 )
-"""Only flush.policy=group-commit, unclean elections, the lease, lagging disks and reads from followers go by these, and
+"""Only flush.policy=group-commit, unclean elections, the lease, lagging disks, reads from followers use these, and
 the logs and metrics."""
 _BY_BROKER: Final = frozenset(("_attached", "_holding"))
 _SETS: Final = frozenset(("assigned", "assigned_replicas", "isr", "elr", "joining", "leaving"))

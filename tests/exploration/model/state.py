@@ -74,7 +74,7 @@ class Scope:
 
     Attributes:
         lags: times that a follower sends nothing for `replica.lag.time.max.ms`, at any moment.
-        breaks: streams that break, with the loss of all that is on its way.
+        breaks: streams that break, with the loss of all messages in flight.
         expiries: sessions that end while their process lives; the process learns this later, and registers again.
         cuts: crashes of all brokers at once, in which one log loses its last batch (rule T7).
         unnoticed: such a log ends at the edge of a batch, so its start finds nothing; else its tail is torn.
@@ -143,7 +143,7 @@ class State(NamedTuple):
         node: number of the leaderAndISR node with its version.
         commands: of the controller to each broker: the one in flight, and MORE if there was a change since.
         streams: by `PAIRS`.
-        asked: the request to ZooKeeper of each broker, or the answer on its way; () for none.
+        asked: the request to ZooKeeper of each broker, or the answer in flight; () for none.
         due: whether the controller has something to decide: IDLE, DUE, or NOW, before anything else happens.
         has_changed: suspicions changed since it last decided.
         suspected: brokers.
@@ -182,7 +182,7 @@ class State(NamedTuple):
 class Names:
     """Twins: states that differ in the names of the brokers only.
 
-    Sound because nothing goes by the order of names: the cores do not, the controller of this explorer tries every
+    Sound because no part depends on the order of names: the cores do not, the controller of this explorer tries every
     order of the assigned replicas, and each invariant says the same of all brokers. So each state that can follow
     from a state can follow from its twin, under the other names, and one of them is enough.
     """

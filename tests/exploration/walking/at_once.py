@@ -31,8 +31,8 @@ with their answers."""
 def made(moves: Moves, rows: Rows, groups: Sequence[Group], kinds: Sequence[str]) -> Iterator[Successors]:
     """Successors of each row: its deliveries or, if nothing is to be delivered, all other moves.
 
-    `kinds`: of those that have no delay. A stream breaks only where there is nothing to hear; an answer of ZooKeeper
-    is lost when it would be heard.
+    `kinds`: of those that have no delay. A stream breaks only while no message is in flight on it; an answer of
+    ZooKeeper is lost at its delivery.
 
     Raises:
         BrokenError: one of the moves broke something.

@@ -7,8 +7,8 @@ move costs as much as there are moves that would have had their turn before it: 
 batches cost nothing, for they cannot be foreseen. A choice that is not one of order costs nothing either: a decision
 of the controller, or which of two brokers that are alike goes first.
 
-So the states that are come to by putting off nothing are few; each delivery that is put off adds others, and when
-enough are all orders are walked. No name of a broker is looked at, and the turn is the same in twins.
+So the states reached without putting anything off are few; each delivery that is put off adds others, and with
+enough of them all orders are walked. Names of brokers do not matter, and the turn is the same in twins.
 """
 
 from __future__ import annotations

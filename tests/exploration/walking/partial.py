@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A move worked out from the parts of a state that it looks at, and from no others.
+"""A move computed from the parts of a state that it reads, and from no others.
 
 A move of one broker reads few of the columns of a row (see `columns`), so its changes are the same in all states
 that agree on these. The columns are not listed by hand: the move is made on a state of which little is known, and a

@@ -25,7 +25,7 @@ class Report:
         dropped: states that were found and left out by a beam.
         complete: every state of the scope was looked at.
         at_rest: states in which nothing can happen any more but faults and batches.
-        waiting: states that were found and not gone on from.
+        waiting: states that were found and not continued from.
         delays, surprises_count, at_once: which stories are walked (see `Walk`).
     """
 
@@ -74,8 +74,8 @@ class Search:
         """Search until all is seen, an invariant breaks, or the time is over.
 
         With a `beam` it continues from this many states per depth, chosen by the `seed`: not all is seen then,
-        but long stories are. `visit` is shown each state that is come to, those that are only passed through as
-        well, some of them often.
+        but long stories are. `visit` gets each state that is reached, those that are only passed through as well,
+        some of them often.
         """
         self._visit = visit
         chance = random.Random(seed)
@@ -168,7 +168,7 @@ def retold(cluster: Cluster, marks: Sequence[int], mark_of: Callable[[State], in
 
 
 def _ahead_of(cluster: Cluster, state: State) -> Iterator[Chain]:
-    """As `Cluster.ahead`, for a state that was gone on from without a violation before the one looked for."""
+    """As `Cluster.ahead`, for a state that was continued from without a violation before the one looked for."""
     try:
         yield from cluster.ahead(state)
     except InvariantError as error:

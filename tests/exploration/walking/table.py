@@ -29,7 +29,7 @@ def stirred(marks: Marks) -> Marks:
 
 
 def joined(mark: Marks, column: int, values: NDArray[np.int32]) -> Marks:
-    """The marks with one more column taken in."""
+    """The marks with one more column included."""
     salt = (column + 1) * 0xA24BAED4963EE407 & 0xFFFFFFFFFFFFFFFF
     return stirred(mark + (values.astype(np.uint64) + np.uint64(1)) * _SPREAD + np.uint64(salt))
 

@@ -28,7 +28,7 @@ from tests.exploration.walking.search import Report, retold
 from tests.exploration.walking.table import Costs, Marks, Numbers, Rows, Table, joined
 
 _AT_ONCE: Final = 100_000
-"""Rows that are gone on from together: it bounds the memory that a step of the walk takes."""
+"""Rows that a step continues from together; the bound limits the memory of a step."""
 
 
 class _BrokenRowError(Exception):
@@ -62,14 +62,14 @@ class Walk:
     """Breadth first.
 
     Args:
-        parents: remember of each state the one it was first come to from, as its story needs.
+        parents: note the predecessor by which each state was first reached, as its story needs.
         thrifty: leave out states with fewer remaining faults than one that was met and is the same otherwise:
             each state that can follow from them can follow from that one.
         delays: only stories with at most this number of deferred deliveries (see `delays`); first those in which none
-            is, then those with one, so that each state is come to with as few as can be. None for all stories.
-        surprises_count: a fault or a batch that comes while anything is on its way counts as one put off.
+            is, then those with one, so that each state is reached with as few as possible. None for all stories.
+        surprises_count: a fault or a batch that comes while a message is in flight counts as one put off.
         at_once: only stories in which these messages have no delay, one of `at_once.KINDS`; without `delays`.
-        after: a walk of the same scope whose moves need not be worked out again.
+        after: a walk of the same scope whose moves need not be computed again.
         cluster: of the scope; without `after`.
     """
 
@@ -111,7 +111,7 @@ class Walk:
     ) -> Report:
         """Walk until all is seen, an invariant breaks, the time is over, or the walk would take more memory.
 
-        `visit` is shown each state that is come to, those that are only passed through as well, some of them often.
+        `visit` gets each state that is reached, those that are only passed through as well, some of them often.
         """
         self._visit = visit
         report, put_off = self.report, self._put_off
@@ -195,7 +195,7 @@ class Walk:
     def _arrive(self, rows: Rows, sums: Marks, origins: Marks, found: Successors) -> Iterator[Rows]:
         """Enter successors, past states in which the controller has to decide before anything else happens.
 
-        `origins`: marks of the states that were gone on from, of which these rows came.
+        `origins`: marks of the states from which these rows came.
         """
         now = self._moves.now.array[found.which]
         now = np.where(now < 0, self.columns.now.array[rows[found.parents, CONTROL]], now) == 1

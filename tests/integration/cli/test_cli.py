@@ -220,7 +220,7 @@ def test_invalid_produce_and_consume_commands_print_one_line_and_exit_with_1(clu
     refused(tidemark(cluster, "produce", "not-there", stdin="x\n"), "UNKNOWN_TOPIC")
     refused(tidemark(cluster, "consume", "not-there", "--from", "earliest"), "UNKNOWN_TOPIC")
     succeeds(cluster, "topic", "create", topic)
-    # That one is there: brokers may be short of processor until they have heard of it.
+    # The topic is there; brokers on a busy machine may learn of it late.
     unseparated = tidemark(
         cluster, "produce", topic, "-k", "=", stdin="a=1\nno separator\n", PATIENCE_WITH_TOPICS_S="30"
     )

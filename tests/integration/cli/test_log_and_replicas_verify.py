@@ -101,7 +101,7 @@ def test_equal_replicas_are_reported_equal_and_a_modified_one_is_found(hurt: Loc
     looks: list[Ended] = []
 
     def all_brokers_take_part() -> bool:
-        """A broker that has just registered is away until others have heard of it, and it of its replicas."""
+        """A broker that has just registered counts as away until others know it, and until it knows its replicas."""
         looks.append(tidemark(hurt, "replicas", "verify", "-t", "pairs", "--json"))
         told = [json.loads(line) for line in looks[-1].out.splitlines()]
         return len(told) == 2 and not any(one["away"] or one["behind"] for one in told)

@@ -160,7 +160,7 @@ def test_records_for_a_recreated_topic(
 ) -> None:
     monkeypatch.setattr(
         "tidemark.client.producing.deleted_topics._GONE_S", 60.0
-    )  # busy brokers may hear of the new one late
+    )  # busy brokers learn of the new one late
     producer = style.make("Producer", cluster.bootstrap)
     style.acknowledged(style.do(lambda: producer.send(topic, b"x", partition=0)))
     recreate(cluster, topic, again=True)
@@ -303,7 +303,7 @@ def test_a_consumer_of_a_topic_that_was_recreated_or_deleted(
     consumer = style.make("Consumer", cluster.bootstrap)
     style.do(lambda: consumer.assign(topic, [0], "latest"))
     with monkeypatch.context() as patient:
-        patient.setattr("tidemark.client.consuming.fetcher._GONE_S", 60.0)  # busy brokers may hear of the new one late
+        patient.setattr("tidemark.client.consuming.fetcher._GONE_S", 60.0)  # busy brokers learn of the new one late
         recreate(cluster, topic, again=True)
         refused(TopicRecreatedError, ErrorCode.UNKNOWN_TOPIC_ID, lambda: style.do(lambda: consumer.poll(timeout_s=10)))
     style.do(lambda: consumer.assign(topic, [0]))

@@ -50,7 +50,7 @@ async def cancelled_in_time(work: Awaitable[object], once: Callable[[], Awaitabl
 
 
 async def silenced(cluster: FakeCluster, producer: Producer) -> SendHandle:
-    """A record that is on its way, and will not be acknowledged."""
+    """A record in flight that will not be acknowledged."""
     await (await producer.send(TOPIC, b"before", partition=0))
     cluster.speaking.clear()
     cluster.produce_faults.extend([HOLD] * 10)

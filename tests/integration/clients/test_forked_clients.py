@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that was forked from one with a client is told so at once, and the parent's client goes on."""
+"""A process that was forked from one with a client gets an error at once, and the parent's client goes on."""
 
 from __future__ import annotations
 

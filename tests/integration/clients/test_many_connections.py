@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @contextlib.contextmanager
 def connections(address: str, count: int) -> Iterator[list[socket.socket]]:
-    """As many as are taken in, and stay."""
+    """The number of connections that the server accepts and keeps."""
     host, port = address.split(":")
     opened = []
     try:

@@ -98,7 +98,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @asynccontextmanager
 async def of_one_kind(cluster: FakeCluster, kind: str, classes: Any) -> AsyncIterator[Any]:
-    """A client that has heard of the cluster before it fell silent; it is closed in time too."""
+    """A client that knew the cluster before it fell silent; it is closed in time too."""
 
     async def do(call: Callable[[], Any]) -> Any:
         return await call() if classes is aio else await asyncio.to_thread(call)

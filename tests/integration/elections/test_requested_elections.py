@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elections that people ask for, among real processes, by the command as a shell meets it."""
+"""Elections that operators request, among real processes, by the command in a shell."""
 
 from __future__ import annotations
 

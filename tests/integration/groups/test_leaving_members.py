@@ -21,7 +21,7 @@ DEADLINE_S = 40.0
 
 
 class OnItsWay:
-    """Once told to, it holds every answer with a newer epoch back until a commit under the older one is refused."""
+    """If asked to, it holds every answer with a newer epoch back until a commit under the older one is refused."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.holds = False

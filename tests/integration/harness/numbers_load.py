@@ -11,7 +11,7 @@ from tidemark.rpc.security.paths import TlsFiles
 
 
 class NumbersLoad:
-    """A number to each partition, round after round, with acks=all; ends when told, or when one fails.
+    """A number to each partition, round after round, with acks=all; ends when asked to, or when a record fails.
 
     `acknowledged`: partition and offset of each number, from 0 on.
     """

@@ -3,7 +3,7 @@
 
 A test worker starts such a server, which then waits at a Unix socket. For each connection it forks an attendant, and
 that forks the process: with the environment, directory and open files that the call names, it becomes a service
-(warm_service.py) or the command (warm_command.py). The attendant tells its pid, and stays only where it has a task.
+(warm_service.py) or the command (warm_command.py). The attendant sends its pid, and stays only for a task.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def serve(path: str, attend: Attend | None) -> list[str]:
     """Fork for every call; returns in the process that is forked, with the words of the call.
 
     Args:
-        attend: None: the attendant ends at once, and the process is an orphan before the caller hears the end of the
+        attend: None: the attendant ends at once, and the process is an orphan before the caller sees the end of the
             connection.
     """
     gc.freeze()

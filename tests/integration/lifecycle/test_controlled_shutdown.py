@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker process that is told to stop, as a controller sees it (controlled shutdown)."""
+"""A broker process that stops on SIGTERM, as a controller sees it (controlled shutdown)."""
 
 from __future__ import annotations
 

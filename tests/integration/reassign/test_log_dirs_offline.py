@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log directory that is offline, as `tidemark log-dirs` and `tidemark reassign` tell of it (rule M3)."""
+"""A log directory that is offline, as `tidemark log-dirs` and `tidemark reassign` show it (rule M3)."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def nodes_open(cluster: LocalCluster, name: str) -> int:
 
 
 class Topics:
-    """Creates topics on its own thread until told."""
+    """Creates topics on its own thread until `stop`."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.made = 0

@@ -85,7 +85,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def produce(cluster: Cluster, name: str, **settings: Any) -> tuple[float, float]:
-    """Send all records; returns the seconds, and those for which the producer was told to wait."""
+    """Send all records; returns the seconds, and those of the stated quota delays."""
     began_s = time.monotonic()
     with Producer(cluster.local.bootstrap, tls=cluster.files(name), batch_bytes=10_000, **settings) as producer:
         for _ in range(RECORDS):

@@ -43,7 +43,7 @@ class Reader:
         world.engine.after(world.recipe.read_ms, ask)
 
     def _read(self, process: BrokerNode) -> None:
-        """As broker/clients/fetch.py: up to the high watermark, and the lease is compared when it is let go."""
+        """As broker/clients/fetch.py: up to the high watermark, with a check of the lease when the answer is sent."""
         if not self._goes_on:
             self._position, self._epoch = 0, LeaderEpoch(NO_EPOCH)
         partition, now_ms = self._world.partitions[0], self._world.engine.now

@@ -181,7 +181,7 @@ class Clients:
         return request.acks
 
     def answered(self, process: BrokerNode, effect: fx.ReplyToProduce, error: TidemarkError | None) -> None:
-        """The broker lets an answer go; on its way it may get lost."""
+        """The broker sends an answer; it may get lost in flight."""
         request = self._requests.pop(effect.request_id)
         if error is None and request.acks == -1:
             self.acknowledged += 1

@@ -300,7 +300,7 @@ def lose_power_on_files(machine: Machine, dice: random.Random, *, same_boot: boo
 
 
 def _epochs_of(log: ev.RecoveredLog) -> tuple[LeaderEpoch, LeaderEpoch, tuple[EpochEntry, ...]]:
-    """Of the last record let go, of the first one that is there, and all that begin later."""
+    """The epochs of the last deleted record and of the first that is there, and all entries that begin later."""
     epochs = LeaderEpochs(log.epochs)
     epochs.truncate_from_start(log.log_start_offset)
     later = tuple(entry for entry in epochs.entries if entry.start_offset > log.log_start_offset)

@@ -44,7 +44,7 @@ def rot(world: World, broker: BrokerId) -> None:
 def tear(world: World, broker: BrokerId, batches: int, *, within_a_batch: bool) -> None:
     """The last write or two of one machine are lost, synced or not; once between two catch-ups, as `rot` does it.
 
-    A start finds a cut within a batch. Where whole batches are gone, only the other replicas tell (rule T7).
+    A start finds a cut within a batch. If whole batches are gone, only other replicas show the loss (rule T7).
     """
     machine, found = world.machines[broker], world.state(world.partitions[0])
     log = machine.logs.get(world.partitions[0])

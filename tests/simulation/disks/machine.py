@@ -42,7 +42,7 @@ class StoredLog:
     cut_point: int = NOT_TRUNCATED
     """Of a cut that no checkpoint knows of yet."""
     uncovered_cut: int = NOT_TRUNCATED
-    """A high watermark that is told may be of before it, and vouches for nothing past it."""
+    """After this truncation a leader's stated high watermark may be older, and commits no record past it."""
     damaged_until: int | None = None
     damage_over: bool = False
     torn: bool = False
@@ -262,7 +262,7 @@ class Machine:
             self.lost, self.lost_at_epoch = False, broker_epoch - 1
 
     def keeps_promise_of(self, broker_epoch: int) -> bool:
-        """Of one that is damaged nothing is expected: the controller hears of it when that one is to lead (rule T5)."""
+        """No record of a damaged log is expected: the controller learns of the damage at an election (rule T5)."""
         if self.lost or broker_epoch <= self.lost_at_epoch:
             return False
         for log in self.logs.values():  # noqa: SIM110 - asked after each event: half the time of a generator

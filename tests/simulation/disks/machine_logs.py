@@ -396,7 +396,7 @@ class MachineLogs:
             log.flushed = log.end
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Sync, then write down where every open log starts and, as far as they are told, high watermarks (rule R5)."""
+        """Sync, then write down the start of every open log, and the given high watermarks (rule R5)."""
         self.sync()
         for partition, (_, log) in self._open.items():
             log.checkpointed(high_watermarks.get(partition))

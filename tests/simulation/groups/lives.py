@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lives of simulated groups, and known mistakes in the code of groups that they must show.
+"""Lives of simulated groups, and known defects in the code of groups that they must show.
 
 python -m tests.simulation.groups.lives --seeds 1000 [--first 0]
 """
@@ -31,7 +31,7 @@ class GroupLife(NamedTuple):
 
     @property
     def story(self) -> str:
-        """For people."""
+        """The report of a failed world."""
         lines = [f"{at_ms:7} ms  {sentence}" for at_ms, sentence in self.world.story]
         end = "nothing broke" if self.broken is None else f"{self.world.engine.now:7} ms  {self.broken[1]}"
         return "\n".join([f"group world, seed {self.world.engine.seed}", *lines, end])
@@ -50,7 +50,7 @@ def live(seed: int) -> GroupLife:
 
 
 def gives_partitions_that_are_not_revoked(monkeypatch: Any) -> None:
-    """A partition that a member is told to revoke is free at once."""
+    """A partition that a member is asked to revoke is free at once."""
 
     def impatient(holding: CurrentAssignment, *arguments: Any, **named: Any) -> CurrentAssignment:
         found = next_assignment(holding, *arguments, **named)

@@ -53,7 +53,7 @@ class CoordinatorNode(Node):
         return self._world.leader is self and self._world.leader_epoch == self._epoch
 
     def lead(self, epoch: int) -> None:
-        """From the outside: it is coordinator, and hears of it."""
+        """Elected by the controller: it is coordinator, and learns so."""
         self._epoch = epoch
         self._writes, self._core = [], None
         self.next_write_fails = False

@@ -121,7 +121,7 @@ class GroupWorld:
         return Situation(dict(self.topics), self.settings, self.engine.now, _WALL_MS + self.engine.now)
 
     def send(self, sender: Node, receiver: Node, work: Callable[[], None], *, twice: bool = False) -> None:
-        """Until there is peace lost now and then, late now and then, and by no means in order."""
+        """Before peace, messages are lost or late now and then, in any order."""
         if self.engine.now >= TROUBLED_MS:
             self.engine.after(self.network.delay_ms(sender.name, receiver.name), lambda: receiver.run(work))
             return
@@ -151,7 +151,7 @@ class GroupWorld:
         self.log += changes
 
     def _committed_one(self, partition: int, value: Committed) -> None:
-        """None goes back, not even one that was long on its way while its member committed more."""
+        """No commit goes back, not even one long in flight while its member committed more."""
         self.commits += 1
         before = self.committed.get(partition, value)
         author = value.turn.committer_id
@@ -165,7 +165,7 @@ class GroupWorld:
         self.committed[partition] = value
 
     def acknowledged(self, partition: int, offset: int, turn: Turn) -> None:
-        """A member was told that this is remembered: unless by then a later commit of its own is."""
+        """An acknowledged commit is remembered, unless a later commit of the same member replaced it."""
         known = self.committed.get(partition)
         if known is None or (known.offset < offset and not turn.is_done_by(known.turn)):
             told = f"{offset} of partition {partition} was acknowledged to {turn.committer_id}"

@@ -76,10 +76,10 @@ class Invariant:
         """A process acknowledges that the records below are deleted, and names the replicas that are behind."""
 
     def at_the_end(self, world: World) -> None:
-        """At peace again."""
+        """The check at the end of peace."""
 
     def fails(self, sentence: str) -> NoReturn:
-        """It does not hold. Told of only then: sentences for all that holds would take longer than to look at it."""
+        """Raise with a sentence; sentences of conditions that hold would take longer than the checks."""
         raise InvariantError(f"{self.name}: {sentence}")
 
     def require(self, holds: bool, sentence: str) -> None:
@@ -295,7 +295,7 @@ class LogMatch(_OfCommitted):
             common = min(log.high_watermark, len(committed))
             if not world.recipe.compacted and None in values[log.log_start_offset :]:
                 self.fails(f"{partition}: a hole in the log of {now.broker_id}")
-            # Records below the leader's start may be of another lineage, until the follower is told to remove them.
+            # Records below the leader's start may be of another lineage, until a leader has the follower remove them.
             first = world.released_front if world.recipe.unclean else 0
             if not agree(values[first:common], committed[first:common]):
                 self.fails(

@@ -50,7 +50,7 @@ NAMES = frozenset({"LIVENESS", "AssertionError", "STORAGE", "READ-IN-ORDER", *(o
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mistake: the rule it breaks, the kind of world that shows it, and how to make it."""
+    """One defect: the rule it breaks, the kind of world that shows it, and how to make it."""
 
     patch: Patch
     rule: str
@@ -123,7 +123,7 @@ def seeds_for(mutant: Mutant) -> Iterable[int]:
     return chain(() if recorded is None else (recorded,), range(WORLDS_MAX))
 
 
-# -- worlds in which certain mistakes show soon ----------------------------------------------------------------------
+# -- worlds in which certain defects show soon -----------------------------------------------------------------------
 
 RESTARTS = Recipe("restarts", faults=14, weights={"crash": 5, "crash_all": 3, "power": 3, "break": 1})
 POWER = Recipe("power", faults=14, election_wait_ms=0, weights={"power": 6, "crash": 3, "cut": 2})
@@ -242,7 +242,7 @@ def states_a_stale_high_watermark(monkeypatch: Any) -> None:
 
 
 def reports_before_it_has_written(monkeypatch: Any) -> None:
-    """A follower tells of records that it has only received."""
+    """A follower acknowledges records that it has only received."""
     on_chunk = PartitionFollower.on_chunk
 
     def report(self: PartitionFollower) -> None:
@@ -260,7 +260,7 @@ def reports_before_it_has_written(monkeypatch: Any) -> None:
 
 
 def goes_by_written_offsets(monkeypatch: Any) -> None:
-    """The high watermark of a group-commit topic goes by log ends."""
+    """The high watermark of a group-commit topic follows log ends."""
     monkeypatch.setattr(ReplicaLog, "counts_flushes", lambda self, group_commit: None)
 
 
@@ -356,7 +356,7 @@ def resumes_an_epoch_after_a_restart(monkeypatch: Any) -> None:
 
 
 def lease_by_timer(monkeypatch: Any) -> None:
-    """The lease is looked at every so often by a timer, not when something is let go."""
+    """A timer checks the lease from time to time, instead of each answer that is sent."""
     start = BrokerNode._start
 
     async def start_with_timer(self: BrokerNode) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes in elections after a crash of all replicas, where one log has lost its tail (rule T7)."""
+"""Defects in elections after a crash of all replicas, where one log has lost its tail (rule T7)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def leads_though_damaged(monkeypatch: Any) -> None:
 
 
 def heals_with_any_leader(monkeypatch: Any) -> None:
-    """A replica is whole again as soon as it is in line with a leader; the controller never hears that it was not."""
+    """A replica is whole again as soon as it is in line with a leader; the controller never learns of the damage."""
 
     def heal(self: PartitionFollower) -> None:
         if self.log.damaged is not None:
@@ -88,7 +88,7 @@ def heals_when_the_high_watermark_moves(monkeypatch: Any) -> None:
 
 
 def keeps_its_healing_to_itself(monkeypatch: Any) -> None:
-    """The disk never hears that a replica is whole again."""
+    """No component clears the damage mark of the disk when a replica is whole again."""
     monkeypatch.setattr(MachineLogs, "_do_end_damage", lambda self, effect: None)
 
 

@@ -103,7 +103,7 @@ def forgets_the_throttle(monkeypatch: Any) -> None:
 
 
 def keeps_removed_replicas(monkeypatch: Any) -> None:
-    """No removed replica is told to stop."""
+    """No removed replica gets StopReplica."""
     monkeypatch.setattr(ControllerContext, "stop_replicas", lambda self, record, brokers: set())
 
 

@@ -39,7 +39,7 @@ _IN_STORY = frozenset(
         "topic_deleted",
     }
 )
-"""Kinds of `Observed` that a story tells."""
+"""Kinds of `Observed` that a story has."""
 
 
 class _TracedCore(ControllerCore):
@@ -66,7 +66,7 @@ class _TracedCore(ControllerCore):
 
 
 class _StoryObserver:
-    """`ControllerObserver`: tells the story; an unexpected error ends the world."""
+    """`ControllerObserver`: adds to the story; an unexpected error ends the world."""
 
     def __init__(self, world: World, controller_id: BrokerId) -> None:
         self._world = world

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The invariants of transactions, under the names of docs/guarantees.md. Each class keeps its own account of the world.
 
-The clients' side is independent of the code under test: a client tells which rows belong to which transaction, and
+The clients' side is independent of the code under test: a client notes which rows belong to which transaction, and
 whether it asked for a commit. The coordinator's side is read from the committed records of `__transaction_state`.
 """
 
@@ -76,7 +76,7 @@ class Invariant:
         """A reader is given these rows, each with its offset."""
 
     def at_the_end(self, world: TransactionWorld) -> None:
-        """After the peace."""
+        """The check at the end of peace."""
 
 
 class Atomic(Invariant):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A controller that may have been replaced takes nothing that its successor would then never hear of (rules Z1, R9)."""
+"""A controller that may have been replaced accepts no change that its successor would never learn of (Z1, R9)."""
 
 from __future__ import annotations
 

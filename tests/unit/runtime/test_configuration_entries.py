@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings as people are shown them, and which of them may change."""
+"""Settings as a command shows them, and which of them may change."""
 
 from __future__ import annotations
 

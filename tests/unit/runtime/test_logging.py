@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines, for machines and for people."""
+"""Log lines, for machines and for operators."""
 
 from __future__ import annotations
 

@@ -349,7 +349,7 @@ def _check_value(path: Path, kind: str, value: Any) -> None:
 
 
 def mutants(tables: Tables, start: str, *, skipped: Collection[str]) -> Iterator[tuple[str, Tables]]:
-    """The tables with one mistake each, in the table after the paragraph that begins so.
+    """The tables with one error each, in the table after the paragraph that begins so.
 
     A row is missing, or has another name, type, format or CRC range, or the name of its neighbour. Rows with a skipped
     name, and rows without a type, stay.

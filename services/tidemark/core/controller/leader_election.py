@@ -253,8 +253,8 @@ def _leader_from_isr(partition: PartitionFacts, brokers: BrokerFacts, isr: tuple
 
     The old leader stays while it is in the ISR, and neither resigned nor suspected. Without a live, unsuspected
     successor in the ISR the old leader also stays if it resigned, or if its whole ISR is suspected. Otherwise the first
-    live member in assignment order leads, unsuspected members first. A broker that this controller has not heard is not
-    elected (C9).
+    live member in assignment order leads, unsuspected members first. A broker that has not answered this controller
+    is not elected (C9).
     """
     assert partition.state is not None
     old_leader = partition.state.leader

@@ -28,7 +28,7 @@ def next_assignment(
         target: the target assignment of the member.
         target_epoch: group epoch of the target assignment.
         owned: partitions that the member reported; None: no report.
-        joins: the member joins and no answer is on its way, so the member does not have to revoke partitions that it
+        joins: the member joins and no answer is in flight, so the member does not have to revoke partitions that it
             does not own.
         is_free: whether no other member holds a partition.
     """

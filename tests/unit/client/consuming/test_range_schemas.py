@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemas of range reads while a broker has not heard of the newest version yet; the clock advances only in waits."""
+"""Schemas of range reads while a broker does not know the newest version yet; the clock advances only in waits."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def reader() -> RangeReader:
 
 
 def test_all_versions_are_those_of_the_leader_that_knows_most(brokers: Brokers) -> None:
-    """That leader may store batches of the newest version, which other brokers have not heard of."""
+    """That leader may store batches of the newest version, which other brokers do not know yet."""
     with reader() as made:
         assert sorted(made.schemas("t")) == [1, 2]
     assert brokers.now_s == START_S

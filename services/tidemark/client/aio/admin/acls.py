@@ -93,7 +93,7 @@ class AclCalls:
     async def check_access(
         self, principal: str, operation: Operation, resource: Resource, *, host: str = ""
     ) -> AccessCheck:
-        """Tell whether an operation would be allowed, and which rule decides.
+        """Return whether an operation would be allowed, and which rule decides.
 
         Args:
             principal: "User:NAME".

@@ -579,7 +579,7 @@ class AdminClient(Lifecycle):
 
         Args:
             add: ids of brokers that get their share of the replicas.
-            remove: ids of brokers that give up all their replicas.
+            remove: ids of brokers that all replicas move away from.
             topics: topics to place again as if they were created now, at any cost of copying.
             spread: ids of the brokers to place `topics` on; empty: all live brokers.
 

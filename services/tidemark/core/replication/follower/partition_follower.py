@@ -3,7 +3,7 @@
 
     idle --connected--> asking --(E2: truncate, ask again)--> fetching --refused--> paused --tick--> asking or fetching
 
-Reconciliation goes by leader epochs, never by the high watermark (KIP-101).
+Reconciliation follows leader epochs, never the high watermark (KIP-101).
 """
 
 from __future__ import annotations
