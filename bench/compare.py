@@ -290,7 +290,7 @@ def figures_of(found: Mapping[tuple[str, str], list[float]], disturbed: str = ""
 
 
 def _ratios(ours: Sequence[float], theirs: Sequence[float], *, lower_is_better: bool) -> Interval:
-    """Of the same rounds: noise that lasts for a round is in both values."""
+    """Ratios of the same rounds: noise that lasts for a round is in both values."""
     pairs = zip(theirs, ours, strict=True) if lower_is_better else zip(ours, theirs, strict=True)
     return median_of([above / below for above, below in pairs])
 

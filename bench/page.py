@@ -130,7 +130,7 @@ def _cell(figure: str, ratios: Sequence[float]) -> str:
 
 
 def stale(files: Mapping[Path, str]) -> Iterable[Path]:
-    """Those whose text on disk differs."""
+    """The files whose text on disk differs."""
     return [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 

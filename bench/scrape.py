@@ -87,7 +87,7 @@ def fill(cluster: LocalCluster, partitions: int) -> None:
 
 
 class Measured(NamedTuple):
-    """For all brokers: first and later times, CPU time of each scrape, the longest stall and its busy part."""
+    """Figures of all brokers: first and later times, CPU time of a scrape, the longest stall and its busy part."""
 
     first_ms: list[float]
     later_ms: list[float]

@@ -33,13 +33,13 @@ _DEADLINE_S = time.monotonic() + 75 * 60
 """Ends a run that would not end; pytest has a limit for each test, and the time of a part depends on the machine."""
 _TIMED_OUT = 124
 _NICE, _LESS_NICE, _NICEST = ("nice", "-n", "5"), ("nice", "-n", "2"), ("nice", "-n", "10")
-"""Of two processes, and of one: both leave as much of two cores to the others. The last takes the rest."""
+"""Priorities of two processes, and of one: both leave as much of two cores to the others. The last takes the rest."""
 _FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
 """tests/conftest.py collects the longest files first."""
 
 
 class Lane(Enum):
-    """Where a part runs; the parts of a lane run in order, the lanes side by side."""
+    """The place of a part in a run; the parts of a lane run in order, the lanes side by side."""
 
     FRONT = "parts that start processes, and wait for them"
     BESIDE = "parts that wait, too, and have few processes at a time; then one that takes the cores that idle"

@@ -23,7 +23,7 @@ from tidemark.v1 import broker_service_pb2 as pb
 TOPIC: Final = "attacked"
 SOURCE: Final = "127.0.0.2"
 UPLINK_BYTES_PER_S: Final = 50_000_000
-"""Of all attackers together."""
+"""Bytes per second of all attackers together."""
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 4, 8, 9
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4

@@ -24,7 +24,7 @@ import grpc
 
 HOST: Final = "127.0.0.1"
 MESSAGE: Final = bytes(400)
-"""As large as the batch of one record of 100 bytes with its request."""
+"""A message as large as the batch of one record of 100 bytes with its request."""
 FOLLOWERS: Final = 2
 WARM_UP: Final = 200
 _HELLO: Final = b""

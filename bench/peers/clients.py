@@ -111,7 +111,7 @@ async def _aiokafka_per_s(topic: str, records: int, size_bytes: int) -> float:
 
 
 def aiokafka_consume_per_s(topic: str, *, partitions: int, records: int, limit_s: float) -> float:
-    """As `confluent_consume_per_s`, through aiokafka."""
+    """The same as `confluent_consume_per_s`, through aiokafka."""
     return asyncio.run(_aiokafka_consume_per_s(topic, partitions, records, limit_s))
 
 

@@ -146,7 +146,7 @@ class Nemesis:
             self._bring_back(name)
 
     def _kill_everything(self) -> Iterator[str]:
-        """As a machine that goes down and comes up again, except that the page cache stays; its clients go on."""
+        """Kill all processes, as a machine that reboots, except that the page cache stays; its clients go on."""
         cluster = self._arena.cluster
         _signal(cluster.zookeeper, signal.SIGKILL)
         self._kill_now(*cluster.names)
@@ -208,7 +208,7 @@ class Nemesis:
         _signal(zookeeper, signal.SIGCONT)
 
     def _stop_everything(self) -> Iterator[str]:
-        """As a machine that is paused; its clients go on."""
+        """Stop all processes, as a machine that is paused; its clients go on."""
         cluster, zookeeper = self._arena.cluster, self._arena.cluster.zookeeper
         for name in cluster.names:
             cluster.pause(name)
@@ -238,7 +238,7 @@ class Nemesis:
         self._bring_back(name)
 
     def _flip_a_bit(self) -> Iterator[str]:
-        """In the first half of a sealed segment; the broker repairs it."""
+        """Flip a bit in the first half of a sealed segment; the broker repairs it."""
         name = self._chance.choice(BROKERS)
         flipped = self._arena.disks.flip_a_bit(name, self._chance)
         yield f"a bit flips in {flipped} of {name}" if flipped else f"no segment of {name} is long enough to rot"

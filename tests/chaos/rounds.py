@@ -196,7 +196,7 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
 
 
 def _idle(history: History) -> list[str]:
-    """Where nothing went on, nothing was shown."""
+    """Loads that did nothing: without records, a round shows nothing."""
     acknowledged = any(record.outcome is Outcome.ACKNOWLEDGED for record in history.sent)
     return [] if acknowledged else ["nothing was acknowledged"]
 

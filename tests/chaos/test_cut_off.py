@@ -45,7 +45,7 @@ class Account(threading.Thread):
         self._enough = threading.Event()
 
     def run(self) -> None:
-        """Until `end`."""
+        """Send until `end`."""
         try:
             with Producer(self._servers, delivery_timeout_ms=DELIVERY_MS) as producer:
                 while not self._enough.wait(0.01):
@@ -58,14 +58,14 @@ class Account(threading.Thread):
             self.failure = failure
 
     def wait_for_more(self, count: int) -> None:
-        """Until so many more are acknowledged; it fails first if one is not."""
+        """Wait until so many more are acknowledged; raises the error of the first that failed."""
         wanted = len(self.offsets) + count
         while len(self.offsets) < wanted:
             assert self.failure is None, self.failure
             time.sleep(0.02)
 
     def end(self) -> None:
-        """No more."""
+        """Stop sending."""
         self._enough.set()
         self.join()
         assert self.failure is None, self.failure
@@ -96,7 +96,7 @@ def ends_beyond(bootstrap: str, last: Mapping[int, int]) -> dict[int, int]:
 
 
 def said(directory: Path, names: Sequence[str]) -> str:
-    """By these processes, at last."""
+    """The last lines of the logs of these processes."""
     logs = [(directory / "logs" / f"{name}.log").read_text(encoding="utf-8").splitlines() for name in names]
     return "\n".join(line for log in logs for line in log[-40:])
 

@@ -130,7 +130,7 @@ class Prometheus:
         return list(found["result"]) if found["resultType"] == "vector" else [{"metric": {}, "value": found["result"]}]
 
     def alerts(self) -> dict[str, dict[str, Any]]:
-        """By name, one alert of each that is pending or firing; checks that no text misses a value."""
+        """One alert of each that is pending or firing, by name; checks that no text misses a value."""
         with urllib.request.urlopen(f"{self.url}/api/v1/alerts", timeout=_ANSWER_S) as answer:
             found = json.load(answer)["data"]["alerts"]
         for alert in found:

@@ -64,7 +64,7 @@ def test_shipped_values_render() -> None:
 
 
 def test_the_package_includes_dashboards_and_alerts_only(tmp_path: Path) -> None:
-    """They are links: a chart cannot read files outside, and a copy would become outdated."""
+    """The files are links: a chart cannot read files outside, and a copy would become outdated."""
     archive = Path(helm_python.package(CHARTS / "tidemark", destination=tmp_path))
     with tarfile.open(archive) as packed:
         names = {

@@ -18,7 +18,7 @@ from tests.charts.prometheus import Prometheus, program
 from tests.charts.test_dashboards import PANELS, name_of
 
 DEADLINE_S: Final = 25.0
-"""For all panels together, from the start of the full load."""
+"""Time for all panels together, from the start of the full load."""
 BUSY: Final = {
     "a reassignment runs",
     "a reassignment with a throttle runs",

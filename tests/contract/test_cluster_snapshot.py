@@ -180,7 +180,7 @@ async def test_an_expired_session_has_no_snapshot_and_a_new_one_has_every_change
 
 
 class Ledger:
-    """Which topics must be in a snapshot that is asked for now, and which must not."""
+    """The topics that must be in a snapshot taken now, and those that must not."""
 
     def __init__(self) -> None:
         self.present: dict[str, str] = {}

@@ -255,7 +255,7 @@ class SilencedServer:
 
     @contextlib.asynccontextmanager
     async def silence(self) -> AsyncIterator[None]:
-        """As long as this lasts."""
+        """Servers do not answer while the block lasts."""
         self._speaks.clear()
         with contextlib.ExitStack() as waiting:
             for _ in range(0 if self._takes_connections else 3):  # they fill the queue; the kernel drops more

@@ -347,7 +347,7 @@ OF_THE_STORE = [
         ),
     ),
 ]
-"""With the cluster that their test needs."""
+"""Mutants that need a cluster for their test."""
 
 
 async def run(mutant: Mutant, **fixtures: Any) -> None:

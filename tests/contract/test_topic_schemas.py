@@ -168,7 +168,7 @@ async def test_a_damaged_version_has_no_text_and_the_topic_and_its_other_version
 
 
 async def test_a_version_of_another_topic_id_is_left_out(cluster: Cluster) -> None:
-    """As when a topic is created again between the read of its node and that of its versions."""
+    """A topic may be created again between the read of its node and that of its versions."""
     store, other = await cluster.store(), await cluster.store()
     topic, _ = await typed_topic(store)
     await store.add_schema(topic, 2, schema_of(2))

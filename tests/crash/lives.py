@@ -132,7 +132,7 @@ class Life:
         return int(self._log.log_end_offset)
 
     def live(self, steps: int | Sequence[Callable[[Life], None]]) -> None:
-        """So many steps by the seed, or these."""
+        """Live for so many steps by the seed, or for these steps."""
         self._recorder.mark(self._note)
         self._open()
         for step in self._chosen(steps) if isinstance(steps, int) else steps:

@@ -113,7 +113,7 @@ class Recorder:
             yield self
 
     def syncfs(self, descriptor: int) -> int:
-        """In place of libc's."""
+        """Takes the place of libc's syncfs."""
         with self._lock:
             if descriptor in self._opened:
                 self.operations.append(SyncAll(self._opened[descriptor]))

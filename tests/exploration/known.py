@@ -39,12 +39,12 @@ class Known:
 
 
 _KNOWN: dict[Callable[[pytest.MonkeyPatch], None] | None, Known] = {}
-"""By mutant; None: the shipping core."""
+"""Results by mutant; None: the shipping core."""
 
 
 @pytest.fixture
 def known(request: pytest.FixtureRequest) -> Known:
-    """Of the mutant that the test is about, else of the shipping core, which the test does not patch."""
+    """Results of the mutant that the test is about, else of the shipping core, which the test does not patch."""
     mutant = request.node.callspec.params.get("mutant") if hasattr(request.node, "callspec") else None
     assert mutant is not None or "monkeypatch" not in request.fixturenames, "a patched core is another one"
     return _KNOWN.setdefault(None if mutant is None else mutant.patch, Known())

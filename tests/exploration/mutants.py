@@ -105,4 +105,4 @@ CUT_MUTANTS: Final = (
     Mutant(elects_the_first_to_come_back, Scope(batches=1, cuts=1, unnoticed=True), "STRONG-ISR"),
     Mutant(ends_the_wait_with_the_first_answer, Scope(batches=1, cuts=1, unnoticed=True), "STRONG-ISR"),
 )
-"""Of crashes of all brokers (see `Scope.cuts`)."""
+"""Mutants that crashes of all brokers show (see `Scope.cuts`)."""

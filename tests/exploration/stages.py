@@ -34,16 +34,16 @@ CUTS: Final = (
 WITHOUT_BATCHES: Final = ("--crashes 1 --suspicions 1", "--crashes 2")
 """Faults that only walks without batches exhaust: leaders, epochs and ISRs, of empty logs."""
 MEMORY_GB: Final = 7
-"""Of each scope at most; two of them at a time come near it."""
+"""Memory of each scope at most; two of them at a time come near the machine's memory."""
 BY_DELAYS: Final = ("--crashes 2", "--crashes 1 --suspicions 1")
 """Pairs with batches that are too large to be walked whole: by the number of deliveries that are put off too."""
 STREAMS_AT_ONCE: Final = ("--batches 2 --crashes 2", "--batches 2 --crashes 1 --suspicions 1")
-"""And with streams that have no delay: to their end, in minutes."""
+"""The same pairs with streams that have no delay: to their end, in minutes."""
 WHOLE_AT_ONCE: Final = ("commands", "zookeeper")
 """The whole scope where neither streams nor commands have a delay, until its bound; and to its end where nothing that
 is sent has."""
 WHOLE_MEMORY_GB: Final = 11
-"""Of each of these at most."""
+"""Memory of each whole scope at most."""
 DELAYS_MAX: Final = 99
 """More than a walk reaches in any time: the time is the bound."""
 _NONE: Final = "--crashes 0 --suspicions 0 --lost-answers 0"

@@ -57,7 +57,7 @@ def test_a_mutant_is_caught_and_its_story_printed(
 
 
 def test_a_walk_without_parents_reconstructs_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It walks again and keeps them; the story is as short as the one that is found state by state."""
+    """The walk is repeated with parents; the story is as short as the one of a search state by state."""
     mutant = next(one for one in MUTANTS if one.patch.__name__ == "change_in_flight_holds_nothing_back")
     mutant.patch(monkeypatch)
     walked, searched = Walk(mutant.scope).run(), Search(mutant.scope).run()
@@ -78,7 +78,7 @@ def test_a_walk_without_parents_reconstructs_a_story(monkeypatch: pytest.MonkeyP
     ids=["a suspicion", "a crash and a lost answer", "an expired session", "a broken stream", "slow disks"],
 )
 def test_a_walk_in_rows_sees_the_states_of_a_search_state_by_state(scope: Scope, known: Known) -> None:
-    """As many states, moves and ends, at the same depths, and the same constellations."""
+    """Both see as many states, moves and ends, at the same depths, and the same constellations."""
     in_rows, by_walk = walked(known.walk(scope, thrifty=False))
     searched, by_search = walked(known.search(scope))
     for name in ("states", "transitions", "known", "at_rest", "depth", "complete", "violation"):

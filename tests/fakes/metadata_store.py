@@ -136,7 +136,7 @@ class _Tree:
 
 
 class _Transaction:
-    """As kazoo's: collects the operations of a multi."""
+    """Collects the operations of a multi, as kazoo's does."""
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
@@ -199,7 +199,7 @@ class FakeZooKeeper:
         return session_id
 
     def close_session(self, session_id: int) -> None:
-        """As when it expires: its ephemeral nodes go, and watches are notified."""
+        """End a session as if it expired: its ephemeral nodes go, and watches are notified."""
         if self.sessions.pop(session_id, None) is None:
             return
         self.forget_recursive(session_id)
@@ -232,7 +232,7 @@ class FakeZooKeeper:
             self.schedule(lambda watch=watch, event=event: watch(event))  # type: ignore[misc]
 
     def _report(self, changed: Sequence[str]) -> None:
-        """To the recursive watches."""
+        """Notify the recursive watches."""
         for path in changed:
             for roots in self._recursive.values():
                 for root, fire in roots.items():
@@ -243,7 +243,7 @@ class FakeZooKeeper:
         self._recursive.setdefault(session_id, {})[path] = fire
 
     def forget_recursive(self, session_id: int) -> None:
-        """As when the session's connection ends."""
+        """Remove the recursive watches, as the end of the session's connection does."""
         self._recursive.pop(session_id, None)
 
     def children(self, path: str) -> list[str]:

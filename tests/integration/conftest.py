@@ -76,7 +76,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="session")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """As `cluster`, with TLS for every connection; leave it healthy."""
+    """A cluster as `cluster`, with TLS for every connection; leave it healthy."""
     with LocalCluster(tmp_path_factory.mktemp("secure"), secure=True) as started:
         _started["secure"] = started
         yield started
@@ -120,7 +120,7 @@ def zookeeper_roots(shared_zookeeper: ZooKeeperProcess) -> Iterator[None]:
 
 @pytest.fixture
 def own_zookeeper() -> Iterator[None]:
-    """For tests that stop or suspend the ZooKeeper of a cluster that they start."""
+    """Each cluster gets its own ZooKeeper, for tests that stop or suspend it."""
     with own_zookeepers():
         yield
 

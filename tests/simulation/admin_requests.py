@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OTHER = TopicPartition(OTHER_TOPIC, 0)
-"""Of a topic that comes and goes."""
+"""A partition of a topic that is created and deleted."""
 _SHUTDOWN_WAIT_MS = 2000
 """Limit of a controlled shutdown; the broker then stops without a release."""
 

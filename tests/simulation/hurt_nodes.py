@@ -29,7 +29,7 @@ class HurtNodes:
         self.hurt_once: set[TopicPartition] = set()
         """Partitions whose nodes were ever hurt."""
         self.deleted_once: set[TopicPartition] = set()
-        """Those whose nodes were ever deleted: the version of a node that is created again starts at 0."""
+        """Partitions whose nodes were ever deleted: the version of a recreated node starts at 0."""
 
     def wrote(self, partition: TopicPartition, leader_epoch: LeaderEpoch, data: bytes) -> bool:
         """A process wrote the node. False: it took an older node for the present one, and its content means nothing."""

@@ -20,9 +20,9 @@ OF_A_BROKER = frozenset({"crash", "pause", "shutdown", "power", "rot", "flip", "
     "failed_sync",
     "failed_read",
 }
-"""Which broker, and for how long."""
+"""Kinds of faults that choose a broker and a duration."""
 START_MS = 400
-"""By then the cluster is up."""
+"""The time by which the cluster serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +58,21 @@ class Recipe:
     checkpoint_ms: int = 400
     brokers: tuple[int, ...] = BROKERS
     replicas: tuple[int, ...] = BROKERS
-    """Of the topic's partition, at first."""
+    """The first assigned replicas of the topic's partition."""
     compacted: bool = False
     delete_retention_ms: int = 60_000
-    """Of tombstones, in worlds with a compacted topic."""
+    """Retention of tombstones, in worlds with a compacted topic."""
     retention_bytes: int = -1
     segment_bytes: int = 2500
-    """Where records go, on files: a few batches."""
+    """Size of a segment, on files in worlds that remove records: a few batches."""
     quiet_ms: int = 300
     """How long a world goes on at peace."""
     directories: int = 2
-    """Of each broker; the partition lies in one of them."""
+    """Log directories of each broker; the partition lies in one of them."""
     files: bool = False
     """The shipping storage on real files; else logs in memory."""
     read_ms: int = 60
-    """From one read of a consumer to its next."""
+    """Time from one read of a consumer to its next."""
     typed: bool = False
     """Whether the topic that comes and goes has a schema."""
     near: bool = False
@@ -87,7 +87,7 @@ class Recipe:
 
     @property
     def topic_configs(self) -> dict[str, str]:
-        """Of the topic that records are written to."""
+        """Settings of the topic that records are written to."""
         configs = {"min.insync.replicas": str(self.min_isr)}
         if self.unclean:
             configs["unclean.leader.election.enable"] = "true"
@@ -200,7 +200,7 @@ def _all_killed(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | s
 
 
 def _replicas(dice: random.Random, recipe: Recipe) -> str:
-    """As many as a power loss may take, and one more, at least."""
+    """As many replicas as a power loss may take, and one more, at least."""
     count = dice.randint(recipe.min_isr, min(len(recipe.brokers), 3))
     return ",".join(str(one) for one in dice.sample(recipe.brokers, count))
 

@@ -16,7 +16,7 @@ from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_columns, read_batch, row_offsets
 
 Values = list[str | None]
-"""By offset; None where there is no record: below the log's start, or where the cleaner has been."""
+"""Records by offset; None where no record is: below the log start, or where the cleaner removed one."""
 KEYS = 4
 _TOMBSTONE_EVERY = 3
 _WORD = "word"
@@ -37,7 +37,7 @@ def is_tombstone(value: str) -> bool:
 
 
 def _number(name: str) -> int:
-    """Of "v7" 7, of "p5:3" 3."""
+    """The number in a name: 7 of "v7", 3 of "p5:3"."""
     return int(name.rpartition(":")[2].lstrip("v"))
 
 
@@ -60,7 +60,7 @@ def make_real_batch(
     pending: bool = False,
     at_us: int = 0,
 ) -> Batch:
-    """As `make_batch`, as the bytes that a producer sends."""
+    """A batch as `make_batch` makes it, through the bytes that a producer sends."""
     words = [f"{value}.{n}" for n in range(records)]
     rows = from_columns(
         keys=[key_of(word).encode() for word in words],
@@ -90,7 +90,7 @@ _FLIPPED = b"\xff"
 
 
 def flipped(batch: Batch) -> Batch:
-    """As a disk gives it back of which a bit has flipped."""
+    """The batch as a disk returns it after a bit has flipped."""
     return Batch(batch.envelope, _FLIPPED)
 
 
@@ -149,7 +149,7 @@ def without(batch: Batch, gone: set[int]) -> Batch:
 
 
 def stamp_at(batch: Batch, base_offset: int, leader_epoch: LeaderEpoch) -> Batch:
-    """As a leader's append does it."""
+    """Stamp a batch as a leader's append does."""
     if is_real(batch):
         return stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch)
     return Batch(batch.envelope._replace(base_offset=base_offset, leader_epoch=leader_epoch), batch.data)

@@ -21,7 +21,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def digest(seed: int, recipe: str) -> str:
-    """Of every event and effect of a world, in order, with its time."""
+    """Digest of every event and effect of a world, in order, with its time."""
     return digest_of(live(draw(seed, RECIPES[recipe]), tracing=True))
 
 

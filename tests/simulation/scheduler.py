@@ -55,7 +55,7 @@ class SimScheduler:
         self._tasks: dict[Coroutine[Any, Any, None], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
-        """As a new asyncio task, `work` begins after the callbacks that are ready now."""
+        """Start `work`, as a new asyncio task: it begins after the callbacks that are ready now."""
 
         def step() -> None:
             if work not in self._tasks:

@@ -22,7 +22,7 @@ from tests.simulation.world import PARTITION, World
 
 WORLDS_PER_RECIPE = 10
 WORLDS_OF_TOMBSTONES = 3
-"""They are long, so that tombstones come of age."""
+"""These worlds are long, so that tombstones reach their age."""
 FAULTS = {
     "retained": ["log_start_advanced", "log_reset", "acknowledges that records before"],
     "retained-files": ["log_start_advanced", "acknowledges that records before"],
@@ -36,7 +36,7 @@ CLEANED = ("compacted", "compacted-files", "tombstones", "tombstones-files")
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in (*FLIPPED, *REFUSING, *CLEANED)])
 def test_every_invariant_holds_in_every_world_and_its_faults_occur(name: str, elsewhere: OtherProcess) -> None:
-    """As in the worlds of test_disks.py."""
+    """The worlds of test_disks.py have the other kinds of faults."""
     told: list[str] = []
     for seed, world in enumerate(sound_worlds(name, WORLDS_PER_RECIPE, elsewhere)):
         if seed < 6:
@@ -132,7 +132,7 @@ def _emptied(seed: int) -> Plan:
 def test_an_empty_replica_starts_again_under_a_stale_leader_of_a_new_lineage(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would be in sync, once that leader has come so far, without acknowledged records below its start."""
+    """Else the replica would join the ISR at that leader's end, without acknowledged records below its start."""
     life = live(_emptied(seed))
     assert life.failure is None, life.failure
     assert any("unclean_election (leader 2" in line for _, line in life.world.story)

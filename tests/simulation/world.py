@@ -87,7 +87,7 @@ class World:
         self.brokers: dict[BrokerId, BrokerNode] = {}
         self.controllers: dict[BrokerId, ControllerNode] = {}
         self.partitions = (PARTITION,)
-        """Those that records are written to; others come and go empty."""
+        """Partitions that records are written to; others are created and deleted empty."""
         self.asked_lists = {PARTITION: {tuple(BrokerId(one) for one in self.recipe.replicas)}}
         """Replica lists that were requested for a partition."""
         self.invariants = all_invariants()
@@ -186,7 +186,7 @@ class World:
         return self.topic().partitions[partition.partition]
 
     def broker_epoch(self, broker: BrokerId) -> int:
-        """As /brokers/epochs has it."""
+        """The broker epoch in /brokers/epochs."""
         node = self.ensemble.nodes.get(paths.broker_epoch(broker))
         return node.version if node is not None else -1
 

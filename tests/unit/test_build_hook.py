@@ -20,7 +20,7 @@ INTERFACE = "hatchling.builders.hooks.plugin.interface"
 
 
 class Plugin:
-    """As much of hatchling's class as the hook uses; hatchling itself is in build environments only."""
+    """The part of hatchling's class that the hook uses; hatchling itself is in build environments only."""
 
     root = str(ROOT)
     target_name = "wheel"

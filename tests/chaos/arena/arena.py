@@ -55,7 +55,7 @@ class Arena:
     def __init__(self, directory: Path, disks: Disks, slowness: float = 1.0, *, secure: bool = False) -> None:
         self.disks = disks
         self.slowness = slowness
-        """Of this machine; every bound on liveness is this much longer."""
+        """Slowness of this machine; every bound on liveness is this much longer."""
         self.network = Network(self._pids)
         self.guests: dict[str, int] = {}
         """Processes beside the cluster's that the network knows by name."""

@@ -37,7 +37,7 @@ class CutTails:
         self._has_cut = False
 
     def strike(self) -> Iterator[str]:
-        """As `Nemesis` strikes."""
+        """Inject this fault, as the generators of `Nemesis` do."""
         first, *others = self._chance.sample(BROKERS, len(BROKERS))
         self._kill(*BROKERS)
         logs = 0

@@ -89,20 +89,20 @@ class Disks:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of every service."""
+        """Environment variables of every service."""
         path = os.pathsep.join([str(self._directory / "hook"), *filter(None, [os.environ.get("PYTHONPATH")])])
         return {"PYTHONPATH": path, "BROKEN_DISK": str(self._broken)}
 
     @property
     def launchers(self) -> dict[str, tuple[str, ...]]:
-        """As a local cluster takes them."""
+        """Launchers of services, in the form of a local cluster."""
         return {SMALL: entering(self._keeper)}
 
     def _second(self, name: str) -> Path:
         return self._directory / f"second-{name}"
 
     def log_dirs(self, name: str) -> str:
-        """Of a broker, as its setting has them."""
+        """Log directories of a broker, as its setting has them."""
         return f"{self._directory / name},{self._second(name)}"
 
     def seen_from_here(self, name: str) -> list[Path]:
@@ -136,7 +136,7 @@ class Disks:
         self._ballast.unlink()
 
     def flip_a_bit(self, name: str, chance: random.Random) -> str:
-        """In the first half of a sealed segment of a broker; gives the segment, "" where none is long enough."""
+        """Flip a bit in the first half of a sealed segment of a broker; gives it, or "" if none is long enough."""
         segments = [path for directory in self.seen_from_here(name) for path in sealed_segments(directory)]
         if not segments:
             return ""

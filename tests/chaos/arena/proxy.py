@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 ANY_CALLER = "*"
 _CHUNK_BYTES = 64 << 10
 _CALL_S = 300.0
-"""Of a busy machine; this thread carries all that the processes say."""
+"""A busy machine needs so long for a call; this thread carries all messages of the processes."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Proxy:
                 if trouble.delay_s:
                     await asyncio.sleep(trouble.delay_s)
                 while self._network.trouble(*way()).silent:
-                    await self._network.news()
+                    await self._network.change()
                 writer.write(data)
                 await writer.drain()
 
@@ -173,11 +173,11 @@ class Network:
         return proxy.port
 
     def disturb(self, source: str, sink: str, trouble: Trouble) -> None:
-        """From now on, one way."""
+        """Begin a fault between two processes, one way."""
         self._call(self._disturb(source, sink, trouble))
 
     def end(self, source: str, sink: str) -> None:
-        """That trouble ends."""
+        """End the fault of this direction."""
         self._call(self._end_one(source, sink))
 
     def heal(self) -> None:
@@ -196,8 +196,8 @@ class Network:
                 return self._trouble[way]
         return CALM
 
-    async def news(self) -> None:
-        """Until some trouble begins or ends."""
+    async def change(self) -> None:
+        """Wait until a fault begins or ends."""
         await self._changed.wait()
 
     async def caller_of(self, ends: Ends) -> str:
@@ -256,7 +256,7 @@ class Network:
 
 
 def _callers(connections: set[Ends], pids: Mapping[str, int]) -> dict[Ends, str]:
-    """Which of the processes has which of these connections: one look at all of /proc for many."""
+    """The process of each of these connections: one look at all of /proc for many."""
     inodes = inodes_of(connections)
     found: dict[Ends, str] = {}
     for name, pid in pids.items():

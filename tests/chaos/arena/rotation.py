@@ -106,7 +106,7 @@ class Rotation:
         authority.issue_client(CLIENT)
 
     def _wait_for_servers(self, files: TlsFiles) -> list[str]:
-        """Until each server trusts these files and is trusted by them; gives the servers that did not answer."""
+        """Wait until each server trusts these files and is trusted by them; gives the servers that did not answer."""
         waiting = self._servers()
         until_s = time.monotonic() + _ANSWERED_S * self._slowness
         while waiting and time.monotonic() < until_s:

@@ -43,7 +43,7 @@ class Anomaly(StrEnum):
     END_WENT_BACK = "end went back"
     """A client got a lower end offset than another client had got before the first one asked."""
     ABORTED_READ = "aborted read"
-    """In the log, or given to a reader, though the sender's error said that the record is surely not appended."""
+    """A record is in the log, or was read, though the sender's error said that it is surely not appended."""
     NEVER_SENT = "never sent"
     """A record is in the log that no sender sent."""
     CAME_BACK = "came back"

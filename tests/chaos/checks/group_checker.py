@@ -23,7 +23,7 @@ class GroupAnomaly(StrEnum):
     """Each has a doctored history in the checker's own tests."""
 
     UNREAD = "unread"
-    """In the log at the end, and no member has processed it."""
+    """A record is in the log at the end, and no member has processed it."""
     TWO_HOLDERS = "two holders"
     """By the coordinators' records two members held a partition at once."""
     TWO_IN_A_GENERATION = "two in a generation"

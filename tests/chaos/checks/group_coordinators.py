@@ -55,20 +55,20 @@ class CoordinatorStory:
     commits: list[Commit] = field(default_factory=list)
     shared: list[tuple[Partition, str, str, int]] = field(default_factory=list)
     epochs: dict[str, list[tuple[int, frozenset[Partition]]]] = field(default_factory=dict)
-    """Of each member: each epoch it was in, with the partitions it held."""
+    """Epochs of each member, with the partitions that it held."""
 
     def held(self, member_id: str, partition: Partition, epoch: int) -> bool:
         """Whether that was ever its own in that epoch."""
         return any(one == epoch and partition in held for one, held in self.epochs.get(member_id, ()))
 
     def hold_of(self, member_id: str, partition: Partition, epoch: int) -> Hold | None:
-        """By which it reads in that epoch; None where it has none."""
+        """The hold by which a member reads in that epoch; None if it has none."""
         mine = [one for one in self.holds if (one.member_id, one.partition) == (member_id, partition)]
         return max((one for one in mine if one.epoch <= epoch), key=lambda one: one.position, default=None)
 
 
 def tell_story(changes: Iterable[Change], topic: str) -> CoordinatorStory:
-    """Of one group and one topic."""
+    """The story of one group and one topic."""
     story = CoordinatorStory()
     holding: dict[str, frozenset[Partition]] = {}
     current: dict[Partition, Hold] = {}

@@ -73,7 +73,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Processed:
-    """It is done with [first, end)."""
+    """The member has processed [first, end)."""
 
     at_s: float
     partition: Partition
@@ -92,7 +92,7 @@ class CommittedByHand:
 
 @dataclass(frozen=True, slots=True)
 class Troubled:
-    """Its client warned, or refused a commit: the processed records may not be committed."""
+    """The client warned, or refused a commit: the processed records may not be committed."""
 
     at_s: float
     why: str
@@ -100,14 +100,14 @@ class Troubled:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """It has left, in good order."""
+    """The member has left, in good order."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """Its client raised an error that no client should raise."""
+    """The client raised an error that no client should raise."""
 
     at_s: float
     why: str
@@ -131,7 +131,7 @@ class Journal:
         os.write(self._file, json.dumps([kind.__name__, moment_s, *values]).encode() + b"\n")
 
     def close(self) -> None:
-        """No more."""
+        """Close the file of the journal."""
         os.close(self._file)
 
 

@@ -80,7 +80,7 @@ class Told:
 
 
 def read_sessions(life: str, events: Sequence[Event]) -> Told:
-    """Of one life of a member."""
+    """Sessions and errors of one life of a member."""
     told = Told()
     member = next((one for one in events if isinstance(one, Named)), Named(0.0, ""))
     last: dict[Partition, Session] = {}

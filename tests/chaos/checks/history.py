@@ -16,9 +16,9 @@ class Outcome(StrEnum):
 
     ACKNOWLEDGED = "acknowledged"
     FAILED = "failed"
-    """It was surely not appended."""
+    """The record was surely not appended."""
     UNKNOWN = "unknown"
-    """It may be in the log, once, or not."""
+    """The record may be in the log, once, or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,12 @@ class History:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add_polled(self, records: list[Polled]) -> None:
-        """From any thread."""
+        """Add records that a reader got; called from any thread."""
         with self._lock:
             self.polled.extend(records)
 
     def add_end(self, end: ToldEnd) -> None:
-        """From any thread."""
+        """Add an end offset that a client got; called from any thread."""
         with self._lock:
             self.ends.append(end)
 

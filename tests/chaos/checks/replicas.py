@@ -20,7 +20,7 @@ from tidemark.storage.directories.log_manager import LogManager, open_logs
 _READ_BYTES = 1 << 20
 
 Batches = dict[int, tuple[int, bytes]]
-"""By base offset: the next batch's, and the bytes."""
+"""Base offset of a batch: (base offset of the next batch, bytes)."""
 
 
 def differences(
@@ -30,7 +30,7 @@ def differences(
     *,
     compacted: Container[str] = (),
 ) -> list[str]:
-    """Where a replica lacks something or differs from another below `ends`, exclusive; `directories` by broker.
+    """Offsets below `ends`, exclusive, at which a replica lacks a record or differs; `directories` by broker.
 
     Of the topics `compacted`, records are compared instead of bytes: an offset that two replicas have is the same
     record, and each replica has the latest of every key. Nothing is compared below the start of one of the logs.

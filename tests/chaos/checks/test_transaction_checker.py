@@ -82,7 +82,7 @@ def read_each_other(history: TransactionHistory) -> None:
 
 
 def read_a_later_record(history: TransactionHistory) -> None:
-    """By reads and by writes of one id: a1 has read b2, which has read a3, which comes after a1."""
+    """Make a cycle by reads and by writes of one id: a1 read b2, b2 read a3, and a3 comes after a1."""
     transaction(history, "a1").seen = ["b2.0"]
     transaction(history, "b2").seen = ["a3.0"]
 

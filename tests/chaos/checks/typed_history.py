@@ -21,7 +21,7 @@ class Fate(StrEnum):
 
     MADE = "made"
     REFUSED = "refused"
-    """As incompatible."""
+    """The controller refused the change as incompatible."""
     OUTRUN = "outrun"
     """Another change made the next version first."""
     UNKNOWN = "unknown"

@@ -143,7 +143,7 @@ class FlightsRun:
         )
 
     def _wait_until_in_mid_batch(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        """Until the rollup has committed some more micro-batches, and is in the middle of one."""
+        """Wait until the rollup has committed some more micro-batches, and is in the middle of one."""
         before = len(batches(self._checkpoint, "commits"))
 
         def in_mid_batch() -> bool:

@@ -40,7 +40,7 @@ _POLL_S = 0.2
 _WORK_S = (0.0, 0.003)
 _LONG_WORK_S = 0.5
 _LONG_WORKS = 0.003
-"""So often a batch or a record takes long."""
+"""The share of batches and records that take long."""
 _COMMIT_S = 0.2
 _NOT_OURS = frozenset(
     {
@@ -145,7 +145,7 @@ class Member:
             raise _Leave
 
     def run(self) -> None:
-        """Until it leaves."""
+        """Read and process until the member leaves."""
         try:
             with self._consumer as consumer:
                 consumer.subscribe(
@@ -191,7 +191,7 @@ class Member:
         return found
 
     def _polled(self) -> PartitionBatch | None:
-        """None, too, where the process was stopped for longer than a call may take."""
+        """A batch, or None; None, too, if the process was stopped for longer than a call may take."""
         try:
             return self._consumer.poll(_POLL_S)
         except TidemarkError as error:

@@ -62,11 +62,11 @@ class Troop:
         self._members: dict[int, ServiceProcess] = {}
         self._leaving: list[ServiceProcess] = []
         self._asleep: dict[ServiceProcess, float] = {}
-        """Until when."""
+        """The time until which each member is stopped."""
         self._cuts: dict[tuple[str, str], float] = {}
         self._failures: list[str] = []
         self.partitions = load.partitions
-        """Of the topic, as far as it is known to have grown."""
+        """Partitions of the topic, as far as known."""
 
     def __enter__(self) -> Troop:
         """All members join."""
@@ -220,7 +220,7 @@ class Troop:
             self._failures.append(f"{member.name} had ended by itself: {member.tail()}")
 
     def _grow(self) -> None:
-        """By one partition, unless it has grown enough; the answer may be lost."""
+        """Add a partition, up to the limit; the answer may be lost."""
         try:
             with AdminClient(admin=self._arena.cluster.admin_address, timeout_s=_CALL_S * self._slowness) as admin:
                 self.partitions = len(admin.describe_topics([self._load.topic])[0].partitions)

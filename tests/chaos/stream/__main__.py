@@ -180,7 +180,7 @@ class StreamRound:
             time.sleep(_POLL_S)
 
     def _time_first_rows(self, cluster: LocalCluster, process: subprocess.Popen[bytes]) -> None:
-        """Of the first driver, from its start under spark-submit."""
+        """Measure the time of the first driver to its first rows, from its start under spark-submit."""
         began_s = time.monotonic()
         steps: dict[str, Callable[[], bool]] = {
             "session after": (self._place / "session").exists,
@@ -203,7 +203,7 @@ class StreamRound:
         self._wait(process, note, "first row")
 
     def _wait_for_batches(self, process: subprocess.Popen[bytes]) -> None:
-        """Until each query has done some more micro-batches, and both are in the middle of one, or of another."""
+        """Wait until each query has done some more micro-batches, and both or one are in the middle of one."""
         before = [len(batches(one, "commits")) for one in self._checkpoints]
 
         def in_mid_batch() -> bool:

@@ -30,7 +30,7 @@ class Numbers(threading.Thread):
         self._under_way: deque[tuple[int, SendHandle]] = deque()
 
     def run(self) -> None:
-        """Until `finish`."""
+        """Send until `finish`."""
         try:
             with Producer(self._servers, acks="all", delivery_timeout_ms=_DELIVERY_MS) as producer:
                 began_s = time.monotonic()

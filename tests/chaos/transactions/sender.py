@@ -25,7 +25,7 @@ from tests.chaos.checks.transaction_history import End, TransactionJournal
 from tests.chaos.clients import request_ms
 
 TIMEOUT_MS = 10_000
-"""Of a transaction; an abandoned one holds readers up for so long."""
+"""Timeout of a transaction; an abandoned one holds readers up for so long."""
 _DELIVERY_S = 60.0
 _ABORTS = 0.15
 _THINKS = 0.1

@@ -14,7 +14,7 @@ TIMED_OUT = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "no offset within 30 s")
 
 
 class _Consumer:
-    """Its first assignments are refused."""
+    """A consumer whose first assignments are refused."""
 
     def __init__(self, refusals: int, assigned: Callable[[], None]) -> None:
         self.refusals = refusals

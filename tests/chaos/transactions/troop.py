@@ -35,7 +35,7 @@ _GROUP = "transforms"  # the checker reads the log of the other group: markers a
 
 
 class TransactionTroop:
-    """Its methods are called from one thread at a time, except `read_until_ended`."""
+    """Transactional senders and a reader; one thread at a time calls the methods, except `read_until_ended`."""
 
     def __init__(self, directory: Path, arena: Arena, input_topic: str, seed: int) -> None:
         self.told: list[str] = []

@@ -30,7 +30,7 @@ FIRST: Final = Change(
     version=1,
 )
 _FIXED: Final = 2
-"""So many columns at the front name the row, and do not change."""
+"""The number of columns at the front that name the row, and do not change."""
 _COLUMNS_MAX: Final = 9
 _FIELDS_MAX: Final = 4
 _DEFAULTS: Final[dict[str, Any]] = {"int32": 7, "string": "?", "float64": 0.5}

@@ -149,7 +149,7 @@ class Cluster:
             yield from self.of_process(state, place)
 
     def of_controller(self, state: State) -> Iterator[Move]:
-        """Its decisions."""
+        """Decisions of the controller."""
         if state.due:
             for node in self.decisions(state):
                 yield ("decide", node)

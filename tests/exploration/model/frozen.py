@@ -65,11 +65,11 @@ ORDERS: Final = tuple(permutations(range(len(BROKERS))))
 RENAMES: Final[tuple[Rename, ...]] = tuple(
     {BROKERS[old]: BROKERS[new] for new, old in enumerate(order)} for order in ORDERS
 )
-"""By `ORDERS`, of which the first leaves all as it is: in each place the broker that was in another."""
+"""Renamings of brokers, one for each order of `ORDERS`; the first one changes no name."""
 ONE_AFTER_ANOTHER: Final = tuple(
     tuple(ORDERS.index(tuple(order[place] for place in another)) for another in ORDERS) for order in ORDERS
 )
-"""Of two orders, the one order with the same effect as both in turn."""
+"""For two orders, the one order with the same effect as both in turn."""
 
 _OBJECTS: Final = (
     Replica,
@@ -126,7 +126,7 @@ _SHARED: Final = frozenset(_VALUES) - {WaitingCommand, _Waiting, msg.PartitionCo
 """Values that hold no object of the core: equal ones are written, and made again, once."""
 _WRITTEN: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 _MADE: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
-"""By the new names of the brokers."""
+"""Objects by the new names of the brokers."""
 _CONTEXT: Final = ("broker_epoch", "suspected", "registrations", "isr_answers_due", "paused")
 _MANAGER: Final = ("replicas", "_fences", "strays")
 _COMMANDS: Final = ("_controller_epoch",)

@@ -32,7 +32,7 @@ class Orbits:
         return EACH * len(self._frozen)
 
     def number(self, core: BrokerCore) -> int:
-        """Of two that are equal it is the same; the least of those that a process has that two names do not change."""
+        """The number of a process, equal for equal ones; the least one if two names do not change the process."""
         ways = _ways(core)
         written = [freeze(core, RENAMES[way]) for way in ways]
         first = min(written)

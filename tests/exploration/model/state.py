@@ -175,7 +175,7 @@ class State(NamedTuple):
 
     @property
     def dead(self) -> tuple[bool, ...]:
-        """Of each broker, whether it has no process."""
+        """For each broker, whether it has no process."""
         return tuple(core == DEAD for core in self.cores)
 
 

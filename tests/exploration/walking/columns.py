@@ -31,7 +31,7 @@ LEFT: Final = 17
 SEEN: Final = 18
 WIDTH: Final = 19
 KIND: Final = (0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 4, 5, 6, 7)
-"""Of each column, whose numbers it has."""
+"""The kind of each column; columns of one kind share their numbers."""
 _KINDS: Final = 8
 _ORDERS: Final = 6
 _NOTHING: Final = np.zeros(1, np.uint64)
@@ -188,7 +188,7 @@ class Columns:
     # -- twins -------------------------------------------------------------------------------------------------
 
     def sums(self, rows: Rows) -> Marks:
-        """Of each row six numbers, one for it under each order of the names: of a twin the same, in another order.
+        """Six numbers of each row, one for each order of the names; a twin has the same ones, in another order.
 
         Each is the sum of one for each column, so the difference by a move depends only on the columns that it changes.
         """
@@ -258,7 +258,7 @@ class Columns:
         return twins
 
     def tidy(self, rows: Rows) -> Rows:
-        """Of each row a twin with the brokers in an order that follows from their processes, so that few different
+        """For each row a twin with the brokers in an order that follows from their processes, so that few different
         parts are met. Where two are alike it may be either twin."""
         self.learn()
         twins = self._renamed[KIND[PROCESS[0]]]

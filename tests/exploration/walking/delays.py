@@ -28,11 +28,11 @@ from tests.exploration.walking.table import Costs, Marks, Numbers, Rows, Table
 TURNS: Final = ("decision", "coordination", "command", "up", "down", "process", "session", "suspicion", "client")
 """Kinds of moves, in the order of their turns."""
 SURPRISING: Final = ("coordination", "down", "process", "session", "suspicion", "client")
-"""Those with faults or batches among them."""
+"""Kinds of moves that may be faults or batches."""
 
 
 class Schedule:
-    """Which moves are made, and their costs."""
+    """The moves that are made, and their costs."""
 
     def __init__(self, columns: Columns, moves: Moves, *, surprises_count: bool) -> None:
         self._columns = columns
@@ -97,7 +97,7 @@ class Schedule:
         return costs
 
     def _places(self, rows: Rows) -> list[Costs]:
-        """Of each broker in each row, how many stand before it."""
+        """The number of brokers before each broker, for each row."""
         standing = self._columns.standing.array[rows[:, : len(PROCESS)]]
         return [(standing < standing[:, [place]]).sum(axis=1, dtype=np.int32) for place in ALL_BROKERS]
 
@@ -118,7 +118,7 @@ class PutOff:
         self._rows: list[list[tuple[Rows, Numbers | None]]] = [[] for _ in range(most + 1)]
 
     def new(self, marks: Marks, costs: Costs, spent: int) -> NDArray[np.bool_]:
-        """Which of them do not wait yet, at that cost or less but more than is `spent`."""
+        """Whether each row does not wait yet, at that cost or less but more than `spent`."""
         new = np.ones(len(marks), bool)
         for cost in range(spent + 1, int(costs.max(initial=0)) + 1):
             new &= (costs < cost) | (self._marks[cost].places(marks) < 0)

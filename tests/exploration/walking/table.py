@@ -61,7 +61,7 @@ class Table:
         return np.where(places < 0, -1, self._numbers[places])
 
     def places(self, marks: Marks) -> Numbers:
-        """Where each mark is, -1 for one that is not there."""
+        """The place of each mark; -1 for an unknown mark."""
         found = np.full(len(marks), -1, np.int64)
         asked = np.arange(len(marks))
         places = self._first_places(marks)

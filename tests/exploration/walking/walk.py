@@ -217,7 +217,7 @@ class Walk:
             raise BrokenError(str(error), int(passed.parents[error.row])) from error
 
     def _enter(self, rows: Rows, sums: Marks, origins: Marks, found: Successors) -> Iterator[Rows]:
-        """Those of the states that moves lead to that are new, twins counted once."""
+        """The new ones among the successors, twins counted once."""
         report, moves, columns = self.report, self._moves, self.columns
         report.transitions += len(found.which)
         sums = sums[found.parents] + moves.sums.array[found.which]
@@ -260,7 +260,7 @@ class Walk:
         return rows
 
     def _afford(self, new: Numbers, known: Marks, costs: Costs) -> Numbers:
-        """Those that do not wait yet, the cheapest way to each first."""
+        """The successors that do not wait yet, the cheapest way to each first."""
         assert self._put_off is not None
         new = new[self._put_off.new(known[new], costs[new], self._spent)]
         return new[np.argsort(costs[new], kind="stable")]
@@ -277,7 +277,7 @@ class Walk:
                 self._put_off.add(int(cost), *some)
 
     def _take_up(self, pieces: list[tuple[Rows, Numbers | None]]) -> Iterator[Rows]:
-        """Those of the states that waited that were not met meanwhile."""
+        """The waiting states that were not met meanwhile."""
         for rows, came_from in pieces:
             sums = self.columns.sums(rows)
             known = marks(sums)

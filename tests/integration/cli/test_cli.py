@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `tidemark` command as a process, as a shell and CI meet it."""
+"""The `tidemark` command as a process, as a shell or CI runs it."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str
 
 
 def refused(kind: type[TidemarkError], code: ErrorCode, call: Callable[[], object]) -> TidemarkError:
-    """In time, of that class; and it travels between processes."""
+    """The error of a call: in time, of that class; and it survives pickling between processes."""
     began_s = time.monotonic()
     with pytest.raises(kind) as refusal:
         call()
@@ -202,7 +202,7 @@ def test_records_that_are_too_large(cluster: LocalCluster, style: Blocking, topi
 def test_a_record_that_the_broker_refuses_fails_alone_and_its_error_names_it(
     cluster: LocalCluster, style: Blocking, codec: str
 ) -> None:
-    """Of each batch of a topic that is compacted, small and strict about times; the others keep their order."""
+    """A batch of a compacted topic, small and strict about times, is refused; the others keep their order."""
     rules = {"cleanup.policy": "compact", "max.message.bytes": 4000, "message.timestamp.after.max.ms": 60_000}
     name = f"strict-{codec}-{type(style).__name__}".lower()
     with AdminClient(cluster.bootstrap) as admin:

@@ -15,7 +15,7 @@ from tests.examples import Example, examples
 
 EXAMPLES = examples()
 TIMEOUT_S = 60
-"""Of an example with its topic."""
+"""Limit of an example with its topic."""
 
 
 FLIGHTS = (

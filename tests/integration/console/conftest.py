@@ -35,7 +35,7 @@ ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 
 
 class WholeCluster(ChangingCluster, GuardedCluster, TransactionsCluster, TypedCluster):
-    """With something on each page."""
+    """A cluster with content for each page."""
 
 
 class ServedConsole:

@@ -26,7 +26,7 @@ _TOO_MANY = 6
 async def test_a_client_that_pings_an_idle_stream_more_often_than_the_server_wants_loses_it_and_one_that_does_not_keeps_it(  # noqa: E501
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in production, only sooner: the server bears with a ping in half of the time between two."""
+    """The settings of production with shorter times: the server accepts pings twice as often as clients send them."""
 
     def options(accepted_ms: int) -> tuple[tuple[str, int], ...]:
         return tuple((name, accepted_ms if value == server.PING_ACCEPTED_MS else value) for name, value in production)
@@ -95,7 +95,7 @@ async def _is_ended(within_ms: int) -> bool:
 
 
 async def test_a_connection_without_a_handshake_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As in production, only sooner, in plain text and with TLS."""
+    """The limit of production with a shorter time, in plain text and with TLS."""
     options = tuple((name, 300 if value == server.HANDSHAKE_MS else value) for name, value in server._OPTIONS)
     monkeypatch.setattr(server, "_OPTIONS", options)
     files = Authority.create(tmp_path, "shop").issue_service(Role.BROKER, "0", ["127.0.0.1"])

@@ -67,7 +67,7 @@ def number_of(record: ConsumerRecord) -> int:
 
 
 async def until_reading(consumer: Consumer, count: int) -> None:
-    """Until it has so many partitions; records that come meanwhile are thrown away."""
+    """Poll until the consumer has so many partitions; records that come meanwhile are thrown away."""
     async with asyncio.timeout(_DEADLINE_S):
         while len(consumer.assignment) != count:
             await consumer.poll(0.05)

@@ -58,7 +58,7 @@ async def commit_once_known(groups: Groups, group: str, topic: str, offsets: dic
 
 
 async def described_with_lag(groups: Groups, group: str) -> pb.GroupDescription:
-    """Once all lag of the topic is known: leaders may learn of a new topic after the group's coordinator."""
+    """The group, once all lag of the topic is known: leaders may learn of a new topic after the coordinator."""
     deadline_s = time.monotonic() + 20
     while True:
         found = await groups.describe(group)

@@ -21,7 +21,7 @@ DEADLINE_S = 40.0
 
 
 class OnItsWay:
-    """If asked to, it holds every answer with a newer epoch back until a commit under the older one is refused."""
+    """Holds answers with a newer epoch back, if asked to, until a commit under the older one is refused."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.holds = False

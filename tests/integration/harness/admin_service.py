@@ -118,7 +118,7 @@ def _states_of(topic: TopicDescription) -> list[StateWrite]:
 async def admin_process(
     zookeeper_connect: str, directory: Path, *flags: str, serving: bool = True
 ) -> AsyncIterator[tuple[str, str, ServiceProcess]]:
-    """Its address, that of its metrics, and the process, which says that it is `serving` or that it is not."""
+    """Addresses of the service and of its metrics, and the process, whose health is checked."""
     ports = HeldPorts()
     address = f"{HOST}:{ports.take('admin')}"
     metrics_address = f"{HOST}:{ports.take('admin metrics')}"

@@ -33,7 +33,7 @@ def cluster_with_hook(hook: str, directory: Path, broken: Path, *, brokers: int)
 
 
 def disks(cluster: LocalCluster) -> list[LogDirectoryContent]:
-    """Of broker 0."""
+    """Log directories of broker 0."""
     return list(asyncio.run(describe_log_dirs(cluster.address(broker_name(0)))))
 
 

@@ -18,7 +18,7 @@ from tests.unit.broker.scraped import scraped
 
 
 class RunningConsole:
-    """Its process, and its address for browsers."""
+    """A console process, and its address for browsers."""
 
     def __init__(self, process: ServiceProcess) -> None:
         self.process = process
@@ -29,7 +29,7 @@ class RunningConsole:
         return f"http://localhost:{self._said('ports')[0]}"
 
     def samples(self) -> dict[tuple[str, str], float]:
-        """Its metrics."""
+        """Metrics of the console."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._said('metrics_port')}/metrics", timeout=10) as answer:
             return scraped(answer.read())
 

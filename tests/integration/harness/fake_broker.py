@@ -181,7 +181,7 @@ class FakeCluster:
         await self.notify()
 
     async def stop_broker(self, broker: int) -> None:
-        """Its connections break; the metadata does not say so until `move`."""
+        """Break the connections of a broker; the metadata still names it until `move`."""
         await self.brokers[BrokerId(broker)].stop()
 
     async def until(self, condition: Callable[[], Any]) -> None:

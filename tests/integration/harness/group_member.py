@@ -139,7 +139,7 @@ class Member:
         return self
 
     async def stop(self) -> None:
-        """Not a word more."""
+        """Send no heartbeat any more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -195,7 +195,7 @@ class Member:
             await self.beat(max_wait_ms=100)
 
     async def until(self, partitions: set[tuple[str, int]], timeout_s: float = 20) -> None:
-        """It reads these and no others."""
+        """Wait until the member reads these partitions and no others."""
         await until(lambda: self.reading == partitions, lambda: f"{self.reading} is not {partitions}", timeout_s)
 
     async def commit(self, topic: str, offsets: dict[int, int]) -> dict[int, str]:

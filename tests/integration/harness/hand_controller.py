@@ -46,7 +46,7 @@ DEADLINE_S = 20.0
 
 
 class Brokers:
-    """Some broker processes; ports are held, so that a restarted one is where it was."""
+    """Broker processes; their ports are held, so that a restarted broker has the same ones."""
 
     def __init__(
         self, directory: Path, zookeeper: ZooKeeperProcess, count: int, flags: Mapping[str, str] | None = None

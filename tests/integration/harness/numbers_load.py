@@ -47,7 +47,7 @@ class NumbersLoad:
             self.failure = error
 
     def assert_nothing_lost_or_twice(self) -> None:
-        """Once it has ended: every number that was acknowledged is where it was said to be, and no number twice."""
+        """After the end: every acknowledged number is at its offset, and no number is there twice."""
         assert self.failure is None
         found = self.read()
         assert [number for number, where in self.acknowledged.items() if found.get(where) != number] == [], "lost"

@@ -51,7 +51,7 @@ def start_server(module: str, *arguments: str, environment: Mapping[str, str]) -
 
 
 def places(environment: Mapping[str, str]) -> list[str]:
-    """Of its PYTHONPATH."""
+    """Directories of the PYTHONPATH of an environment."""
     return [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
 
 

@@ -84,7 +84,7 @@ def _server() -> Path:
 
 
 def tell_the_end(connection: socket.socket, process: int) -> None:
-    """To the launcher, as an exit status; whose own end is that of the command too."""
+    """Send the exit status to the launcher, which ends with the same status."""
     ended = os.pidfd_open(process)
     readable, _, _ = select.select([connection, ended], [], [])
     if ended not in readable:

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def call(words: list[str]) -> bytes:
-    """As `send_call` of warm.py sends it."""
+    """The bytes of a call, as `send_call` of warm.py sends them."""
     variables = ((text(name), text(value)) for name, value in posix.environ.items())
     environment = ", ".join(f"{quoted(name)}: {quoted(value)}" for name, value in variables)
     listed = ", ".join(map(quoted, words))

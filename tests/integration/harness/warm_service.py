@@ -83,7 +83,7 @@ class _Forked(subprocess.Popen[bytes]):
         super().__init__(command)
 
     def _execute_child(self, *_: Any) -> None:
-        """Where Popen would fork."""
+        """Fork from the server, in place of Popen's fork."""
         command: list[str] = self.args  # type: ignore[assignment]
         with _adopting_orphans(), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(str(self._server))

@@ -18,7 +18,7 @@ from tests.integration.harness.waiting import wait_for
 
 END_S = 60.0
 SOON_MS = "1500"
-"""So long an address that does not lead here is tried."""
+"""Limit of the check of an address that does not lead here."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ class Newcomer:
         return self.process
 
     def refused(self, status: int = 1) -> str:
-        """Its termination message, when it has ended as it should."""
+        """The termination message of a broker that has ended with that status."""
         process = self.start()
         assert process.wait(END_S), process.tail()
         assert process.exit_status == status, process.tail()

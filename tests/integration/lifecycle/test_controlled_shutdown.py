@@ -23,7 +23,7 @@ from tests.integration.harness.hand_controller import Brokers, HandController, c
 from tests.unit.record.samples import sample
 
 RECORDS = 3
-"""In one sample batch."""
+"""Records in one sample batch."""
 
 
 class Pings:
@@ -68,7 +68,7 @@ async def patient(tmp_path: Path, zookeeper: ZooKeeperProcess) -> AsyncIterator[
 
 @pytest.fixture
 async def leads(patient: Brokers) -> AsyncIterator[tuple[Brokers, HandController, TopicPartition]]:
-    """It leads a partition with records."""
+    """A broker that leads a partition with records."""
     async with controller_of(patient) as controller:
         partition = await controller.create_topic("flights", replicas=[0])
         async with client_of(patient, 0) as client:

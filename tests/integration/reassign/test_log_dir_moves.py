@@ -67,7 +67,7 @@ class Load:
                 self.acknowledged.append(value)
 
     def wait_for(self, count: int) -> None:
-        """So many more."""
+        """Wait for so many more records."""
         wanted = len(self.acknowledged) + count
         wait_for(lambda: len(self.acknowledged) >= wanted or bool(self.refused), "records are acknowledged")
         assert self.refused == []

@@ -205,7 +205,7 @@ def test_directories_alone_are_moved_by_an_entry_written_by_hand(
 def test_a_copy_is_seen_on_its_way_given_up_and_goes_on_after_a_kill(
     cluster: LocalCluster, admin: AdminClient, tmp_path: Path
 ) -> None:
-    """By `tidemark log-dirs`, throttled to a rate at which it would take minutes."""
+    """The move by `tidemark log-dirs`, throttled to a rate at which it would take minutes."""
     admin.create_topic("slow", partitions=1, replication_factor=2, configs={"segment.bytes": "1048576"})
     partition = TopicPartition("slow", 0)
     with Producer(cluster.bootstrap) as producer:
@@ -282,7 +282,7 @@ def test_a_move_that_is_given_up_leaves_replicas_in_their_directories(
 def test_a_new_controller_goes_on_with_a_move_that_names_directories(
     cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
 ) -> None:
-    """It waits for its target, which is away, when the controller that began it is killed."""
+    """The reassignment waits for its target, which is away, when the controller that began it is killed."""
     admin.create_topic("successor", partitions=1, replication_factor=1)
     partition = TopicPartition("successor", 0)
     write(cluster, partition)

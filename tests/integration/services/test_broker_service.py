@@ -25,7 +25,7 @@ from tests.unit.record.samples import NOON_US, patched, sample, with_fields
 from tests.unit.rpc.limits.http2 import Http2
 
 RECORDS = 3
-"""In one sample batch."""
+"""Records in one sample batch."""
 
 
 async def test_records_in_all_in_sync_replicas_are_acknowledged_and_read_back_unchanged(

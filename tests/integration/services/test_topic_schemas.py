@@ -48,7 +48,7 @@ class Broker:
             return False
 
     def newest(self, topic: str) -> int:
-        """As metadata for clients has it."""
+        """The newest version in the metadata for clients."""
         found: pb.GetMetadataResponse = self._stub.GetMetadata(pb.GetMetadataRequest(topics=[topic]), timeout=20)
         return found.metadata.topics[0].schema_version
 

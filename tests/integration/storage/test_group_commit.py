@@ -68,7 +68,7 @@ class Gate:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the gate files are."""
+    """The directory of the gate files."""
     return tmp_path_factory.mktemp("gates")
 
 

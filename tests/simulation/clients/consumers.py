@@ -26,9 +26,9 @@ class Reader:
         self._goes_on = goes_on
         self._position = 0
         self._epoch = LeaderEpoch(NO_EPOCH)
-        """Of the record before the position."""
+        """Epoch of the record before the position."""
         self._leader_epoch = LeaderEpoch(NO_EPOCH)
-        """As it knows it from metadata, which never go back."""
+        """The leader epoch in this client's metadata, which never goes back."""
         self._dice = world.engine.dice("consumer" if not goes_on else "patient consumer")
 
     def start(self) -> None:
@@ -43,7 +43,7 @@ class Reader:
         world.engine.after(world.recipe.read_ms, ask)
 
     def _read(self, process: BrokerNode) -> None:
-        """As broker/clients/fetch.py: up to the high watermark, with a check of the lease when the answer is sent."""
+        """Read as broker/clients/fetch.py does: up to the high watermark, with a check of the lease at the answer."""
         if not self._goes_on:
             self._position, self._epoch = 0, LeaderEpoch(NO_EPOCH)
         partition, now_ms = self._world.partitions[0], self._world.engine.now

@@ -76,7 +76,7 @@ class Rows:
         process.spawn(write())
 
     def _offer(self, topic_id: str, versions: dict[int, TopicSchema], how: str) -> None:
-        """As broker/clients/produce.py, which compares the topic id too."""
+        """Produce as in broker/clients/produce.py, which compares the topic id too."""
         for process in self._world.brokers.values():
             replica = process.replica(OTHER)
             if replica is None or process.leading(OTHER) is None or replica.identity.topic_id != topic_id:
@@ -92,7 +92,7 @@ class Rows:
             self._kept[topic_id].append(data)
 
     def _read(self, broker: int) -> None:
-        """As broker/clients/fetch.py: a broker that has the versions of this topic, and perhaps not the newest."""
+        """Read as broker/clients/fetch.py does: the broker has versions of this topic, perhaps not the newest."""
         process = self._process(broker)
         topic_id = "" if process is None else process.table.schema_texts(OTHER.topic).topic_id
         kept = self._kept.get(topic_id)

@@ -87,7 +87,7 @@ def _flip_newest(world: World, broker: BrokerId) -> bool:
 
 
 def as_received(world: World, message: LeaderMessage) -> LeaderMessage:
-    """As rpc/codecs/replica.py hands it on: a batch with a wrong CRC becomes an error."""
+    """A message as rpc/codecs/replica.py gives it: a batch with a wrong CRC becomes an error."""
     if not world.counts["flips"] or all(is_good(batch) for chunk in message.chunks for batch in chunk.batches):
         return message
     chunks = [

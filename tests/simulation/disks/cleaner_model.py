@@ -13,7 +13,7 @@ from tests.simulation.records import is_tombstone, key_of, values_of, without
 
 
 def clean(log: StoredLog, end: int, *, now_s: int, horizon_s: int) -> None:
-    """Of each key only the latest record below `end` stays; `end` is the end of a batch that is not the last one.
+    """Keep only the latest record below `end` of each key; `end` is the end of a batch that is not the last one.
 
     `horizon_s`: when tombstones that are met for the first time may go.
     """

@@ -25,7 +25,7 @@ def lose_power(world: World, broker: BrokerId) -> None:
 
 
 def rot(world: World, broker: BrokerId) -> None:
-    """Once between two catch-ups, where another replica in sync has all; no protocol survives a loss of all."""
+    """Rot once between two catch-ups, while another replica in sync has all; no protocol survives a loss of all."""
     machine, dice = world.machines[broker], world.engine.dice("rot")
     if world.has_rotted:
         return

@@ -40,18 +40,18 @@ class StoredLog:
     high_watermark: int = 0
     recovery_point: int = 0
     cut_point: int = NOT_TRUNCATED
-    """Of a cut that no checkpoint knows of yet."""
+    """The offset of a truncation that no checkpoint knows yet."""
     uncovered_cut: int = NOT_TRUNCATED
     """After this truncation a leader's stated high watermark may be older, and commits no record past it."""
     damaged_until: int | None = None
     damage_over: bool = False
     torn: bool = False
-    """Its tail was cut within a batch, on a machine that did not reboot, and no start has found that yet."""
+    """The log's tail was cut within a batch, on a machine that did not reboot, and no start has found that yet."""
     torn_at_reboot: bool = False
-    """Its file was torn with the power, and no start has opened it yet. A later start on the same boot takes the tear
-    for one of rule T7, if an earlier process of that boot had registered and was killed before it opened the log."""
+    """The log's file was torn with the power, and no start has opened it yet. A later start on the same boot takes the
+    tear for one of rule T7, if an earlier process of that boot registered and was killed before it opened the log."""
     cut: bool = False
-    """Of a damaged one: only a torn tail was cut off (rule T7)."""
+    """A damaged log has lost only a torn tail (rule T7)."""
     fresh: bool = True
     flipped: set[int] = field(default_factory=set)
     """Base offsets of batches with a flipped bit that was not found yet."""
@@ -185,7 +185,7 @@ class StoredLog:
         return f"ends at {self.end}, below {self.damaged_until}" if self.damaged_until is not None else None
 
     def recovered(self) -> RecoveredLog:
-        """As storage opens it: epochs come from the batches, and past their end from the checkpoint."""
+        """The log as storage opens it: epochs come from the batches, and past their end from the checkpoint."""
         self.start, self.uncovered_cut = self.durable_start, self.cut_point
         self._cut_where_it_is_bad()
         told = LeaderEpochs(self.epochs)
@@ -223,7 +223,7 @@ class Machine:
         self.directory_id = f"directory-{broker}"
         self.boot = 1
         self.path: Path | None = None
-        """Of the log directory, in worlds with real files."""
+        """The log directory, in worlds with real files."""
         self.incarnation: tuple[int, int] | None = None
         """(boot, broker epoch) as the last confirmed registration wrote it, with fsync."""
         self.logs: dict[TopicPartition, StoredLog] = {}

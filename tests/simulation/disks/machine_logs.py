@@ -119,14 +119,14 @@ class MachineLogs:
         return not self._machine.failed
 
     def _can_read(self) -> bool:
-        """So does a read that the disk does not answer."""
+        """Whether the disk answers reads; a read that it does not answer takes the directory offline, too."""
         if self._machine.failing_reads:
             self._node.world.counts["read refused"] += 1
             self._go_offline()
         return not self._machine.failing_reads
 
     def _give_up_directory(self) -> None:
-        """As broker/logs/offline_directories.py: idle logs go with it, and the broker with the last directory."""
+        """Take the directory offline, as broker/logs/offline_directories.py; with the last one the broker ends."""
         if not self._machine.failed:
             return
         for partition, (identity, _) in list(self._open.items()):
@@ -188,7 +188,7 @@ class MachineLogs:
             self._flush_soon(effect, log)
 
     def configure(self, topic_configs: Mapping[str, Mapping[str, str]]) -> None:
-        """As broker/logs/append_threads.py: a topic that starts to flush flushes its earlier records too."""
+        """Configure as broker/logs/append_threads.py: a topic that starts to flush flushes its earlier records too."""
         for configs in topic_configs.values():  # a world has one topic
             before, self._group_commit = self._group_commit, configs.get("flush.policy") == "group-commit"
             if self._group_commit and not before:
@@ -267,7 +267,7 @@ class MachineLogs:
         self._node.after(self._dice.randrange(0, 4), lambda: self._node.feed(event))
 
     def read(self, partition: TopicPartition, offset: Offset, end_offset: Offset) -> tuple[Batch, ...]:
-        """For a consumer: it takes no batch from the first flipped one on."""
+        """Read for a consumer, which takes no batch from the first flipped one on."""
         opened = self._open.get(partition)
         if opened is None or not self._can_read():
             return ()
@@ -288,7 +288,7 @@ class MachineLogs:
     def peek(
         self, partition: TopicPartition, identity: ReplicaIdentity, start: int, end: int
     ) -> tuple[StoredLog, tuple[Batch, ...]]:
-        """For another broker: whole batches in [start, end), good or not."""
+        """Read for another broker: whole batches in [start, end), good or not."""
         opened = self._open.get(partition)
         if opened is None or opened[0] != identity or not self._can_read():
             raise TidemarkError(ErrorCode.NOT_A_REPLICA, "its log is not open")
@@ -308,7 +308,7 @@ class MachineLogs:
         """A log in memory has no segments."""
 
     def clean_soon(self, partition: TopicPartition, high_watermark: int) -> None:
-        """As broker/logs/log_cleaner.py: by the present high watermark and offsets, a little later, concurrently."""
+        """Clean as broker/logs/log_cleaner.py: by the present high watermark and offsets, a little later."""
         found = self._open.get(partition)
         if found is None:
             return
@@ -338,7 +338,7 @@ class MachineLogs:
         log.trim(effect.start_offset)
 
     def expired_until(self, partition: TopicPartition, retention_bytes: int, high_watermark: Offset) -> Offset:
-        """Where the log may start, so that it has so many bytes; in memory it goes batch by batch."""
+        """The log start at which the log has so many bytes; in memory, batches are deleted one by one."""
         found = self._open.get(partition)
         start, left_bytes = 0, 0
         for batch in reversed(found[1].batches if found is not None else ()):
@@ -382,7 +382,7 @@ class MachineLogs:
         return log.read(effect.offset, effect.end_offset, effect.max_bytes)
 
     def _set_aside(self, effect: fx.CloseLog) -> None:
-        """Of logs in memory nothing else is left."""
+        """Remove the log; a log in memory leaves no files."""
 
     def _flush(self, log: StoredLog, effect: fx.AppendToLog | fx.OpenLog, end: int) -> None:
         log.flushed = max(log.flushed, end)

@@ -49,7 +49,7 @@ class CoordinatorNode(Node):
 
     @property
     def _leads(self) -> bool:
-        """By its lease: a broker that does not lead any more does not speak for the log."""
+        """Whether this broker leads, by its lease; a deposed broker does not speak for the log."""
         return self._world.leader is self and self._world.leader_epoch == self._epoch
 
     def lead(self, epoch: int) -> None:
@@ -68,7 +68,7 @@ class CoordinatorNode(Node):
         self._writes = []
 
     def forget(self) -> None:
-        """Its memory is gone with its process."""
+        """Lose all memory, as with the process."""
         self.depose()
         self._core = None
         self._epoch = -1
@@ -131,7 +131,7 @@ class CoordinatorNode(Node):
         self._sweep(epoch)
 
     def _sweep(self, epoch: int) -> None:
-        """As Groups._sweep: a process that stood still holds that against no member."""
+        """Expire members as Groups._sweep does: a process that stood still evicts no member for that."""
         if not self._leads or self._epoch != epoch or self._core is None:
             return
         late_ms = self.engine.now - self._due_ms
@@ -163,7 +163,7 @@ class MemberNode(Node):
 
     @property
     def may_be_out(self) -> bool:
-        """By its own clocks, which began before its coordinator's did."""
+        """Whether the member may be evicted, by its own clocks, which began before its coordinator's did."""
         now_ms = self.engine.now
         slow = self._confirm_by_ms is not None and now_ms > self._confirm_by_ms
         return slow or now_ms - self._heard_ms > SESSION_MS
@@ -174,7 +174,7 @@ class MemberNode(Node):
         self.after(_COMMIT_MS, self._commit_now_and_then)
 
     def leave(self) -> None:
-        """It reads nothing any more, and says so, or that is lost too."""
+        """Read nothing any more, and send the leave request, which may be lost too."""
         self._commit(frozenset(self.reading), lambda _: None)
         self.reading = {}
         if self._epoch > JOINING:
@@ -232,7 +232,7 @@ class MemberNode(Node):
                 self._confirm_by_ms = before_ms + REBALANCE_MS
 
     def _lose(self) -> None:
-        """Its partitions may belong to other members: it joins again."""
+        """The partitions may belong to other members: this member joins again."""
         self._epoch, self._wanted, self._whole = JOINING, None, True
         self.reading, self._confirm_by_ms = {}, None
         self._hand_over += 1

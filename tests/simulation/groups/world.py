@@ -121,7 +121,7 @@ class GroupWorld:
         return Situation(dict(self.topics), self.settings, self.engine.now, _WALL_MS + self.engine.now)
 
     def send(self, sender: Node, receiver: Node, work: Callable[[], None], *, twice: bool = False) -> None:
-        """Before peace, messages are lost or late now and then, in any order."""
+        """Deliver a message; before peace, messages are lost or late now and then, in any order."""
         if self.engine.now >= TROUBLED_MS:
             self.engine.after(self.network.delay_ms(sender.name, receiver.name), lambda: receiver.run(work))
             return
@@ -257,7 +257,7 @@ class GroupWorld:
         return f"{successor.name} is coordinator in epoch {self.leader_epoch}"
 
     def _kill_coordinator(self, item: Item) -> str:
-        """Its process comes back at once, with nothing in memory."""
+        """Kill the coordinator's process; it restarts at once, with nothing in memory."""
         if self.leader is None:
             return ""
         gone = self.leader

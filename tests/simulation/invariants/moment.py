@@ -41,7 +41,7 @@ class Moment(NamedTuple):
     replicas: list[ReplicaNow]
     leaders: list[tuple[ReplicaNow, PartitionLeader]]
     reconciled: list[tuple[ReplicaNow, ReplicaLog, int]]
-    """With their logs and lineages: no truncation is in flight."""
+    """Replicas with their logs and lineages: no truncation is in flight."""
     trusted: list[tuple[IsrEntry, Values]]
     """Members of the ISR whose machines keep their promises, and their records."""
 

@@ -51,7 +51,7 @@ class Invariant:
         return type(self).check is not Invariant.check
 
     def check(self, world: World, moment: Moment) -> None:
-        """After each event that a process handled."""
+        """The check after each event that a process handled."""
 
     def on_release(self, world: World, process: BrokerNode, partition: TopicPartition) -> None:
         """A process lets an acknowledgement or a read go."""
@@ -182,7 +182,7 @@ class CommittedRead(Invariant):
 
     def __init__(self) -> None:
         self.values: dict[tuple[TopicPartition, int], Values] = {}
-        """By lineage; None only where a lineage began without a record."""
+        """Records by lineage; None only where a lineage began without a record."""
 
     def of(self, partition: TopicPartition, lineage: int) -> Values:
         return self.values.setdefault((partition, lineage), [])

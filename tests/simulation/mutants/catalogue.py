@@ -114,7 +114,7 @@ _SHOWN_BY = {
     "takes_a_cut_tail_for_a_torn_write": 53,
     "keeps_aborted_transactions_when_cut": 11,
 }
-"""Of mutants that the first few worlds do not show: the first seed that does."""
+"""The first seed that shows a mutant, for mutants that the first few worlds do not show."""
 
 
 def seeds_for(mutant: Mutant) -> Iterable[int]:

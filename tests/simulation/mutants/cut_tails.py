@@ -25,7 +25,7 @@ def takes_a_cut_tail_for_a_torn_write(monkeypatch: Any) -> None:
 
 
 def elects_the_first_to_come_back(monkeypatch: Any) -> None:
-    """Of several eligible replicas that have crashed, the first live one leads; no log is compared."""
+    """The first live one of several eligible replicas that have crashed leads; no log is compared."""
 
     def first(partition: Any, brokers: Any, elr: Any) -> Any:
         eligible = {entry.broker_id for entry in leader_election.candidates(partition, elr)}

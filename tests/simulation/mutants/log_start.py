@@ -58,7 +58,7 @@ def never_covers_with_tombstones(monkeypatch: Any) -> None:
 
 
 def drops_the_last_batches_of_producers(monkeypatch: Any) -> None:
-    """Of a producer nothing stays when its records are covered."""
+    """No batch of a producer stays when its records are covered."""
 
     def view(self: SegmentCleaning, high_watermark: int, truncations: Any = None) -> Any:
         found = original(self, high_watermark, truncations=truncations)

@@ -39,7 +39,7 @@ class Ensemble(FakeZooKeeper):
         self.on_commit: Callable[[], None] = lambda: None
 
     def commit(self, writes: Sequence[Callable[[Any], Any]]) -> list[Any]:
-        """As the fake does; `on_commit` runs after every change of the tree."""
+        """Commit as the fake does; `on_commit` runs after every change of the tree."""
         results = super().commit(writes)
         self.on_commit()
         return results

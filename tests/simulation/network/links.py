@@ -61,7 +61,7 @@ class _Direction:
 
 
 class Stream:
-    """From a follower's process to a leader's."""
+    """A stream from a follower's process to a leader's."""
 
     def __init__(self, engine: Engine, network: Network, follower: BrokerNode, leader: BrokerNode) -> None:
         self._engine = engine

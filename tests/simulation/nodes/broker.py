@@ -97,7 +97,7 @@ class _TracedCore(BrokerCore):
 
 
 class BrokerNode(Node):
-    """From its start to its death."""
+    """A broker process, from its start to its death."""
 
     def __init__(self, world: World, broker_id: BrokerId, life: int) -> None:
         super().__init__(world.engine, f"b{broker_id}")
@@ -121,9 +121,9 @@ class BrokerNode(Node):
         )
         self.repairs = SimRepairs(self)
         self.table = TopicTable()
-        """Its schemas only: logs have the settings."""
+        """The schemas of topics; logs have the settings."""
         self.metadata = MetadataCache("")
-        """In worlds with a typed topic; nothing else reads it."""
+        """The metadata, in worlds with a typed topic; nothing else reads it."""
         self.schema_reads = SchemaReads(self.table, self.metadata, self.store)
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
         self.wants_shutdown = False
@@ -214,7 +214,7 @@ class BrokerNode(Node):
             self.world.tell(f"broker {self.broker_id}: {effect.kind} ({fields})")
 
     def _release(self, effect: fx.ReplyToProduce) -> None:
-        """As broker/clients/produce.py: the lease is compared now."""
+        """Acknowledge as broker/clients/produce.py does: the lease is compared now."""
         error = effect.result.error
         if error is None and self.world.acks_of(effect.request_id) != 0 and not self.lease.covers(effect.partition):
             error = self.lease.refusal(effect.partition)
@@ -337,7 +337,7 @@ class BrokerNode(Node):
             self.after(self.engine.dice(self.name).randrange(1, within_ms), lambda: self._try_connect(leader))
 
     def _try_connect(self, leader_id: BrokerId) -> None:
-        """As broker/replication/stream_transport.py: a newer stream of a follower ends its older one."""
+        """Connect as broker/replication/stream_transport.py does: a newer stream of a follower ends its older one."""
         self._connecting.discard(leader_id)
         if leader_id not in self._wanted or leader_id in self.outbound:
             return

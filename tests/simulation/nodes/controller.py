@@ -106,7 +106,7 @@ class _StoryObserver:
 
 
 class ControllerNode(Node):
-    """From its start to its death."""
+    """A controller process, from its start to its death."""
 
     def __init__(self, world: World, controller_id: BrokerId) -> None:
         super().__init__(world.engine, f"c{controller_id}")

@@ -47,7 +47,7 @@ class BrokerNode(Node):
 
     @property
     def _leads(self) -> bool:
-        """As its lease has it: a deposed coordinator does not answer."""
+        """Whether this coordinator leads, by its lease; a deposed coordinator does not answer."""
         return self._world.leader is self and self._world.leader_epoch == self._epoch
 
     def lead(self, epoch: int) -> None:
@@ -117,7 +117,7 @@ class BrokerNode(Node):
             self._send_markers(core, name)
 
     def _fail(self) -> None:
-        """It is unknown which writes in flight are in the log: the state is loaded again."""
+        """Load the state again: writes in flight may be in the log or not."""
         self.next_write_fails = False
         waiting = [then for _, then in self._writes]
         self.depose()

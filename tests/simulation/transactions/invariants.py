@@ -124,7 +124,7 @@ class Atomic(Invariant):
         self._check_batches(living)
 
     def _check_batches(self, living: set[TransactionPartition]) -> None:
-        """Of a sink's batch each task shows in one attempt, and all attempts of one call of the driver or none."""
+        """Each task of a sink's batch shows in one attempt, and all attempts of one call of the driver or none."""
         shown: defaultdict[tuple[str, int], set[Tag]] = defaultdict(set)
         hidden: defaultdict[tuple[str, int], set[Tag]] = defaultdict(set)
         for tag, sent in self._sent.items():

@@ -75,7 +75,7 @@ class OffsetsLeader:
 
     @property
     def _leads(self) -> bool:
-        """As its lease has it: a deposed coordinator does not answer."""
+        """Whether this coordinator leads, by its lease; a deposed coordinator does not answer."""
         return self._log.leader is self._broker and self._log.leader_epoch == self._epoch
 
     def lead(self) -> None:
@@ -89,7 +89,7 @@ class OffsetsLeader:
     # -- requests ------------------------------------------------------------------------------------------------
 
     def change(self, request: GroupRequest, reply: Reply) -> None:
-        """As `Shard.change`, and for a request without changes as `Shard.read`."""
+        """Change as `Shard.change`, and for a request without changes as `Shard.read`."""
         core = self._core
         if not self._leads or core is None:
             reply(TidemarkError(ErrorCode.COORDINATOR_LOADING, "not here, or not yet"))
@@ -113,7 +113,7 @@ class OffsetsLeader:
             plain.waiting.append(settled)
 
     def commit_in_transaction(self, commit: Commit, name: str, producer: ProducerIdentity, reply: Reply) -> None:
-        """As `GroupService`: the partition is added to the transaction, then the offsets are written as its records."""
+        """Commit as `GroupService`: the partition is added to the transaction, then its records have the offsets."""
         if not self._leads or self._core is None:
             reply(TidemarkError(ErrorCode.COORDINATOR_LOADING, "not here, or not yet"))
             return
@@ -131,7 +131,7 @@ class OffsetsLeader:
             self._broker.verify(Addition(name, producer, (self._log.key,)), added, reply)
 
     def _commit_pending(self, commit: Commit, transaction: InTransaction, reply: Reply) -> None:
-        """As `Shard.change_in_transaction`."""
+        """Change as `Shard.change_in_transaction`."""
         core = self._core
         if not self._leads or core is None:
             reply(_not_coordinator())
@@ -217,7 +217,7 @@ class OffsetsLeader:
             then(error)
 
     def _give_up(self, error: TidemarkError) -> None:
-        """It is unknown which writes in flight are in the log: the state is loaded again."""
+        """Load the state again: writes in flight may be in the log or not."""
         writes, self._writes = self._writes, deque()
         self._load()
         for write in writes:

@@ -36,7 +36,7 @@ _IDLE_MS = 30
 _SILENT_MS = 1200
 _LOST = frozenset({ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_MEMBER_EPOCH})
 _REFUSED = FATAL | _LOST | {ErrorCode.PARTITION_NOT_ASSIGNED, ErrorCode.TRANSACTION_ABORTABLE}
-"""After these a transaction can only be aborted."""
+"""Errors after which a transaction can only be aborted."""
 
 GroupCall = Callable[[OffsetsLeader, Reply], None]
 

@@ -166,7 +166,7 @@ class TransactionWorld:
     # -- messages ------------------------------------------------------------------------------------------------
 
     def send(self, sender: Node, receiver: Node, work: Callable[[], None], *, twice: bool = False) -> None:
-        """Before the peace messages are lost, late, and out of order at times."""
+        """Deliver a message; before peace, messages are lost, late, and out of order at times."""
         if self.engine.now >= TROUBLED_MS:
             self.engine.after(self.network.delay_ms(sender.name, receiver.name), lambda: receiver.run(work))
             return

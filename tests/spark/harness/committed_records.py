@@ -43,7 +43,7 @@ def _values(directory: Path) -> list[bytes | None] | None:
         assert isinstance(piece, Good), piece
         batches.append(piece.batch)
     counts: dict[int, bool] = {}
-    """By index of a pending batch, the decision of its transaction."""
+    """The decision of the transaction, by the index of a pending batch."""
     pending: dict[int, list[int]] = {}
     for index, batch in enumerate(batches):
         marker, producer_id = read_marker(batch), batch.envelope.producer_id

@@ -10,7 +10,7 @@ from tidemark.client.acls import Operation, allow_rule, group, topic
 from tidemark.local.cluster import LocalCluster
 
 USER: Final = "User:tidemark://local/user/dev"
-"""Of the certificate that the environment names: tests of this process, and jobs without options for a token."""
+"""The user of the environment's certificate: tests of this process, and jobs without options for a token."""
 WITH_TOKEN: Final = "User:token:dev"
 GROUP: Final = "spark-queries"
 AUTHORIZATION: Final = {"authorization.enabled": "true", "super.users": USER}

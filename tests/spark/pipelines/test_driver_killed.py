@@ -33,7 +33,7 @@ PATIENCE_S = 200.0
 
 
 def wait_until_in_mid_batch(process: subprocess.Popen[bytes], log: Path, checkpoints: list[Path]) -> None:
-    """Until each query has done two micro-batches at least, and each is in another, or one is."""
+    """Wait until each query has done two micro-batches at least, and each or one is in another."""
     until_s = time.monotonic() + PATIENCE_S
     while True:
         done = [batches(checkpoint, "commits") for checkpoint in checkpoints]
@@ -87,7 +87,7 @@ def windows(cluster: LocalCluster) -> dict[bytes, bytes]:
 
 
 def expected_windows() -> dict[bytes, bytes]:
-    """Those that the watermark has passed, five minutes behind the last record."""
+    """The windows that the watermark has passed, five minutes behind the last record."""
     sums: Counter[tuple[int, str]] = Counter()
     counts: Counter[tuple[int, str]] = Counter()
     for number in range(COUNT):
@@ -106,5 +106,5 @@ def expected_windows() -> dict[bytes, bytes]:
 
 
 def at(window: int) -> str:
-    """Its start, as a rollup writes times."""
+    """The start of a window, as a rollup writes times."""
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(window * HALF_HOUR_US // 1_000_000))

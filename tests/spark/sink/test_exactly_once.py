@@ -149,7 +149,7 @@ def test_rows_of_failed_and_speculative_attempts_never_count(
 
 
 def assert_each_offset_is_a_record_or_a_marker(cluster: LocalCluster, name: str) -> None:
-    """As the audit job counts them."""
+    """The count of the audit job: each offset is a record or a marker."""
     with RangeReader(cluster.bootstrap, deadline_s=30.0) as reader:
         bounds = reader.bounds(name, range(3))
         ends = {index: held.latest for index, held in bounds.items()}

@@ -30,7 +30,7 @@ def first_line(error: PySparkException) -> str:
 
 
 def fill(cluster: LocalCluster, topic: str, count: int, value: bytes = b"v") -> None:
-    """So many records to partition 0."""
+    """Send so many records to partition 0."""
     with Producer(cluster.bootstrap) as producer:
         producer.send_table(topic, pa.table({"value": pa.array([value] * count, pa.binary())}), partition=0)
         producer.flush(60)

@@ -51,7 +51,7 @@ def options_of(cluster: LocalCluster, topic: str, **more: str) -> dict[str, str]
 
 
 def fill(cluster: LocalCluster, topic: str, counts: dict[int, int], *, value: bytes = b"v") -> None:
-    """So many records to each partition."""
+    """Send so many records to each partition."""
     with Producer(cluster.bootstrap) as producer:
         for partition, count in counts.items():
             producer.send_table(topic, pa.table({"value": pa.array([value] * count, pa.binary())}), partition=partition)

@@ -55,7 +55,7 @@ async def test_refused_stream_is_logged_with_its_error_code(caplog: pytest.LogCa
 
 
 class Store:
-    """With two live brokers."""
+    """A store with two live brokers."""
 
     async def live_brokers(self) -> dict[int, BrokerRegistration]:
         return {one: BrokerRegistration(BrokerId(one), "localhost", 9000 + one) for one in (2, 1)}

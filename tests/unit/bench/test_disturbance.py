@@ -52,7 +52,7 @@ def test_a_reading_tells_the_waits_for_memory() -> None:
 
 
 def test_an_ended_child_stays_with_its_parent(tmp_path: Path) -> None:
-    """Its ticks move into the fields of its parent for ended children, which `read` adds."""
+    """The ticks of the child move into its parent's fields for ended children, which `read` adds."""
     (tmp_path / "stat").write_text("cpu  10 1 2 30 4 5 6 7 0 0\n")
     (tmp_path / "uptime").write_text("12.5 3.0\n")
     (tmp_path / "7").mkdir()

@@ -150,7 +150,7 @@ class FakeCluster:
 
 
 class FakeClients:
-    """In the place of `Clients`: every client is the cluster in memory."""
+    """Takes the place of `Clients`: every client is the cluster in memory."""
 
     def __init__(self, cluster: FakeCluster, *, secure: bool = False) -> None:
         self.cluster = cluster

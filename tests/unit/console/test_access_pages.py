@@ -18,7 +18,7 @@ HOSTILE = "User:<script>alert(1)</script>"
 
 
 class GuardedCluster(FakeCluster):
-    """With access rules and quotas."""
+    """A cluster with access rules and quotas."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ SECURE = pytest.mark.parametrize("secure", [True])
 
 
 class ChangingCluster(GroupsCluster):
-    """With reassignments, and with offsets of groups that can be set.
+    """A cluster with reassignments, and with offsets of groups that can be set.
 
     Attributes:
         set: offsets by group, of the calls that changed something.

@@ -37,7 +37,7 @@ def member(name: str, *indexes: int) -> GroupMember:
 
 
 class GroupsCluster(FakeCluster):
-    """With consumer groups.
+    """A cluster with consumer groups.
 
     Attributes:
         unanswered: errors of brokers whose groups may be missing.

@@ -26,7 +26,7 @@ def move(name: str, index: int, phase: ReassignmentPhase, **more: Any) -> Reassi
 
 
 class MovingCluster(FakeCluster):
-    """With reassignments."""
+    """A cluster with reassignments."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ def versions() -> list[TopicSchema]:
 
 
 class TypedCluster(FakeCluster):
-    """With a typed topic."""
+    """A cluster with a typed topic."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -83,7 +83,7 @@ class Scene:
         self.channels.held[broker] = {P: HeldState(command, led, None)}
 
     def knows_nothing(self, broker: int) -> None:
-        """It has a replica, and has restarted since."""
+        """A broker that has a replica, and has restarted since."""
         self.channels.held[broker] = {}
 
     def garbage(self, times: int = 1) -> None:

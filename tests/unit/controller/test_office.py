@@ -44,7 +44,7 @@ class Office:
 
 
 async def test_a_controller_accepts_hints_only_after_its_first_read() -> None:
-    """Its own state may be older than the hint, which comes again until the controller accepts it."""
+    """The controller's state may be older than the hint, which comes again until the controller accepts it."""
     office = Office()
     office.term.has_begun = False
     with pytest.raises(TidemarkError) as refusal:

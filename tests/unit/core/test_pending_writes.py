@@ -18,7 +18,7 @@ EVENTS = st.lists(
 
 
 def last_in_the_log(events: list[tuple[str, int, str]]) -> dict[str, int]:
-    """By key, the last value in the order of the log that is neither pending nor aborted."""
+    """The last value of each key, in the order of the log, that is neither pending nor aborted."""
     outcome: dict[tuple[int, int], str] = {}
     turns = {1: 0, 2: 0, 3: 0}
     records: list[tuple[str, int, tuple[int, int] | None]] = []

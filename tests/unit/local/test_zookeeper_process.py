@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the local ZooKeeper comes from."""
+"""Sources of the local ZooKeeper."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_closing_does_not_wait_until_the_server_looks_again() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\nDrip", b"GET /metrics HTTP/1.1\r\n\r\n"])
 def test_clients_that_hold_all_connections_do_not_lock_the_scraper_out(said: bytes) -> None:
-    """They say nothing, send headers without an end, or read no answer."""
+    """These clients send nothing, send headers without an end, or read no answer."""
     metrics = Metrics()
     gauge = metrics.gauge("pad", "Makes the answer long", ["of"])
     for number in range(200):

@@ -53,7 +53,7 @@ _FOLLOWER_CHECK_S: Final = 1.0
 fetch when contact is lost (rule K1)."""
 FETCH_QUOTAS: Final = (QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
 HOLD_S: Final = 1.0
-"""Longest time for which a single call of a caller over a quota is delayed; a fetch is delayed for its own wait, too.
+"""Longest delay of a single call of a caller over a quota; a fetch may wait for its `max_wait_ms`.
 
 The call may have a short deadline.
 """

@@ -62,7 +62,7 @@ class Right(NamedTuple):
 
     Attributes:
         needs: all are needed, for each resource that the request names.
-        instead: allows the call as well as `needs`.
+        instead: a right that allows the call without `needs`.
         roles: services of the cluster that need no rule.
         internal: only these services may call; on a plain-text port, callers with CLUSTER_ACTION.
         items: see `Items`; the last need is checked for each item.

@@ -90,7 +90,7 @@ async def test_records_of_a_transaction_are_read_as_its_marker_says() -> None:
 
 
 class ReadLog(StateLog[Change]):
-    """Of a leader with so many committed records."""
+    """The log of a leader with so many committed records."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments[:4])
@@ -103,4 +103,4 @@ class ReadLog(StateLog[Change]):
         return SimpleNamespace(log=SimpleNamespace(log_start_offset=Offset(0)))
 
     def check(self) -> None:
-        """It leads."""
+        """The broker leads."""

@@ -228,7 +228,7 @@ async def test_a_broker_id_in_use_ends_the_start_and_leaves_the_clean_shutdown_f
 async def test_a_directory_that_fails_during_a_registration_counts_as_present(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the registration would be clean without it, and the next start would not miss the directory."""
+    """Else the registration would be clean without the directory, and the next start would not miss it."""
     await (await machine.start()).kill()
     store = machine.zookeeper.store()
     await store.start()

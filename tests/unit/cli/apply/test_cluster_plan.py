@@ -71,7 +71,7 @@ class PlayedCluster:
         validate_only: bool = False,
         request_id: str = "",
     ) -> None:
-        """As the admin service: the topic's rule decides."""
+        """The topic's rule decides, as in the admin service."""
         current = self.schemas[topic][-1]
         assert current.version == expected_version
         following = next_version(current, schema, Compatibility(self.rule(topic)))

@@ -23,7 +23,7 @@ class Refused(grpc.RpcError):
 
 
 class Connection(AdminConnection):
-    """Its calls are refused with these waits, and then answered."""
+    """A connection whose calls are refused with these waits, and then answered."""
 
     def __init__(self, waits_ms: Sequence[int | str], timeout_s: float) -> None:
         super().__init__(None, "127.0.0.1:1", timeout_s, client_id="ops")

@@ -231,7 +231,7 @@ async def test_on_revoked_of_a_rebalance_may_close_its_consumer(reader: GroupRea
 async def test_a_consumer_leaves_after_the_end_of_a_running_on_revoked(
     reader: GroupReader, membership: SimpleNamespace, callbacks: Callbacks
 ) -> None:
-    """It may commit, which needs the membership and the connections of the consumer."""
+    """The callback may commit, which needs the membership and the connections of the consumer."""
     commits = asyncio.Event()
 
     async def revoked(partitions: list[TopicPartition]) -> None:
@@ -343,7 +343,7 @@ async def test_partitions_assigned_during_leave_are_reported_as_revoked(
 async def test_a_leaving_consumer_gets_no_new_partitions(
     assignable: GroupReader, membership: SimpleNamespace, callbacks: Callbacks
 ) -> None:
-    """Its `on_revoked` may take long; the member may be fenced meanwhile, and join again."""
+    """The callback `on_revoked` may take long; the member may be fenced meanwhile, and join again."""
     reader, commits = assignable, asyncio.Event()
 
     async def revoked(partitions: list[TopicPartition]) -> None:

@@ -139,7 +139,7 @@ def test_lane_takes_no_record_of_a_list_after_one_that_it_leaves() -> None:
 
 
 def opened() -> tuple[Accumulator, Lane]:
-    """With an open batch of partition 0, to which a record without a key goes."""
+    """An accumulator with an open batch of partition 0, to which a record without a key goes."""
     accumulator = gathering()
     accumulator.add("t", None, 1, None, b"first", 7, None)
     return accumulator, BytesLane(accumulator, "t", 1)

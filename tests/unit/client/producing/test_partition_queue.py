@@ -220,7 +220,7 @@ def test_acknowledged_batches_are_in_the_log_once_and_in_order(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(60))
 def test_grouped_batches_are_in_the_log_once_and_in_order(seed: int) -> None:
-    """As before, but first attempts are sent in groups, and brokers refuse some batches permanently."""
+    """First attempts are sent in groups here, and brokers refuse some batches permanently."""
     world = random.Random(seed)
     queue = queue_of(30)
     batches = list(queue._ready)

@@ -179,7 +179,7 @@ def test_a_batch_behind_whose_attempt_was_lost_is_sent_again_under_another_produ
 
 
 def test_a_batch_in_doubt_is_not_split() -> None:
-    """It may be in the log, so its records must not be sent under other sequences."""
+    """The batch may be in the log, so its records must not be sent under other sequences."""
     world = World(COMPACTED)
     world.put(keyed(b"0", b"bad"))
     world.settle()

@@ -27,7 +27,7 @@ TEXTS = {1: to_text(FIRST), 2: to_text(SECOND)}
 
 
 def refused_call(error: TidemarkError) -> AioRpcError:
-    """As gRPC raises it."""
+    """A refused call, as gRPC raises it."""
     status = status_pb2.Status(code=grpc.StatusCode.UNAVAILABLE.value[0], message=error.message)
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN))
     trailing = Metadata(("grpc-status-details-bin", status.SerializeToString()))

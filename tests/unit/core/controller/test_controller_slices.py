@@ -31,7 +31,7 @@ def cluster(count: int) -> World:
 
 
 def sizes(effects: list[Any]) -> tuple[int, list[int]]:
-    """For each slice: partitions decided, and the number of partitions sent to each broker."""
+    """Partitions decided in each slice, and the number of partitions sent to each broker."""
     decided = sum(len(one.changes) for one in effects if isinstance(one, fx.WriteStates))
     sent = [one for one in effects if isinstance(one, fx.SendLeaderAndIsr)]
     return decided, [sum(len(command.partitions) for command in one.commands) for one in sent]

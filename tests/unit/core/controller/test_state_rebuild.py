@@ -95,7 +95,7 @@ def test_a_leader_epoch_that_this_term_knows_and_no_replica_does_proves_nothing(
 
 
 def test_a_replica_below_the_leader_epoch_that_another_one_proved_counts_as_silent() -> None:
-    """It may have restarted since, and have its state from the node that was set back."""
+    """The replica may have restarted since, and have its state from the node that was set back."""
     said = answers(b0=held(state(0, 5, 0, 1), led=True), b1=held(state(0, 5, 0, 1)), b2=held(state(0, 3, 0, 1, 2)))
     assert isinstance(rebuilt(ASSIGNED, 1, None, said), LeaderAndIsr)
     why = rebuilt(ASSIGNED, 1, None, said, LeaderEpoch(5))

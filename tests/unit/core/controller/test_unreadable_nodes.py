@@ -251,7 +251,7 @@ def test_a_begun_removal_waits_for_its_topic_to_parse() -> None:
 
 
 def test_a_topic_that_parses_again_without_its_brokers_is_hidden_not_deleted() -> None:
-    """Its states are read only when one of them registers; until then a coordinator must keep its committed offsets."""
+    """The topic's states are read when a broker registers; until then a coordinator keeps its committed offsets."""
     world = World()
     for broker in range(4):
         world.register(broker)
@@ -335,7 +335,7 @@ def told(world: World, kind: str) -> list[dict[str, str | int]]:
 
 
 def answered(world: World) -> None:
-    """Until nothing is in flight; a damaged node is read again without end, so the world never settles."""
+    """Answer until nothing is in flight; a damaged node is read again without end, so the world never settles."""
     while world.pending:
         world.answer(world.pending.pop(0))
 
@@ -478,7 +478,7 @@ def set_back(world: World) -> VersionedState:
 
 
 def is_written_again(world: World, before: VersionedState) -> None:
-    """As the driver of the term does it."""
+    """Write the node again, as the driver of the term does."""
     again = replace(before.state, leader=NO_LEADER, leader_epoch=LeaderEpoch(before.state.leader_epoch + 100))
     world.states[HURT] = VersionedState(again, before.version + 2)
     world.passes(2_000)

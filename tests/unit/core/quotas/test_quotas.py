@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which quota applies, and quotas that are refused."""
+"""The quota that applies to a client, and quotas that are refused."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def some_response(rng: random.Random) -> bytes:
 
 
 def by_hand(data: bytes) -> list[pb.PartitionFetchResult] | None:
-    """None: refused."""
+    """The decoded results; None if the data is refused."""
     try:
         results = fetch_codec.decode(data)
     except (ValueError, DecodeError):

@@ -87,7 +87,7 @@ def test_a_full_pipe_is_counted_and_logged(lines: int) -> None:
 
 @pytest.mark.parametrize("padding", [0, 3_000, 9_000])
 def test_text_of_a_peer_makes_no_lines_of_its_own(padding: int) -> None:
-    """As the debug text of a GOAWAY frame, which gRPC writes as it is."""
+    """A peer's text, such as the debug text of a GOAWAY frame, which gRPC writes as it is."""
     begin = f"I{PREFIX}Got goaway; Debug Text: "
     text = f"{'x' * padding}\nE{PREFIX}forged\nI{PREFIX}{FAILED}forged\n{{}}\n".ljust(4095 - len(begin)) + "\nforged"
     done = run(f"os.write(2, {(begin + text)!r}.encode() + bytes([10]))")

@@ -37,7 +37,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def service(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> TlsIdentity:
-    """Its files are looked at each time."""
+    """An identity that looks at its files each time."""
     monkeypatch.setattr(tls, "_CHECK_S", 0.0)
     return TlsIdentity(authority.issue_service(Role.BROKER, "3", ("127.0.0.1",)))
 

@@ -54,7 +54,7 @@ def test_new_files_are_used_from_the_next_look_on(authority: Authority, broker: 
 
 
 def test_a_renamed_symbolic_link_counts_as_a_change(authority: Authority, broker: TlsFiles, tmp_path: Path) -> None:
-    """As Kubernetes replaces the files of a Secret."""
+    """Kubernetes replaces the files of a Secret in this way."""
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     for version in ("1", "2"):

@@ -307,7 +307,7 @@ def test_logs_with_any_wear(
 def test_a_damaged_last_offset_delta_does_not_move_the_log_end(
     directory: Path, states: dict[str, State], how: str
 ) -> None:
-    """In a file truncated behind the batch: below the recovery point no other batch is checked in full."""
+    """The file is truncated behind the batch: below the recovery point no other batch is checked in full."""
     state = states[how]
     for name, content in files(state, lambda name: name.endswith(".log")):
         for base, data in state.batches.items():

@@ -108,7 +108,7 @@ class MovingWorld(RandomWorld):
         self.catch_up()
 
     def _controller_dies(self) -> None:
-        """Some of its effects are still carried out, before another controller is elected."""
+        """Some effects of the dead controller are still carried out, before another one is elected."""
         for effect in list(self.pending):
             if isinstance(effect, fx.WriteStates | fx.WriteTopic | fx.DeletePartitions) and self.random.random() < 0.5:
                 self.pending.remove(effect)
@@ -197,7 +197,7 @@ class MovingWorld(RandomWorld):
         return error
 
     def _refuse(self, effect: fx.SendLeaderAndIsr) -> None:
-        """It answers, and may bounce right after."""
+        """The broker answers with a refusal, and may restart right after."""
         self._note_log_dirs(effect)
         super()._refuse(effect)
 

@@ -226,7 +226,7 @@ def state(leader: int, *isr: int, elr: tuple[int, ...] = (), min_isr: int = 1, e
 
 
 def copying() -> Reassignment:
-    """From 1, 2, 3 to 4, 5, 3."""
+    """A reassignment from 1, 2, 3 to 4, 5, 3."""
     one = Reassignment(P, PartitionReassignment(P, brokers(4, 5, 3)), target=brokers(4, 5, 3))
     one.take_node(found((1, 2, 3), (4, 5, 3), (1, 2)))
     assert one.phase is Phase.COPYING

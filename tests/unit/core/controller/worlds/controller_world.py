@@ -90,7 +90,7 @@ class Asked:
         return PartitionRequests(dict(self.added), dict(self.removed), malformed)
 
     def finish_moves(self, effect: fx.FinishReassignments) -> None:
-        """As the store does it: only entries that were not changed."""
+        """Remove entries as the store does: only those that were not changed."""
         for move in effect.finished:
             if self.moves.get(move.partition) == move:
                 del self.moves[move.partition]
@@ -144,7 +144,7 @@ class World:
         return self.effects
 
     def elected(self, *, answering: Collection[int] | None = None) -> None:
-        """This controller begins its term; then these brokers answer its heartbeats, or else all of them."""
+        """A controller begins its term; then these brokers answer its heartbeats, or else all of them."""
         effects = self.happens(
             ev.Elected(
                 self.registrations(),
@@ -279,7 +279,7 @@ class World:
         return self.asked_seen()
 
     def asked_seen(self, *, resumed: bool = False) -> list[Any]:
-        """As controller/term.py reads: topics first, so that requests are about known topics."""
+        """Read as controller/term.py does: topics first, so that requests are about known topics."""
         self.topics_seen()
         self.happens(ev.DeletionsRequested(frozenset(self.deletions)))
         self.happens(ev.ReassignmentsRequested(self.asked.move_requests()))
