@@ -21,7 +21,7 @@ from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.producing import dropped_producers, typed_format
 from tidemark.client.producing import table as tables
-from tidemark.client.producing.accumulator import Accumulator, checked_partition
+from tidemark.client.producing.accumulator import Accumulator, as_bytes, checked_partition
 from tidemark.client.producing.arguments import Timestamp, checked
 from tidemark.client.producing.batching import SendHandle, TableHandle
 from tidemark.client.producing.lanes import BytesLane, Lane, Lanes, RowLane
@@ -47,6 +47,8 @@ _TICK_SLACK_S: Final = 1.0
 """Time after the delivery timeout within which expired batches fail by themselves."""
 _START_S_MIN: Final = 0.7
 """Shortest time that `start` looks for a broker, for any delivery timeout."""
+_OF_KEYS: Final = (bytes, type(None))
+"""Types of keys that need no conversion."""
 _OWN_ARGUMENTS: Final = ("bootstrap", "partitioner", "key_serializer", "value_serializer", "tls", "token_file")
 _ARGUMENTS: Final = frozenset((*_OWN_ARGUMENTS, *ProducerOptions.__annotations__))
 
@@ -287,17 +289,13 @@ class Producer(Lifecycle):
                 row = typed.records.check(value)
                 return accumulator.add_row(typed, row, partition, count, timestamp_us, headers)
             if partition is None:
-                if self._partitioner is not None:
+                if self._partitioner is not None or type(key) not in _OF_KEYS:
                     return self.add(topic, value, count, key, headers, timestamp_us, None)
                 if key is not None:
                     partition = partition_of(key, count)
             stamp_us = time.time_ns() // 1000 if timestamp_us is None else timestamp_us
             return accumulator.add(topic, partition, count, key, value, stamp_us, headers)
         except SchemaPendingError:
-            return None
-        except TypeError:
-            if not self._deletes_row(topic, key, value):
-                raise
             return None
         except TidemarkError as error:
             if error.code is ErrorCode.SCHEMA_MISMATCH:
@@ -470,10 +468,12 @@ class Producer(Lifecycle):
         partition: int | None,
     ) -> SendHandle:
         """Add a record with checked arguments, without waiting; any thread may call it."""
+        if type(key) not in _OF_KEYS and self._formats.now(topic) is None:  # else the key of a row, or a wrong argument
+            key = as_bytes("key", key)
         if partition is None and self._partitioner is not None and self._formats.now(topic) is None:
             partition = self._partitioner(topic, key, value, partitions)
         if partition is None:
-            if key is not None and not self._deletes_row(topic, key, value):
+            if type(key) is bytes:
                 partition = partition_of(key, partitions)
         else:
             partition = checked_partition(topic, partition, partitions)
@@ -489,10 +489,6 @@ class Producer(Lifecycle):
             for key, value in zip(keys, values, strict=True)
         ]
         return tables.by_target(rows, chosen)
-
-    def _deletes_row(self, topic: str, key: Any, value: Any) -> bool:
-        """Whether a record deletes the row of a key that is not serialized yet."""
-        return value is None and not isinstance(key, bytes) and key is not None and self._formats.now(topic) is not None
 
     async def has_newer_schema(self, topic: str, error: TidemarkError) -> bool:
         """Whether a record that was refused may fit a version that this producer has just learned."""

@@ -95,7 +95,7 @@ class Accumulator:
             typed = self._typed(topic)
             if typed is not None:
                 return self._add_typed(typed, partition, partitions, key, value, timestamp_us, headers)
-            value = _as_bytes(
+            value = as_bytes(
                 "value", value, f"; topic {topic} has no schema: give the producer a value_serializer, or encode it"
             )
         if type(key) is not bytes and key is not None:
@@ -103,7 +103,7 @@ class Accumulator:
             if typed is not None:
                 row = typed.records.deletion(key, timestamp_us)
                 return self.add_row(typed, row, partition, partitions, timestamp_us, headers)
-            key = _as_bytes("key", key)
+            key = as_bytes("key", key)
         size_bytes = RECORD_OVERHEAD_BYTES
         if key is not None:
             size_bytes += len(key)
@@ -360,23 +360,31 @@ class Accumulator:
         return partition
 
 
-def _as_bytes(name: str, given: object, advice: str = "") -> bytes:
-    """Copy a buffer, so that the caller may change it later."""
+def as_bytes(name: str, given: object, advice: str = "") -> bytes:
+    """Copy a buffer, so that the caller may change it later; raises TypeError for any other type."""
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     hint = ": encode it, for example with .encode()" if isinstance(given, str) else advice
-    raise TypeError(f"{name} is a {type(given).__name__}, not bytes{hint}")
+    raise TypeError(f"{name} is of type {type(given).__name__}, not bytes{hint}")
 
 
 def headers_bytes(headers: Headers) -> int:
     """Return the bytes of a record's headers; raises TypeError for invalid headers."""
     pairs = headers.items() if hasattr(headers, "items") else headers
     total = 0
-    for name, value in pairs:
+    for name, value in map(_pair, pairs):
         if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
             raise TypeError(f"a header is (str, bytes or None), not ({type(name).__name__}, {type(value).__name__})")
         total += len(name.encode()) + (0 if value is None else len(value)) + 8
     return total
+
+
+def _pair(header: Any) -> tuple[Any, Any]:
+    try:
+        name, value = header
+    except (TypeError, ValueError):
+        raise TypeError(f"headers are pairs of name and value, or a mapping, not {header!r}") from None
+    return name, value
 
 
 def checked_partition(topic: str, chosen: Any, partitions: int) -> int:
