@@ -8,44 +8,47 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from tidemark.admin.acls import AclAdministration
-from tidemark.admin.auditing import AuditLines
-from tidemark.admin.brokers import BrokerAdministration
-from tidemark.admin.configs import ConfigAdministration
-from tidemark.admin.descriptions import Descriptions
-from tidemark.admin.elections import ElectionAdministration
-from tidemark.admin.log_dirs import DisksOfBrokers, LogDirAdministration
-from tidemark.admin.partitions import PartitionAdministration
-from tidemark.admin.quotas import QuotaAdministration
-from tidemark.admin.reassignments import ReassignmentAdministration
-from tidemark.admin.replica_sizes import ReplicaSizes
-from tidemark.admin.requests import AnsweredOnce
-from tidemark.admin.schemas import SchemaAdministration
-from tidemark.admin.servicer import SERVICE_NAME, AdminServicer
-from tidemark.admin.session import SessionKeeper
-from tidemark.admin.surveys import Survey, ThroughController
-from tidemark.admin.topics import TopicAdministration
-from tidemark.core.security.principals import Role
-from tidemark.rpc.limits.connections import limits_of
-from tidemark.rpc.quotas.enforcement import ClientQuotas
-from tidemark.rpc.quotas.metrics import QuotaMetrics
-from tidemark.rpc.raw_methods import add_admin_service
-from tidemark.rpc.security.audit_ring import keep_audit_lines
-from tidemark.rpc.security.authorization import cluster_in, make_authorization
-from tidemark.rpc.security.handshakes import NativeLines
-from tidemark.rpc.security.listeners import ListenerPort, identity_in
-from tidemark.rpc.security.scrapes import serve_metrics
-from tidemark.rpc.security.service import load_ports
-from tidemark.rpc.server import GrpcServer, Service
-from tidemark.runtime.clock import SystemClock
-from tidemark.runtime.configuration import AdminSettings, load_settings
-from tidemark.runtime.logging import configure_logging
-from tidemark.runtime.metrics import METRICS, tell_what_runs
-from tidemark.runtime.service import end_process, run_until_stopped
-from tidemark.runtime.stalls import run_watched
-from tidemark.zookeeper.access_rules.feed import AclFeed
-from tidemark.zookeeper.store import store_of
-from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed
+from tidemark.runtime.collecting import no_collections
+
+with no_collections():
+    from tidemark.admin.acls import AclAdministration
+    from tidemark.admin.auditing import AuditLines
+    from tidemark.admin.brokers import BrokerAdministration
+    from tidemark.admin.configs import ConfigAdministration
+    from tidemark.admin.descriptions import Descriptions
+    from tidemark.admin.elections import ElectionAdministration
+    from tidemark.admin.log_dirs import DisksOfBrokers, LogDirAdministration
+    from tidemark.admin.partitions import PartitionAdministration
+    from tidemark.admin.quotas import QuotaAdministration
+    from tidemark.admin.reassignments import ReassignmentAdministration
+    from tidemark.admin.replica_sizes import ReplicaSizes
+    from tidemark.admin.requests import AnsweredOnce
+    from tidemark.admin.schemas import SchemaAdministration
+    from tidemark.admin.servicer import SERVICE_NAME, AdminServicer
+    from tidemark.admin.session import SessionKeeper
+    from tidemark.admin.surveys import Survey, ThroughController
+    from tidemark.admin.topics import TopicAdministration
+    from tidemark.core.security.principals import Role
+    from tidemark.rpc.limits.connections import limits_of
+    from tidemark.rpc.quotas.enforcement import ClientQuotas
+    from tidemark.rpc.quotas.metrics import QuotaMetrics
+    from tidemark.rpc.raw_methods import add_admin_service
+    from tidemark.rpc.security.audit_ring import keep_audit_lines
+    from tidemark.rpc.security.authorization import cluster_in, make_authorization
+    from tidemark.rpc.security.handshakes import NativeLines
+    from tidemark.rpc.security.listeners import ListenerPort, identity_in
+    from tidemark.rpc.security.scrapes import serve_metrics
+    from tidemark.rpc.security.service import load_ports
+    from tidemark.rpc.server import GrpcServer, Service
+    from tidemark.runtime.clock import SystemClock
+    from tidemark.runtime.configuration import AdminSettings, load_settings
+    from tidemark.runtime.logging import configure_logging
+    from tidemark.runtime.metrics import METRICS, tell_what_runs
+    from tidemark.runtime.service import end_process, run_until_stopped
+    from tidemark.runtime.stalls import run_watched
+    from tidemark.zookeeper.access_rules.feed import AclFeed
+    from tidemark.zookeeper.store import store_of
+    from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed
 
 _log = logging.getLogger("tidemark.admin")
 

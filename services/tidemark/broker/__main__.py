@@ -6,16 +6,19 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from tidemark.broker.process import BrokerProcess
-from tidemark.core.security.principals import Role
-from tidemark.rpc.security.handshakes import NativeLines
-from tidemark.rpc.security.service import load_ports
-from tidemark.runtime.configuration import BrokerSettings, load_settings
-from tidemark.runtime.freed_memory import keep_freed_memory
-from tidemark.runtime.logging import configure_logging
-from tidemark.runtime.metrics import METRICS
-from tidemark.runtime.service import end_process, run_until_stopped
-from tidemark.runtime.stalls import run_watched
+from tidemark.broker.lean_imports import lean_imports
+
+with lean_imports():
+    from tidemark.broker.process import BrokerProcess
+    from tidemark.core.security.principals import Role
+    from tidemark.rpc.security.handshakes import NativeLines
+    from tidemark.rpc.security.service import load_ports
+    from tidemark.runtime.configuration import BrokerSettings, load_settings
+    from tidemark.runtime.freed_memory import keep_freed_memory
+    from tidemark.runtime.logging import configure_logging
+    from tidemark.runtime.metrics import METRICS
+    from tidemark.runtime.service import end_process, run_until_stopped
+    from tidemark.runtime.stalls import run_watched
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """Longest time that the event loop keeps the interpreter while an append thread that has written waits for it.

@@ -7,26 +7,29 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from tidemark.controller.assembly import new_loop
-from tidemark.controller.metrics import ControllerMetrics
-from tidemark.controller.service import ControllerServicer
-from tidemark.core.security.principals import Role
-from tidemark.model import BrokerId
-from tidemark.rpc.limits.connections import limits_of
-from tidemark.rpc.security.handshakes import NativeLines
-from tidemark.rpc.security.listeners import ListenerPort, identity_in
-from tidemark.rpc.security.scrapes import serve_metrics
-from tidemark.rpc.security.service import load_ports
-from tidemark.rpc.server import GrpcServer, Service
-from tidemark.runtime.clock import SystemClock
-from tidemark.runtime.configuration import ControllerSettings, load_settings
-from tidemark.runtime.coordination import start_when_reachable
-from tidemark.runtime.logging import configure_logging
-from tidemark.runtime.metrics import METRICS, MetricsServer, tell_what_runs
-from tidemark.runtime.service import end_process, run_until_stopped
-from tidemark.runtime.stalls import run_watched
-from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
-from tidemark.zookeeper.store import store_of
+from tidemark.runtime.collecting import no_collections
+
+with no_collections():
+    from tidemark.controller.assembly import new_loop
+    from tidemark.controller.metrics import ControllerMetrics
+    from tidemark.controller.service import ControllerServicer
+    from tidemark.core.security.principals import Role
+    from tidemark.model import BrokerId
+    from tidemark.rpc.limits.connections import limits_of
+    from tidemark.rpc.security.handshakes import NativeLines
+    from tidemark.rpc.security.listeners import ListenerPort, identity_in
+    from tidemark.rpc.security.scrapes import serve_metrics
+    from tidemark.rpc.security.service import load_ports
+    from tidemark.rpc.server import GrpcServer, Service
+    from tidemark.runtime.clock import SystemClock
+    from tidemark.runtime.configuration import ControllerSettings, load_settings
+    from tidemark.runtime.coordination import start_when_reachable
+    from tidemark.runtime.logging import configure_logging
+    from tidemark.runtime.metrics import METRICS, MetricsServer, tell_what_runs
+    from tidemark.runtime.service import end_process, run_until_stopped
+    from tidemark.runtime.stalls import run_watched
+    from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
+    from tidemark.zookeeper.store import store_of
 
 
 class ControllerProcess:

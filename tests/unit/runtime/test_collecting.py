@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 import pytest
-from tidemark.runtime.collecting import BoundedCollections
+from tidemark.runtime.collecting import BoundedCollections, no_collections
 
 
 class Knot:
@@ -124,3 +124,14 @@ def test_everything_is_as_before_when_the_service_has_ended() -> None:
     policy.stop()
     assert (gc.get_threshold(), len(gc.callbacks)) == before
     assert gc.get_freeze_count() == 0
+
+
+def test_imports_run_without_collections_and_their_objects_are_frozen() -> None:
+    before = gc.get_freeze_count()
+    try:
+        with no_collections():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
