@@ -27,7 +27,7 @@ _TAIL_LINES = 30
 
 
 class Nemesis:
-    """Strikes one thing, sometimes two at once, lets it be for a while, makes it good again, and goes on."""
+    """Injects one fault, sometimes two at once, waits, ends the faults, and goes on."""
 
     def __init__(self, arena: Arena, seed: int) -> None:
         self._arena = arena

@@ -436,7 +436,7 @@ def in_files(log: PartitionLog) -> tuple[Batch, ...]:
 
 @contextmanager
 def small_intervals() -> Iterator[None]:
-    """Lower the bounds, so that a short life meets the events of a long one."""
+    """Lower the bounds, so that a short life has the events of a long one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replayed_state, "snapshot_due", lambda batches, states: batches >= 4)
         patch.setattr(durability, "_INDEX_BEHIND_ENTRIES", 2)

@@ -128,7 +128,7 @@ MUTANTS: list[Mutant] = [
     stable_offset_starts_at_the_high_watermark,
 ]
 SHOWN_BY = {cut_without_mark: 1, reset_without_a_mark_of_its_own: 1, cleaned_segment_not_synced: 6}
-"""The first lives that showed mutants, where life 0 does not; other lives follow, as other operations may need them."""
+"""The first life that showed each mutant that life 0 does not show; the test tries later lives too."""
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def try_lives(directory: Path, seeds: Iterable[int]) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_known_mistake_is_found(directory: Path, monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
+def test_a_known_defect_is_found(directory: Path, monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
     mutant(monkeypatch)
     with pytest.raises((CrashPointError, AssertionError)):
         try_lives(directory, (SHOWN_BY.get(mutant, 0), *range(LIVES)))

@@ -91,7 +91,7 @@ def as_user(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Two brokers, two controllers and an admin service of the test's own; leave them as you like."""
+    """Two brokers, two controllers and an admin service of the test's own; a test may leave them in any state."""
     with LocalCluster(tmp_path, brokers=2, controllers=2) as started:
         yield started
 

@@ -31,7 +31,7 @@ def test_the_same_seed_is_the_same_life_of_a_group() -> None:
 
 
 @pytest.mark.parametrize("mutant", GROUP_MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mistake_in_the_code_of_groups_is_caught(mutant: GroupMutant) -> None:
+def test_a_defect_in_the_code_of_groups_is_caught(mutant: GroupMutant) -> None:
     life = catch(mutant)
     assert life is not None, f"no world showed that {mutant.name} is wrong"
     assert life.broken is not None

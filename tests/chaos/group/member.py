@@ -89,7 +89,7 @@ class _Batch(NamedTuple):
 
 
 def _begun(plan: Plan) -> Consumer:
-    """Again, where no broker answers: everything may stand still just now."""
+    """True if no broker answered: then the call is repeated."""
     until_s = time.monotonic() + plan.faults_s + _BEGUN_S * plan.slowness
     while True:
         try:

@@ -129,7 +129,7 @@ class TypedTroop:
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     def read_until(self, at_end: Callable[[dict[int, int]], bool]) -> None:
-        """Read everything from the beginning, until `at_end` likes the positions."""
+        """Read everything from the beginning, until `at_end` accepts the positions."""
         (name,) = LOAD.readers
         positions: dict[int, int] = {}
         request_timeout_ms = request_ms(self._arena.slowness)

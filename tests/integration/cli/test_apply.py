@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark apply` among real processes, as CI meets it."""
+"""`tidemark apply` among real processes, as CI runs it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that change while the cluster runs, among real processes, by the command as a shell meets it."""
+"""Settings that change while the cluster runs, among real processes, by the command as a shell runs it."""
 
 from __future__ import annotations
 

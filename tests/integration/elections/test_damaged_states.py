@@ -155,7 +155,7 @@ def state_of(zookeeper: KazooClient, topic: str) -> tuple[int, int, list[int]]:
 def test_a_node_that_was_set_back_heals_whether_the_controller_or_only_replicas_know_better(
     mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
 ) -> None:
-    """The older content is well formed, and names another leader. The leader meets it first, then a new controller."""
+    """The older content is well formed, and names another leader. The leader reads it first, then a new controller."""
     admin.create_topic("back", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
     older = by_hand.get(node("back", 0))[0]
     first = state_of(by_hand, "back")[0]

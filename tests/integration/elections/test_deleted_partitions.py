@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything below a partition, or a topic, deleted by hand: no replica that lacks acknowledged records truncates
-others, nothing is set aside, and an ordinary deletion goes on to work."""
+others, nothing is set aside, and an ordinary deletion still works."""
 
 from __future__ import annotations
 

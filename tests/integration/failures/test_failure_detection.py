@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leader that stands still on connections that stay: its silence alone ends its leadership (rule C5)."""
+"""A leader that is suspended while its connections stay: its silence alone ends its leadership (rule C5)."""
 
 from __future__ import annotations
 

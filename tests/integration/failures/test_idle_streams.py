@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream on which nothing is said: pings keep it, and are not taken for an attack."""
+"""A stream without messages: pings keep the connection, and no server takes the pings for an attack."""
 
 from __future__ import annotations
 

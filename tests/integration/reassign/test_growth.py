@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster that grows and shrinks, and topics that do, among real processes, by the command as a shell meets it."""
+"""Brokers are added and removed, and partitions, among real processes, by the command as a shell runs it."""
 
 from __future__ import annotations
 

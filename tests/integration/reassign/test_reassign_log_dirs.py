@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log directories in moves, among real processes and by the command as a shell meets it (rules M1, M3)."""
+"""Log directories in moves, among real processes, by the command as a shell runs it (rules M1, M3)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves of replicas among real processes, by the command as a shell meets it, to the letter."""
+"""Reassignments among real processes, by the command as a shell runs it, with its exact output."""
 
 from __future__ import annotations
 

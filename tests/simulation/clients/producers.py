@@ -35,7 +35,7 @@ class _Request:
 
 
 class IdempotentProducer:
-    """Sends its batches in order, each until it is acknowledged; impatient, so that duplicates meet their originals."""
+    """Sends its batches in order, each until it is acknowledged; short timeouts make duplicates."""
 
     def __init__(self, clients: Clients, producer_id: int) -> None:
         self._clients = clients

@@ -94,7 +94,7 @@ class TransactionalProducer:
         self._send(make_real_marker(self._producer_id, self._epoch + 1, commit=commit, at_us=at_us))
 
     def _send(self, batch: Batch) -> None:
-        """Impatient, so that repeated requests meet their originals."""
+        """Short timeouts make repeated requests."""
         self._sending = batch
         self._attempt += 1
         attempt, clients = self._attempt, self._clients

@@ -131,7 +131,7 @@ class CoordinatorNode(Node):
         self._sweep(epoch)
 
     def _sweep(self, epoch: int) -> None:
-        """Expire members as Groups._sweep does: a process that stood still evicts no member for that."""
+        """Expire members as Groups._sweep does: a suspension of this process evicts no member."""
         if not self._leads or self._epoch != epoch or self._core is None:
             return
         late_ms = self.engine.now - self._due_ms

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaState:
-    """In step with a log, as `ReplicaLog` and `ReplayedState` are.
+    """The state of a log's transactions, kept as `ReplicaLog` and `ReplayedState` are.
 
     Attributes:
         producers: a leader checks writes and markers against them (rules X1, X2).

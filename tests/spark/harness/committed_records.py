@@ -35,7 +35,7 @@ def committed_values(cluster: LocalCluster, topic: str, *, partitions: int = 3) 
 
 
 def _values(directory: Path) -> list[bytes | None] | None:
-    """The values that count in a log; None while a transaction is open."""
+    """The committed values of a log; None while a transaction is open."""
     if not directory.exists():
         return []  # a replica that never held a record
     batches: list[Batch] = []

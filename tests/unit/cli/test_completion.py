@@ -194,7 +194,7 @@ def command(tmp_path: Path) -> Path:
 
 
 def shell(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A shell that meets `path` first, and no cluster at the given address."""
+    """A shell that finds `path` first, and no cluster at the given address."""
     environment = os.environ | {"PATH": f"{path}:{os.environ['PATH']}", "TIDEMARK_BOOTSTRAP": "127.0.0.1:1"}
     return subprocess.run(words, capture_output=True, text=True, timeout=200, env=environment, check=False)
 

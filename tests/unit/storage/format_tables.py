@@ -360,11 +360,11 @@ def mutants(tables: Tables, start: str, *, skipped: Collection[str]) -> Iterator
         name = next(row[heading] for heading in ("field", "member", "path", "line") if heading in row)
         if name in skipped or not row.get("type", "none"):
             continue
-        for mistake, changed in _mistakes(rows, number):
-            yield f"{name}: {mistake}", {**tables, paragraph: changed}
+        for error, changed in _with_errors(rows, number):
+            yield f"{name}: {error}", {**tables, paragraph: changed}
 
 
-def _mistakes(rows: Sequence[Row], number: int) -> Iterator[tuple[str, list[Row]]]:
+def _with_errors(rows: Sequence[Row], number: int) -> Iterator[tuple[str, list[Row]]]:
     before, row, after = rows[:number], rows[number], rows[number + 1 :]
     yield "missing", [*before, *after]
     for heading in {"field", "member", "path", "line"} & row.keys():

@@ -512,12 +512,12 @@ def test_a_file_without_a_row_is_found(directories: list[Left]) -> None:
 def test_each_wrong_row_of_a_table_is_found(directories: list[Left], start: str) -> None:
     missed = []
     tried = 0
-    for mistake, tables in mutants(TABLES, start, skipped=ONLY_AFTER_A_CRASH):
+    for mutant, tables in mutants(TABLES, start, skipped=ONLY_AFTER_A_CRASH):
         tried += 1
         try:
             read_all(tables, directories)
         except (AssertionError, FormatError, KeyError, TypeError, ValueError):
             continue
-        missed.append(mistake)
+        missed.append(mutant)
     assert not missed, missed
     assert tried > 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS to a server that speaks just enough of ZooKeeper's protocol, and divides its answers into records as it likes."""
+"""TLS to a server that speaks a part of ZooKeeper's protocol, and divides its answers into records of any size."""
 
 from __future__ import annotations
 

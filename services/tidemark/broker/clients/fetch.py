@@ -368,7 +368,7 @@ class FetchService:
         max_bytes: int,
         times: TimeRange | None = None,
     ) -> bytes:
-        """Read the batches; damage that the read meets is repaired first (rule T6).
+        """Read the batches; damage that the read finds is repaired first (rule T6).
 
         `times` is given for a read of some columns or timestamps.
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An offline log directory fails all its replicas, idle ones too; the other directories continue (rule R6).
 
-The thread that meets the error takes the directory offline, and its log manager notifies this module. Otherwise the
+The thread that gets the error takes the directory offline, and its log manager notifies this module. Otherwise the
 leader of a log without new appends would keep its leadership. The broker ends when its last directory is offline.
 """
 

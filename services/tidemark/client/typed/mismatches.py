@@ -15,7 +15,7 @@ class MisfitError(ValueError):
     Args:
         sentence: the reason.
         path: names from the column of the topic down to the misfit.
-        row: index of the row in the column at hand; None: the column as a whole.
+        row: index of the row in the checked column; None: the column as a whole.
     """
 
     def __init__(self, sentence: str, path: Sequence[str] = (), row: int | None = None) -> None:
@@ -33,7 +33,7 @@ class MisfitError(ValueError):
         return MisfitError(self.sentence, self.path, row)
 
     def error(self, topic: str, version: int, first_row: int = 0) -> TidemarkError:
-        """SCHEMA_MISMATCH; `first_row` is the index of the first row of the column at hand."""
+        """SCHEMA_MISMATCH; `first_row` is the index of the first row of the checked column."""
         facts = {"topic": topic, "version": str(version)}
         places = []
         if self.row is not None:

@@ -338,17 +338,17 @@ def _puts_pieces_behind(queue: PartitionQueue, batch: PendingBatch, error: Tidem
 
 
 @pytest.mark.parametrize(
-    ("method", "mistake"),
+    ("method", "defect"),
     [
         ("_take_sequences_back", _keeps_the_producer_id),
         ("_replace", _puts_pieces_behind),
     ],
     ids=lambda one: one if isinstance(one, str) else one.__name__,
 )
-def test_lost_and_late_attempts_show_a_mistake_in_the_split(
-    monkeypatch: pytest.MonkeyPatch, method: str, mistake: Callable[..., None]
+def test_lost_and_late_attempts_show_a_defect_in_the_split(
+    monkeypatch: pytest.MonkeyPatch, method: str, defect: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(PartitionQueue, method, mistake)
+    monkeypatch.setattr(PartitionQueue, method, defect)
     with pytest.raises(AssertionError):
         _live_all()
 

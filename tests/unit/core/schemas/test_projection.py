@@ -264,6 +264,6 @@ print("pandas" in sys.modules)
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
-def test_rows_of_another_schema_are_a_mistake() -> None:
+def test_rows_of_another_schema_raise_an_assertion() -> None:
     with pytest.raises(AssertionError, match="is not carrier: string not null"):
         Projection(FLIGHTS, FLIGHTS).apply(pa.RecordBatch.from_pylist([{"a": 1}]))

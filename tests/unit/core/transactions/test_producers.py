@@ -266,7 +266,7 @@ def at_the_last_epoch(world: TransactionWorld) -> ProducerIdentity:
 def test_an_end_at_the_last_epoch_gives_a_new_producer_id(world: TransactionWorld) -> None:
     last = at_the_last_epoch(world)
     world.add(last, ORDERS)
-    with refused(world, ErrorCode.CONCURRENT_TRANSACTIONS):  # no fresh id at hand
+    with refused(world, ErrorCode.CONCURRENT_TRANSACTIONS):  # no fresh id is left
         world.coordinator.end(End(NAME, last, commit=True), world.now)
     following = world.end(last)
     assert following == ProducerIdentity(FIRST_PRODUCER_ID + 1, 0)

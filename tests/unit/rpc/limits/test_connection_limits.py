@@ -42,7 +42,7 @@ from tests.unit.rpc.limits.http2 import CONTINUATION, DATA, END_STREAM, HEADERS,
 
 MIB = 1 << 20
 LONG_S = 110
-"""Ends a wait shortly before pytest ends the test; other processes may have the processors for long."""
+"""Ends a wait shortly before pytest ends the test; other processes may use all cores for long."""
 CANCEL = struct.pack(">I", 8)
 STREAM, WRITTEN, ECHO = "/test.Bytes/Stream", "/test.Bytes/Written", "/test.Bytes/Echo"
 OTHER = "127.0.0.2"

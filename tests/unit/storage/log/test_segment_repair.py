@@ -350,7 +350,7 @@ def test_a_file_that_lost_its_end_is_damaged_to_its_end(root: Path) -> None:
 
 
 def test_a_record_that_looks_like_a_batch_does_not_end_the_damage(root: Path) -> None:
-    """A damaged header hides the length of its batch, whose record is taken for the next batch."""
+    """A damaged header hides the length of its batch, so the scan takes a record of the batch for the next batch."""
 
     def make(log: PartitionLog) -> None:
         some_batches(log)

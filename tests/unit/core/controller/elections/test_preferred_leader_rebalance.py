@@ -25,7 +25,7 @@ def a_world(partitions: int = 4, *, percent: int = 10, interval_ms: int = INTERV
 
 
 def answers(world: World) -> None:
-    """Answer the pending effects; time stands still."""
+    """Answer the pending effects; the clock does not advance."""
     while world.pending:
         world.answer(world.pending.pop(0))
 
