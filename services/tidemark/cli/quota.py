@@ -21,6 +21,7 @@ from tidemark.core.quotas.quotas import (
     check_entity,
     check_limit,
     kind_of,
+    limit_text,
 )
 from tidemark.core.security.principals import ANONYMOUS
 from tidemark.model import ErrorCode, TidemarkError
@@ -215,8 +216,7 @@ def _by_word(limits: Limits) -> Mapping[str, float]:
 
 
 def _shown(kind: QuotaKind, limit: float) -> str:
-    number = f"{limit:.0f}" if limit == round(limit) else f"{limit:g}"
-    return f"{number} {_UNITS.get(kind, 'bytes/s')}"
+    return f"{limit_text(limit)} {_UNITS.get(kind, 'bytes/s')}"
 
 
 def _wrong(sentence: str) -> TidemarkError:

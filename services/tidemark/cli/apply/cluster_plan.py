@@ -16,6 +16,7 @@ from tidemark.cli.apply.acl_section import AclChange
 from tidemark.cli.apply.cluster_file import ClusterFile, Problem, WantedTopic
 from tidemark.cli.apply.quota_section import QuotasChange
 from tidemark.cli.apply.schema_section import SchemaChange
+from tidemark.cli.common.output import counted
 from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigKind, ConfigResource
@@ -162,7 +163,7 @@ def _creation(topic: WantedTopic) -> Step:
         return made.warnings
 
     shown = f"replication factor {factor}" if factor else "the cluster's replication factor"
-    shown += f", a schema of {len(topic.schema.columns)} columns" if topic.schema is not None else ""
+    shown += f", a schema of {counted(len(topic.schema.columns), 'column')}" if topic.schema is not None else ""
     return Step(
         Action.CREATE,
         f"topic {topic.name}",

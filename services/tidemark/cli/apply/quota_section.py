@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidemark.cli.quota import limit_of
-from tidemark.core.quotas.quotas import Limits, QuotaEntity, QuotaKind, check_entity
+from tidemark.core.quotas.quotas import Limits, QuotaEntity, QuotaKind, check_entity, limit_text
 from tidemark.runtime.configuration_entries import ConfigChange
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class QuotasChange:
     def changes(self) -> tuple[ConfigChange, ...]:
         """A line for each quota to set or remove."""
         return tuple(
-            ConfigChange(f"{kind} of {entity}", *(None if limit is None else f"{limit:g}" for limit in limits))
+            ConfigChange(f"{kind} of {entity}", *(None if limit is None else limit_text(limit) for limit in limits))
             for entity, kind, *limits in self._differences
         )
 

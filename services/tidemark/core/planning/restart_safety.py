@@ -125,17 +125,18 @@ def _sentence(kind: Obstacle, broker: BrokerId, away: Iterable[BrokerId], concer
     topics = sorted({partition.topic for partition in concerned})
     named = ", ".join(topics[:_NAMED_MAX]) + (f" and {len(topics) - _NAMED_MAX} more" if topics[_NAMED_MAX:] else "")
     others = ", ".join(str(one) for one in sorted(away))
+    are = "is" if len(concerned) == 1 else "are"
     return {
         Obstacle.BROKER_NOT_LIVE: f"broker {broker} is not live: start it, and wait until it is in sync",
         Obstacle.NO_IN_SYNC_HEIR: f"{partitions} would have no leader without broker {broker}: no other live "
         "replica is in sync; wait until one is, or add replicas",
         Obstacle.BELOW_MIN_ISR: f"{partitions} would have fewer than min.insync.replicas in sync, and refuse acks=all; "
         "wait until more replicas are in sync, or give them more",
-        Obstacle.NO_REPLICA_TO_SPARE: f"{partitions} have no replica to spare, though all are in sync. Their topics' "
-        f"min.insync.replicas are as many as their replicas, so each restart stops acks=all for a moment. Waiting "
+        Obstacle.NO_REPLICA_TO_SPARE: f"no replica to spare in {partitions}, though all are in sync. Each topic's "
+        f"min.insync.replicas is as many as its replicas, so each restart stops acks=all for a moment. Waiting "
         f"does not help; give them more replicas, or a smaller min.insync.replicas: {named}",
         Obstacle.OTHER_BROKER_AWAY: f"not live, and assigned replicas: broker {others}; start it first",
-        Obstacle.MOVE_UNDER_WAY: f"{partitions} on broker {broker} are being reassigned; wait until "
+        Obstacle.MOVE_UNDER_WAY: f"{partitions} on broker {broker} {are} being reassigned; wait until "
         "tidemark reassign list is empty",
         Obstacle.NOT_IN_SYNC: f"broker {broker} has not caught up in {partitions} yet; wait until it is in the ISR",
     }[kind]

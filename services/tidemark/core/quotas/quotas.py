@@ -157,6 +157,11 @@ def kind_of(word: str) -> QuotaKind:
         raise _wrong(f"there is no quota {word[:_NAMES_MAX]!r}: give one of {_KINDS}", "kind") from None
 
 
+def limit_text(limit: float) -> str:
+    """A limit with all its digits: 12345678, 33.5."""
+    return str(int(limit)) if limit == round(limit) else str(limit)
+
+
 def check_limit(kind: QuotaKind, limit: float) -> float:
     """The limit; raises INVALID_REQUEST for a number out of range, or an invalid number."""
     smallest = _LIMIT_MIN[kind]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tidemark.core.quotas.quotas import Limits, QuotaEntity, QuotaKind, check_entity, check_limit, kind_of
+from tidemark.core.quotas.quotas import Limits, QuotaEntity, QuotaKind, check_entity, check_limit, kind_of, limit_text
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import admin_quotas_pb2 as pb
 
@@ -28,7 +28,7 @@ class ChangedQuota(NamedTuple):
     after: float | None
 
     def __str__(self) -> str:
-        before, after = ("none" if limit is None else f"{limit:g}" for limit in (self.before, self.after))
+        before, after = ("none" if limit is None else limit_text(limit) for limit in (self.before, self.after))
         return f"{self.kind} of {self.entity}: {before} -> {after}"
 
 

@@ -231,23 +231,24 @@ def test_quotas_change_in_one_step_and_quotas_of_others_stay() -> None:
             asked.append(list(changes))
 
     wanted, problems = parse(
-        "quotas: [{user: User:token:a, producer_byte_rate: 5}, {client_id: b, consumer_byte_rate: 7}, {client_id: c}]"
+        "quotas: [{user: User:token:a, producer_byte_rate: 12345679}, {client_id: b, consumer_byte_rate: 7}, "
+        "{client_id: c}]"
     )
     assert problems == []
     found = {
-        QuotaEntity("User:token:a"): {QuotaKind.PRODUCER_BYTE_RATE: 4.0, QuotaKind.REQUEST_PERCENTAGE: 9.0},
+        QuotaEntity("User:token:a"): {QuotaKind.PRODUCER_BYTE_RATE: 12345678.0, QuotaKind.REQUEST_PERCENTAGE: 9.0},
         QuotaEntity(None, "b"): {QuotaKind.CONSUMER_BYTE_RATE: 7.0},
         QuotaEntity(None, "d"): {QuotaKind.CONSUMER_BYTE_RATE: 7.0},
     }
     (step,), _ = plan(wanted, {}, {}, (), found, prune=True)
     assert (step.action, step.line, step.summary) == (Action.LIMIT, 1, "2 to change")
-    assert [change[1:] for change in step.changes] == [("4", "5"), ("9", None)]
+    assert [change[1:] for change in step.changes] == [("12345678", "12345679"), ("9", None)]
     step.run(Quoted(), False, "")  # type: ignore[arg-type]
     assert asked == [
         [
             QuotaChange(
                 QuotaEntity("User:token:a"),
-                {QuotaKind.PRODUCER_BYTE_RATE: 5.0},
+                {QuotaKind.PRODUCER_BYTE_RATE: 12345679.0},
                 frozenset({QuotaKind.REQUEST_PERCENTAGE}),
             )
         ]

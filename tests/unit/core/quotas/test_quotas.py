@@ -17,6 +17,7 @@ from tidemark.core.quotas.quotas import (
     check_entity,
     check_limit,
     kind_of,
+    limit_text,
 )
 from tidemark.model import ErrorCode, TidemarkError
 
@@ -113,3 +114,10 @@ def test_unknown_kinds_and_client_ids_of_other_characters_are_refused() -> None:
     assert "give one of producer_byte_rate, " in refused(kind_of, "ip_connection_rate")
     for wrong in ("", "ä", " a", "a\n", "x" * 256, DEFAULT):
         refused(check_client_id, wrong)
+
+
+@pytest.mark.parametrize(("limit", "text"), [(1e7, "10000000"), (12345678, "12345678"), (1e15, "1000000000000000")])
+def test_a_limit_is_shown_with_all_its_digits(limit: float, text: str) -> None:
+    """Otherwise a change of 12345678 to 12345679 would show no difference."""
+    assert limit_text(limit) == text
+    assert limit_text(33.5) == "33.5"
