@@ -169,7 +169,7 @@ class TidemarkError(Exception):
 
     Attributes:
         code: kind of error.
-        message: the cause, and what to do next.
+        message: the cause, and the next step.
         metadata: facts that a client can act on, such as {"leader": "2", "leader_epoch": "7"}.
     """
 

@@ -234,7 +234,7 @@ def waiting(start: StreamOffset, available: Available) -> int:
     return total
 
 
-# -- what is wrong -------------------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------------------------
 
 
 def check_cluster(start: StreamOffset, cluster_id: str) -> None:

@@ -214,7 +214,7 @@ class StreamPlanner:
             self._reader.close()
             self._reader = None
 
-    # -- what there is -------------------------------------------------------------------------------------------------
+    # -- topics and offsets --------------------------------------------------------------------------------------------
 
     def _available(self, start: StreamOffset | None) -> Available:
         until_s = time.monotonic() + self._options.deadline_ms / 1000

@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _walked(scope: Scope, options: argparse.Namespace) -> Walk:
-    """The last of the walks that were made: one of everything, or one for each number of deliveries put off."""
+    """Walk a scope once, or once for each number of deliveries put off; returns the last walk."""
     ends_s = time.monotonic() + options.minutes * 60
     walk: Walk | None = None
     for delays in [None] if options.delays is None else range(options.delays + 1):

@@ -61,7 +61,7 @@ IS_NO = re.compile(rf"(?<=[^\s])(?<!\b[Tt]here)(?<!\bthan)[ \t](?:is|are) no (?!
 """A denied noun ("a text is no key"); not "there is no key"."""
 INVERTED = re.compile(r'(?:^[rf]*"""|^# |[.:?] )Of [a-z]')
 """A sentence that begins with a part of its object: "Of two changes, one is made"."""
-VAGUE_WORD = re.compile(r'(?:"""|#\s*)(?:Who|Whom|What)\b')
+VAGUE_WORD = re.compile(r'(?:"""|#\s*(?:--\s*)?)(?:[Ww]ho|[Ww]hom|[Ww]hat)\b')
 VAGUE_START = re.compile(rf"^[rf]*{VAGUE_WORD.pattern}(?!.*\?)")
 
 
@@ -163,6 +163,6 @@ def test_the_list_finds_its_words(text: str) -> None:
     assert WORD.search(text)
 
 
-@pytest.mark.parametrize("text", ['"""What a broker keeps."""', "# Who leads"])
+@pytest.mark.parametrize("text", ['"""What a broker keeps."""', "# Who leads", "# -- what is led"])
 def test_a_vague_start_is_found(text: str) -> None:
     assert VAGUE_START.match(text)

@@ -165,7 +165,7 @@ def set_(
 
 
 def _noticed(client: AdminClient, topic: str, changes: Iterable[ConfigChange]) -> Sequence[str]:
-    """Warnings about what clients will notice of a broker restart, if min.insync.replicas changed."""
+    """Warnings about the effects of a broker restart on clients, if min.insync.replicas changed."""
     min_isr = next((change for change in changes if change.key == MIN_ISR), None)
     if min_isr is None:
         return ()

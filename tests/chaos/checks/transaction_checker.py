@@ -169,7 +169,7 @@ class _Checker:
                     yield TransactionFinding(TransactionAnomaly.UNSEEN, story)
 
     def of_real_time(self) -> Iterator[TransactionFinding]:
-        """Walks each partition backwards: no record may be behind one whose transaction began after its own ended."""
+        """Check the order in each partition: records of a transaction precede those of one that began later."""
         for partition, records in self._history.final.items():
             earliest: Transaction | None = None  # of the transactions behind, the first that ended
             for _, value in reversed(records):

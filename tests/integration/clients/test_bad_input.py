@@ -202,7 +202,7 @@ def test_records_that_are_too_large(cluster: LocalCluster, style: Blocking, topi
 def test_a_record_that_the_broker_refuses_fails_alone_and_its_error_names_it(
     cluster: LocalCluster, style: Blocking, codec: str
 ) -> None:
-    """A batch of a compacted topic, small and strict about times, is refused; the others keep their order."""
+    """The topic is compacted, with small batches and a limit of timestamps; good records keep their order."""
     rules = {"cleanup.policy": "compact", "max.message.bytes": 4000, "message.timestamp.after.max.ms": 60_000}
     name = f"strict-{codec}-{type(style).__name__}".lower()
     with AdminClient(cluster.bootstrap) as admin:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def lose_power(world: World, broker: BrokerId) -> None:
-    """Within the budget of docs."""
+    """Cut the power of a machine, within the budget of tests/simulation/README.md."""
     if not world.may_lose_power():
         return
     world.count_power_loss()

@@ -143,7 +143,7 @@ class StoredLog:
         self.cut_point, self.uncovered_cut = min(self.cut_point, end), min(self.uncovered_cut, end)
 
     def rot(self, kept: int) -> None:
-        """The disk loses the records past `kept`, though they were synced; checkpoints are higher."""
+        """The disk loses the records past `kept`, though they were synced; checkpoints name higher offsets."""
         points = self.high_watermark, self.recovery_point
         self.truncate(kept)
         self.high_watermark, self.recovery_point = points

@@ -41,7 +41,7 @@ class PartitionHealth(NamedTuple):
     Attributes:
         state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader", "not answered",
             "failed", or "unknown topic" (partition -1).
-        detail: a sentence that names the leader, or the problem and what to do.
+        detail: a sentence that names the leader, or the problem and the next step.
         position: offset of the next record to return.
         lag: high watermark - position; -1 before the first fetch.
         read_ahead_bytes: bytes of fetched records that were not returned yet.

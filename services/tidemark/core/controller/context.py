@@ -203,7 +203,7 @@ class ControllerContext:
                 self.observe("broker_too_old", None, topic=topic, broker=broker, why=why)
         return replace(brokers, live={broker: epoch for broker, epoch in brokers.live.items() if broker not in older})
 
-    # -- what brokers are to be sent ----------------------------------------------------------------------------
+    # -- commands that brokers must get -------------------------------------------------------------------------
 
     def send_leader_and_isr(self, partition_state: PartitionState) -> None:
         """leaderAndISR or its companions changed: LeaderAndIsr to the replicas, UpdateMetadata to all brokers."""

@@ -174,7 +174,7 @@ class ControllerCore:
         """Replicas that elections removed from ISRs since the last call, by reason."""
         return self._counts.take_left()
 
-    # -- what ZooKeeper shows ----------------------------------------------------------------------------------
+    # -- changes in ZooKeeper ----------------------------------------------------------------------------------
 
     def _on_elected(self, event: ev.Elected, now_ms: int) -> None:
         ctx = self._ctx

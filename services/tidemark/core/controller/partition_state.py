@@ -84,7 +84,7 @@ class PartitionState:
         cut: see `PartitionFacts`, until a decision that removes the entry is written.
         cut_removed: the entries of `cut` that the last decision removed; with a new lineage all of them.
         decided_epoch: leader epoch of the last decision; a node of that epoch or later shows that it was written.
-        losses: what a single replica that refused to lead lacks (rule T4); empty: not known.
+        losses: the records that a single replica lacks that refused to lead (rule T4); empty: not known.
         isr_reasons: see `PartitionCommand`, of the present version.
         chosen: the leaderAndISR of the last decision, with its announcement; None: it is announced, or was never
             written.

@@ -21,7 +21,7 @@ class Phase(StrEnum):
     """Phases of a reassignment. The topic's node names it in `NAMED_IN_NODE`, and in no other phase."""
 
     REQUESTED = auto()  # its entry has yet to be compared with the assigned replicas
-    INFORMING = auto()  # AR is what the entry asks for; brokers have yet to acknowledge the log directories it names
+    INFORMING = auto()  # AR is the target of the entry; brokers have yet to acknowledge the log directories it names
     QUEUED = auto()  # waits for a slot on every broker that copies
     ADMITTED = auto()  # has its slots; step 1 has yet to be composed
     ADDING = auto()  # step 1 was composed: written or not, the topic's node does not show it yet

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/admin/reassign_partitions as the controller reads it: which entries count, which are refused, which have to go."""
+"""/admin/reassign_partitions as the controller reads it: which entries count, which are refused, which are removed."""
 
 from __future__ import annotations
 

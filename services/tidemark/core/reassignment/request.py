@@ -313,7 +313,7 @@ def _check_may_hold(move: PartitionReassignment, topic: TopicDescription, older:
 
 
 def too_old(broker: BrokerId) -> str:
-    """Why the broker holds no replica of a typed topic, and what to do."""
+    """Why the broker holds no replica of a typed topic, and the next step."""
     return f"broker {broker} has a version without typed topics, so upgrade that broker first"
 
 

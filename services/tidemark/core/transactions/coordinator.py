@@ -295,7 +295,7 @@ class TransactionCoordinator:
         )
         return Outcome(False, self._changed(known, known.decide(decided, decision, asked.producer_ids, now)))
 
-    # -- what no producer asks for (rules X12-X15) ---------------------------------------------------------------
+    # -- changes without a producer (rules X12-X15) --------------------------------------------------------------
 
     def committed(self, changes: Iterable[Change]) -> tuple[str, ...]:
         """The records of these changes of this coordinator are committed, and so are all earlier ones (rule X12).

@@ -184,5 +184,5 @@ class BlockingChannels:
 
 
 def rotating(identity: TlsIdentity, open_with: Open) -> grpc.aio.Channel:
-    """A `RotatingChannel`, typed as what it stands for."""
+    """A `RotatingChannel`, with the type of the channel that it replaces."""
     return cast("grpc.aio.Channel", RotatingChannel(identity, open_with))

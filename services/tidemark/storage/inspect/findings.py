@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of the verification of logs: the file, the position, and what to do."""
+"""Findings of the verification of logs: the file, the position, and the next step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of one typed topic in memory, read as brokers let `RangeReader` read them."""
+"""Logs of one typed topic in memory, with the answers that brokers give a `RangeReader`."""
 
 from __future__ import annotations
 
