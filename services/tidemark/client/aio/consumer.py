@@ -133,6 +133,8 @@ class Consumer(Lifecycle):
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
+        if self._started is not None:
+            return
         await self.cluster.start()
         self._started = Fetcher(self.cluster, self.settings, on_out_of_range=self._on_out_of_range)
         self._started.start()
@@ -668,8 +670,6 @@ class Consumer(Lifecycle):
         if waiting.cursor is None:
             fetcher.look_again()
         return taken
-
-    # -- lookups -------------------------------------------------------------------------------------------------------
 
     def _cursor_of(self, partition: TopicPartition | tuple[str, int]) -> Cursor:
         where = partition_of("partition", partition)

@@ -125,6 +125,8 @@ class Producer(Lifecycle):
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
+        if self._sender is not None:
+            return
         await self.cluster.start()
         self._sender = Sender(self.cluster, self.settings, typed=self._formats.now, partitioner=self._partitioner)
         self._sender.start()

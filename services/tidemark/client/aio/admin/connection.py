@@ -66,6 +66,8 @@ class AdminConnection:
         Raises:
             TidemarkError: BROKER_NOT_AVAILABLE: no broker answers, or the brokers have no address of an admin service.
         """
+        if self._channel is not None:
+            return
         if self._address is None:
             self._address = await self._find()
         self._channel = open_channel(self._address, self.identity)
