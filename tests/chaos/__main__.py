@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 0: every round was well; 1: the last one was not, and its directory is kept."""
+    """Exit status 0: no round had a finding; 1: the last one had, and its directory is kept."""
     given = parser().parse_args(arguments)
     seed = given.seed if given.seed is not None else random.randrange(1 << 31)
     until_s = time.monotonic() + given.minutes * 60

@@ -17,7 +17,7 @@ from typing import Protocol
 
 
 class Report(Protocol):
-    """The result of a run, as text; `findings` is empty where all is well."""
+    """The result of a run, as text; `findings` is empty if there are none."""
 
     findings: list[str]
 

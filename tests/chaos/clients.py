@@ -20,9 +20,9 @@ from tests.chaos.loads import Load
 Client = TypeVar("Client", Producer, Consumer)
 
 DRAIN_S = 45.0
-"""Without an acknowledgement."""
+"""Longest time without an acknowledgement at the end of a sender."""
 _PATIENCE_MS = 600_000
-"""Nothing expires, which would look like an end."""
+"""So long that no batch expires, since an expiry would look like an end."""
 _CLOSE_S = 5.0
 _REQUEST_MS = 30_000
 """The clients' default: every process of a cluster is back after that time on an idle machine."""
@@ -30,11 +30,11 @@ _NONE_ANSWERS = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIM
 _REFUSALS = frozenset(
     {ErrorCode.AUTHENTICATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
-"""Every client of a round has its rights, whichever certificate or token is renewed."""
+"""Errors that no client of a round should get: it has its rights, also while certificates and tokens are renewed."""
 _PAUSE_S = 0.1
-"""Between two bursts of one sender, at slowness 1. A slow machine has fewer bursts, and time to spare for others."""
+"""Pause between two bursts of one sender, at slowness 1; a slow machine has fewer bursts."""
 _UNDER_WAY_MAX = 2000
-"""Records of one sender at slowness 1."""
+"""Records in flight of one sender, at slowness 1."""
 
 
 class Sender:
@@ -121,7 +121,7 @@ class Sender:
         return now_s - self._refused_s.setdefault(partition, now_s) < DRAIN_S * self._slowness
 
     def _drain(self, producer: Producer, history: History) -> None:
-        """However long it takes a busy machine, as long as something is acknowledged now and then."""
+        """Wait for the acknowledgements, as long as some arrive now and then, also on a busy machine."""
         before, error = -1, None
         while (acknowledged := producer.metrics().acknowledged_records) > before:
             before = acknowledged
@@ -151,7 +151,7 @@ def request_ms(slowness: float) -> int:
 
 
 def once_answered(begin: Callable[[], Client], patience_s: float) -> Client:
-    """Tried again while no broker answers: all of them may be down just now."""
+    """Repeat a call while no broker answers: all of them may be down just now."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:

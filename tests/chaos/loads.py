@@ -57,7 +57,7 @@ SHRINKING = Load(
     configs={"retention.bytes": "60000", "segment.bytes": "8192", "file.delete.delay.ms": "100"},
 )
 SHARED = Load("shared", 4, ("e",), (), burst=6, grows_to=8)
-"""Read by a consumer group."""
+"""A topic that a consumer group reads."""
 HASTY = Load("hasty", 2, ("h",), ("v",), burst=6, patience_ms=1500)
 LOADS = (PLAIN, COMPACTED, SHRINKING, SHARED, HASTY)
 WITH_TOKEN = ("b", "c", "h")

@@ -17,7 +17,7 @@ _CORES = os.cpu_count() or 1
 _SLOWNESS_MAX = 8.0
 _ADDITIONS = 1_000_000
 _ADDITIONS_S = 0.025
-"""The bounds are those of a machine whose core adds so many numbers in this time."""
+"""A core of the machine of the bounds adds so many numbers in this time."""
 _MEASUREMENTS = 5
 _BUSY_PER_CORE = 4
 """A cluster and its clients keep about so many processes of a core busy by themselves."""
@@ -63,7 +63,7 @@ class Burners:
         self.end()
 
     def end(self) -> None:
-        """Kill them all."""
+        """Kill all of these processes."""
         for process in self.processes:
             process.kill()
         for process in self.processes:

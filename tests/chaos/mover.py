@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves replicas while everything else goes wrong, and gives every partition all its replicas back at the end."""
+"""Reassigns partitions under all other faults, and gives every partition all its replicas back at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BROKERS = (BrokerId(0), BrokerId(1), BrokerId(2))
 
 
 class Mover:
-    """Asks for moves to two or three brokers in any order, and gives some of them up; refusals are taken as they come.
+    """Requests reassignments to two or three brokers in any order, and cancels some of them; refusals are permitted.
 
     A requested move may be running, queued, or lost with the answer: only the end is promised.
     """
@@ -30,7 +30,7 @@ class Mover:
         self.asked = self.cancelled = self.refused = 0
 
     def move_until(self, ended: threading.Event) -> None:
-        """One request after the other."""
+        """Request one reassignment after the other."""
         with AdminClient(admin=self._admin, timeout_s=self._call_s) as admin:
             while not ended.wait(self._chance.uniform(*_PAUSE_S)):
                 partition = self._chance.choice(self._partitions)

@@ -35,7 +35,7 @@ class Nemesis:
         self._chance = random.Random(seed)
         self.told: list[str] = []
         self.killed: list[tuple[float, str]] = []
-        """When, by time.monotonic, and which broker."""
+        """Time of each kill, by time.monotonic, and its broker."""
         self.ended: list[str] = []
         """Each process that ended by itself, a defect: the fault before, its status, the end of its log."""
         self._faults: tuple[Callable[[], Iterator[str]], ...] = (
@@ -126,7 +126,7 @@ class Nemesis:
             self.killed.append((time.monotonic(), name))
 
     def _shut_a_broker_down(self) -> Iterator[str]:
-        """Controlled: it says that it wants to go and waits until it may."""
+        """Stop a broker by a controlled shutdown."""
         name = self._chance.choice(BROKERS)
         was_full = name == SMALL and self._arena.disks.is_full
         try:
@@ -291,6 +291,6 @@ def _kind(trouble: Trouble) -> str:
 
 
 def _signal(zookeeper: ZooKeeperProcess, number: signal.Signals) -> None:
-    """Unless it has been killed meanwhile."""
+    """Signal ZooKeeper, unless it has been killed meanwhile."""
     if zookeeper.running:
         os.kill(zookeeper.pid, number)

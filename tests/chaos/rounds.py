@@ -67,7 +67,7 @@ class TransactionFigures(NamedTuple):
 
 
 class GroupFigures(NamedTuple):
-    """How many lives members had, how often one took a partition up; records that were processed, and commits."""
+    """Number of members' lives and of assignments; processed records, and commits."""
 
     lives: int
     taken: int
@@ -89,7 +89,7 @@ class Report:
     polled: int
     ends: int
     moves: tuple[int, int, int]
-    """Asked for, cancelled, refused."""
+    """Reassignments requested, cancelled and refused."""
     covered: int
     """Acknowledged records of the compacted topic that later ones have replaced."""
     let_go: int
@@ -137,7 +137,7 @@ def _keep_records_of_groups(bootstrap: str, admin: AdminClient, patience_s: floa
 
 
 def round_s_max(duration_s: float, slowness: float) -> float:
-    """A round that has not ended after so many seconds hangs."""
+    """Bound of a round: one that takes longer hangs."""
     return duration_s + ROUND_S * slowness
 
 
@@ -333,7 +333,7 @@ def _sender(name: str, load: Load, arena: Arena, troop: Troop, abandoned: thread
 
 
 def _thread(history: History, work: Callable[..., None], *arguments: object) -> threading.Thread:
-    """An error that ends the thread is a finding."""
+    """A thread; an error that ends it is a finding."""
 
     def run() -> None:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A round ends by itself in a bounded time, and leaves evidence if it was not well."""
+"""A round ends by itself in a bounded time, and leaves evidence if it had a finding."""
 
 from __future__ import annotations
 

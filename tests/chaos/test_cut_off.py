@@ -73,7 +73,7 @@ class Account(threading.Thread):
 
 @contextmanager
 def silent(arena: Arena, names: Sequence[str]) -> Iterator[None]:
-    """Nothing reaches these processes or comes from them."""
+    """Drop all bytes to and from these processes."""
     for name in names:
         arena.network.disturb(ANY_CALLER, name, Trouble(silent=True))
         arena.network.disturb(name, ANY_CALLER, Trouble(silent=True))

@@ -46,7 +46,7 @@ def send(producer: Producer, count: int) -> list[SendHandle]:
 
 
 def take_all_space(path: Path) -> None:
-    """Write until not one byte more fits."""
+    """Write until the disk has no byte left."""
     with path.open("wb", buffering=0) as file:
         for size_bytes in (1 << 16, 1 << 12, 1):
             with suppress(OSError):
@@ -82,7 +82,7 @@ def test_a_full_disk_costs_no_acknowledged_record_and_space_alone_brings_the_rep
                 producer.flush(DEADLINE_S)
 
                 def send_more() -> None:
-                    """One of the partitions may have been whole there before the others filled the disk."""
+                    """Send once more; a partition may have been complete before the others filled the disk."""
                     sent.extend(send(producer, PARTITIONS))
                     producer.flush(DEADLINE_S)
 

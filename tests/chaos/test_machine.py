@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that compute beside a round end with it, however it ends."""
+"""Processes that compute beside a round end with it, after any kind of end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def runs(pid: int) -> bool:
-    """A zombie, which waits for its new parent, has ended."""
+    """Whether a process runs; a zombie, which waits for its new parent, has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

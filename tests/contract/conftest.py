@@ -42,7 +42,7 @@ OUTAGE_SESSION_MS = 20_000
 
 
 class Cluster(Protocol):
-    """An ensemble that can be put into trouble."""
+    """An ensemble that injects faults."""
 
     async def store(self, session_timeout_ms: int = 4000) -> SessionMetadataStore:
         """A started store with a session of its own."""
@@ -51,13 +51,13 @@ class Cluster(Protocol):
         """Have the server end the store's session."""
 
     async def stop_serving(self) -> None:
-        """No server can be reached."""
+        """Stop all servers."""
 
     async def serve_again(self) -> None:
-        """Servers answer again, with all their data."""
+        """Start the servers again, with all their data."""
 
     async def corrupt(self, path: str, data: bytes) -> None:
-        """Put something there that no store would write."""
+        """Write content that no store would write."""
 
 
 class FakeCluster:
@@ -144,7 +144,7 @@ class RealCluster:
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """On plain text, for tests of sessions."""
+    """A ZooKeeper on plain text, for tests of sessions."""
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper")) as process:
         yield process
 
@@ -156,7 +156,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="session")
 def secure_zookeeper(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """Accepts sessions with a certificate only."""
+    """A ZooKeeper that accepts sessions with a certificate only."""
     files = authority.issue_zookeeper("1", ("127.0.0.1",))
     with ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"), tls=files) as process:
         yield process

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves and changes of partitions asked for through /admin: the real store over a real ZooKeeper, and the fake one."""
+"""Reassignments and changes of partition counts, requested through /admin: the real store, and the fake one."""
 
 from __future__ import annotations
 

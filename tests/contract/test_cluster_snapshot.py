@@ -25,7 +25,7 @@ ROUNDS = 12
 
 
 async def read_directly(store: MetadataStore) -> ClusterSnapshot:
-    """The same by requests without watches."""
+    """The same snapshot by requests without watches."""
     topics = await store.topics()
     wanted = [TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions]
     states = await store.states(wanted, sync=True)
@@ -188,7 +188,7 @@ class Ledger:
         """The id of the topic that had the name."""
 
     def check(self, must: dict[str, str], must_not: dict[str, str], snapshot: ClusterSnapshot) -> None:
-        """`must` and `must_not` as they were when the snapshot was asked for."""
+        """Check a snapshot against `must` and `must_not` of the time when it was asked for."""
         for name, topic_id in must.items():
             if self.present.get(name) == topic_id:  # no deletion has begun since
                 found = snapshot.topics.get(name)

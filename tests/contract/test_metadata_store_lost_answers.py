@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that are lost and others that are faster, provoked on the fake: the logic is the real store's."""
+"""Lost answers and faster writers, provoked on the fake: the logic is the real store's."""
 
 from __future__ import annotations
 

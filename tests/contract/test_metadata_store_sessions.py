@@ -266,7 +266,7 @@ class SilencedServer:
         self._speaks.set()
 
     def forget_the_next(self) -> None:
-        """Connections end, and the next one is taken and never served: by a server that is about to start."""
+        """End the connections, and accept the next one without an answer, as a server that is about to start."""
         self._forgets = True
         for near in self._carried:
             near.shutdown(socket.SHUT_RDWR)
@@ -308,7 +308,7 @@ class SilencedServer:
 
 
 async def once_it_answers(read: Callable[[], Awaitable[T]]) -> T:
-    """The content that is read; on a busy machine a server may need longer to start than a call may take."""
+    """The content of a node; on a busy machine a server's start may take longer than the timeout of a call."""
     while True:
         try:
             return await read()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elections asked for and loss reports kept: the real store over a real ZooKeeper, and the fake one."""
+"""Requested elections and stored loss reports: the real store over a real ZooKeeper, and the fake one."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from tests.unit.rpc.security import test_tokens as token_tests
 
 IDENTITY = "identity"
 CAUGHT = (AssertionError, pytest.fail.Exception, TidemarkError, PermissionError)
-"""How a test fails. Another error would be one of the mutant itself."""
+"""Errors of a failed test; any other error is one of the mutant itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +351,7 @@ OF_THE_STORE = [
 
 
 async def run(mutant: Mutant, **fixtures: Any) -> None:
-    """The test that must fail; with these fixtures, as far as it takes them."""
+    """Run the test that must fail, with those of the fixtures that it takes."""
     wanted = inspect.signature(mutant.caught_by).parameters
     given = {name: value for name, value in fixtures.items() if name in wanted}
     result = mutant.caught_by(*mutant.arguments, **given)

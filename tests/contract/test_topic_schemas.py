@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of a topic's schema: each is created once, never changes, and goes with its topic (rules S1, S2)."""
+"""Versions of a topic's schema: each is created once, never changes, and is deleted with its topic (S1, S2)."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class Life:
         self._recorder.mark(self._note)
 
     def _begin(self, doing: str, **changes: Any) -> None:
-        """Record that a step begins that takes back a promise."""
+        """Record that a step begins that lowers a promised offset."""
         self._note = self._note._replace(doing=doing, **changes)
         self._recorder.mark(self._note)
 
@@ -334,7 +334,7 @@ class Life:
         self._done("cleaned")
 
     def reset(self) -> None:
-        """Past the end, or after an unclean election to below the start."""
+        """Reset past the end, or after an unclean election to below the start."""
         start = int(self._log.log_start_offset)
         if start and self._rng.random() < 0.5:
             start = self._rng.randrange(start)

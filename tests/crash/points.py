@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class CrashPointError(AssertionError):
-    """Names the point, to replay it."""
+    """A failed check; the message names the point, to replay it."""
 
 
 def lived(seed: int, steps: int | Sequence[Callable[[Life], None]], directory: Path) -> Lived:

@@ -27,7 +27,7 @@ from tests.unit.storage.batches import memory_directory
 STEPS = 40
 LIVES = 7
 EACH = 5
-"""Every so many points of a life are tried, in the ways in which nothing is left to chance."""
+"""The test tries each fifth point of a life, by crashes without random choices."""
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 

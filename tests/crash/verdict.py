@@ -57,7 +57,7 @@ def judge(path: Path, moment: Moment) -> None:
 
 
 def _judge_promised(path: Path, moment: Moment) -> None:
-    """The lowest offset that may differ: a truncation may reach the disk before its mark, so anything may follow it."""
+    """The lowest offset that may differ: a truncation may reach the disk before its mark."""
     logs = open_directories(path, moment.seed)
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     promised = min(moment.before.promised_end, moment.after.promised_end)
@@ -70,7 +70,7 @@ def _judge_promised(path: Path, moment: Moment) -> None:
 
 
 def _start(path: Path, moment: Moment, expected: Found | None = None) -> Found:
-    """Start, append a record and abort the open transactions; gives the log before that, of a second start after it."""
+    """Start, append a record and abort the open transactions; returns the log before, as a second start finds it."""
     logs = open_directories(path, moment.seed)
     try:
         log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)

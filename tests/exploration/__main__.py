@@ -144,7 +144,7 @@ def counts(report: Report) -> str:
 
 
 def _bound(report: Report) -> str:
-    """How many deliveries may be put off, in words."""
+    """The number of deliveries that may be put off, in words."""
     count = f"{report.delays} deliver{'y' if report.delays == 1 else 'ies'} put off"
     return f"{count}, faults and batches in their midst counted too" if report.surprises_count else count
 

@@ -23,18 +23,18 @@ class Known:
         self._walks: dict[Scope, Walk] = {}
 
     def walk(self, scope: Scope, **options: Any) -> Walk:
-        """A new walk, which computes the moves that no earlier walk of the scope needed."""
+        """A new walk; it computes only moves that no earlier walk of the scope needed."""
         first = self._walks.get(scope)
         if first is None:
             first = self._walks[scope] = Walk(scope, cluster=self.cluster(scope))
         return Walk(scope, after=first, **options)
 
     def cluster(self, scope: Scope) -> Cluster:
-        """A new cluster, which shares steps, and no moves."""
+        """A new cluster, which shares computed steps, but no moves."""
         return Cluster(scope, self._brokers)
 
     def search(self, scope: Scope, cluster: type[Cluster] = Cluster) -> Search:
-        """A new search of a kind of cluster; the same is shared."""
+        """A search of a kind of cluster; tests share one search of each kind."""
         return Search(scope, cluster(scope, self._brokers))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known ways to get replication wrong, each of which the explorer must find in a small scope."""
+"""Known defects of replication, each of which the explorer must find in a small scope."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.simulation.mutants.cut_tails import elects_the_first_to_come_back
 
 
 def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """A follower cuts its log at the high watermark that it knows, not by epochs (against E2)."""
+    """A follower truncates its log to the high watermark that it knows, without epochs (against E2)."""
 
     def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
         self.ask_again = False
@@ -31,7 +31,7 @@ def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_truncates(patch: pytest.MonkeyPatch) -> None:
-    """A follower fetches from its log end without asking, and its leader does not look (against E2, E4)."""
+    """A follower fetches from its log end without reconciliation, and its leader does not check (against E2, E4)."""
     patch.setattr(PartitionFollower, "_ask", PartitionFollower._fetch)
     patch.setattr("tidemark.core.replication.streams.diverging_end", lambda *_: None)
 
@@ -47,7 +47,7 @@ def change_in_flight_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def commits_below_min_isr(patch: pytest.MonkeyPatch) -> None:
-    """The high watermark advances however few are in sync (against R4)."""
+    """The high watermark advances with an ISR of any size (against R4)."""
     patch.setattr(isr_rules, "confirmed_enough", lambda isr: True)
 
 
@@ -57,7 +57,7 @@ def states_any_known_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_its_own_write_for_done(patch: pytest.MonkeyPatch) -> None:
-    """After a conflict or a lost answer a leader goes on as if its ISR stood (against R9)."""
+    """After a conflict or a lost answer a leader goes on as if its ISR were written (against R9)."""
 
     def failed(self: PartitionLeader, *, unknown: bool) -> None:
         self.on_isr_written(self.partition_epoch + 1)

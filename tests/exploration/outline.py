@@ -43,7 +43,7 @@ def outlines(walk: Walk | Search) -> tuple[Report, set[Outline]]:
 
 
 def walked(walk: Walk | Search) -> tuple[Report, set[Outline]]:
-    """The same of a walk that ends by itself."""
+    """The same result for a walk that ends by itself."""
     report, seen = outlines(walk)
     assert report.complete, f"stopped at {report.states} states, {report.depth} deep: {report.violation}"
     return report, seen

@@ -23,7 +23,7 @@ PAIRS: Final = (
     "--crashes 1 --lost-answers 1",
     "--suspicions 1 --lost-answers 1",
 )
-"""The largest come first: the others run beside them."""
+"""The largest scopes come first: the others run beside them."""
 CUTS: Final = (
     "--batches 1 --cuts 1",
     "--batches 1 --cuts 1 --unnoticed",
@@ -36,7 +36,7 @@ WITHOUT_BATCHES: Final = ("--crashes 1 --suspicions 1", "--crashes 2")
 MEMORY_GB: Final = 7
 """Memory of each scope at most; two of them at a time come near the machine's memory."""
 BY_DELAYS: Final = ("--crashes 2", "--crashes 1 --suspicions 1")
-"""Pairs with batches that are too large to be walked whole: by the number of deliveries that are put off too."""
+"""Pairs with batches that are too large for a whole walk: walked by the number of deliveries put off, too."""
 STREAMS_AT_ONCE: Final = ("--batches 2 --crashes 2", "--batches 2 --crashes 1 --suspicions 1")
 """The same pairs with streams that have no delay: to their end, in minutes."""
 WHOLE_AT_ONCE: Final = ("commands", "zookeeper")

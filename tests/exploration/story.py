@@ -15,7 +15,7 @@ from tests.exploration.model.turn import Move
 
 
 def tell(cluster: Cluster, story: Sequence[tuple[Move, State]]) -> Iterator[str]:
-    """The lines, from the first state of all on; the last move is the one that broke something."""
+    """The lines, from the first state on; the last move is the one that broke an invariant."""
     before = cluster.initial()
     yield f"   at first: {'; '.join(_facts(cluster, before))}; nothing is on its way"
     for number, (move, after) in enumerate(story, start=1):

@@ -33,7 +33,7 @@ class Hearing(Cluster):
 
 
 class Obeying(Hearing):
-    """Nor while there is a command of the controller."""
+    """A cluster in which also no other move happens while a command of the controller is in flight."""
 
     at_once = "commands"
 
@@ -44,7 +44,7 @@ class Obeying(Hearing):
 
 
 class Answered(Obeying):
-    """Nor while ZooKeeper is asked, or answers."""
+    """A cluster in which also no other move happens while a request to ZooKeeper, or its answer, is in flight."""
 
     at_once = "zookeeper"
 

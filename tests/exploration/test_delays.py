@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stories in which few deliveries are put off: the same states when enough may be, more of them with each that may."""
+"""Stories in which few deliveries are put off: more states with each further one, and all states with enough."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_stopped_walk_reports_its_number_of_delayed_deliveries(capsys: pytest.
 def test_a_mutant_is_found_with_few_deliveries_put_off(
     mutant: Mutant, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Faults come at any moment of the one order that is left."""
+    """Faults come at any moment, although only one order of the other moves is left."""
     mutant.patch(monkeypatch)
     walk = known.walk(mutant.scope, parents=True, delays=2)
     report = walk.run(seconds=SECONDS_MAX)

@@ -36,7 +36,7 @@ def test_every_state_of_a_small_scope_is_right(scope: Scope, known: Known) -> No
 
 
 def test_every_state_with_a_crash_is_right_and_eager_steps_hide_none(known: Known) -> None:
-    """Logs, high watermarks, leaders and node are in as many constellations when eager steps may come at any time."""
+    """Eager steps at any time give no other constellations of logs, high watermarks, leaders and node."""
     eager, patient = (
         outlines_of_right_states(known, Scope(batches=1, crashes=1, reduced=reduced)) for reduced in (True, False)
     )
@@ -95,7 +95,7 @@ def test_states_in_which_less_may_happen_than_in_one_that_was_met_show_nothing_n
 
 
 def test_a_twin_has_the_same_future(known: Known) -> None:
-    """Merging by names loses nothing: with and without it the same moves are possible, as often."""
+    """Merging by names loses nothing: a state and its twin have the same moves."""
     search = known.search(Scope(batches=1, lags=1))
     cluster, names = search.cluster, search.names
     state = cluster.initial()

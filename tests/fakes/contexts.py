@@ -8,5 +8,5 @@ class PlainContext:
     """The context of a call on a plain-text port."""
 
     def auth_context(self) -> dict[str, list[bytes]]:
-        """No certificate."""
+        """An empty context: the caller has no certificate."""
         return {}

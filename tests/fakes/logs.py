@@ -60,7 +60,7 @@ class StoredReplica:
         self.epochs.truncate_from_end(Offset(end))
 
     def producers(self) -> ProducerStates:
-        """Folded from the batches."""
+        """The producer states, from the batches."""
         states = ProducerStates()
         for batch in self.batches:
             if batch.envelope.producer_id >= 0:
@@ -201,7 +201,7 @@ class MemoryLog:
         return sum(len(batch.data) for batch in self._stored.batches)
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """Nothing in memory depends on them."""
+        """Settings have no effect on logs in memory."""
 
     def close(self) -> None:
         self._closed = True
@@ -272,13 +272,13 @@ class MemoryLogs:
             stored.high_watermark = min(high_watermarks.get(partition, stored.high_watermark), stored.end)
 
     def stop_process(self) -> None:
-        """The broker process is gone, the page cache is not."""
+        """Kill the broker process; the page cache stays."""
         for log in self._logs.values():
             log.close()
         self._logs.clear()
 
     def lose_power(self) -> None:
-        """Everything that was not flushed is gone; a checkpointed HW stays."""
+        """Cut the power: everything that was not flushed is lost; a checkpointed HW stays."""
         self.stop_process()
         for stored in self._stored.values():
             high_watermark = stored.high_watermark

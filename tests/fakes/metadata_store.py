@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ManualClock:
-    """Time that a test moves."""
+    """A clock that a test moves."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.time_ms = now_ms
@@ -186,7 +186,7 @@ class FakeZooKeeper:
         return FakeMetadataStore(self, session_timeout_ms)
 
     def corrupt(self, path: str, data: bytes) -> None:
-        """Put something there that no store would write."""
+        """Write content that no store would write."""
         node = self.nodes[path]
         self.nodes[path] = replace(node, data=data, version=node.version + 1)
         self._fire_watches(dict.fromkeys(self._data_watches.pop(path, {}), path))
@@ -207,7 +207,7 @@ class FakeZooKeeper:
         self.commit([lambda tree, path=path: tree.delete(path, -1) for path in mine])  # type: ignore[misc]
 
     def commit(self, writes: Sequence[_Write]) -> list[Any]:
-        """All or nothing, with results as kazoo gives them."""
+        """Commit a multi: all operations or none, with results as kazoo gives them."""
         tree = _Tree(dict(self.nodes), self.zxid + 1)
         results: list[Any] = []
         for index, write in enumerate(writes):
@@ -257,7 +257,7 @@ class FakeZooKeeper:
 
 
 class FakeSession:
-    """A session on a `FakeZooKeeper`; its methods for tests make trouble."""
+    """A session on a `FakeZooKeeper`; its methods for tests inject faults."""
 
     def __init__(
         self, ensemble: FakeZooKeeper, session_timeout_ms: int, on_event: Callable[[StoreEvent], None]
@@ -437,7 +437,7 @@ def _ancestors(path: str) -> Iterator[str]:
 
 
 class FakeMetadataStore(SessionMetadataStore):
-    """`ports.MetadataStore` on a `FakeZooKeeper`; `session` makes the trouble."""
+    """`ports.MetadataStore` on a `FakeZooKeeper`; `session` injects the faults."""
 
     session: FakeSession
 

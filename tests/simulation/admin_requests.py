@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators' requests: reassignments, partitions that come and go, brokers that shut down.
+"""Operators' requests: reassignments, partitions that are added and removed, brokers that shut down.
 
 Each is sent once, by its own process with its own session; a refused or lost request is not repeated.
 """
@@ -159,7 +159,7 @@ class Requests:
         self._ask("a topic", create)
 
     def _schema(self, topic: TopicDescription) -> SchemaText:
-        """Unlike every other version; it names the topic that it is made for."""
+        """A schema unlike every other version; it names the topic that it is made for."""
         self._world.counts["schema"] += 1
         number = self._world.counts["schema"]
         first = {"name": "of", "type": "string", "nullable": False, "doc": topic.topic_id}
@@ -171,7 +171,7 @@ class Requests:
         return SchemaText(to_text(next_version(from_text(newest.text), draft, Compatibility.BACKWARD)))
 
     def _evolve_topic(self) -> None:
-        """One attempt, some time after the read on which it depends."""
+        """Try once to add a version, some time after the read on which it depends."""
         world = self._world
 
         async def evolve(store: SimStore) -> None:

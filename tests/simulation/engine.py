@@ -125,7 +125,7 @@ class Node:
         return answer
 
     def spawn(self, work: Coroutine[Any, None, None]) -> None:
-        """Carry a coroutine from one `await` to the next; an error that it lets out ends the world."""
+        """Run a coroutine from one `await` to the next; an uncaught error ends the world."""
 
         def step() -> None:
             try:

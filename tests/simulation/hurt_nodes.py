@@ -18,7 +18,7 @@ GARBAGE = b"\xff\xfe garbage"
 
 
 class HurtNodes:
-    """Hurts nodes, and knows which content is by hand: it says nothing of the partition."""
+    """Damages nodes, and knows which content was written by hand: such content states nothing about the partition."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -32,7 +32,7 @@ class HurtNodes:
         """Partitions whose nodes were ever deleted: the version of a recreated node starts at 0."""
 
     def wrote(self, partition: TopicPartition, leader_epoch: LeaderEpoch, data: bytes) -> bool:
-        """A process wrote the node. False: it took an older node for the present one, and its content means nothing."""
+        """A process wrote the node. False: it took an older node for the present one, so its content does not count."""
         contents = self._contents.setdefault(partition, [])
         if partition in self._by_hand and contents and leader_epoch < contents[-1][0]:
             self._by_hand[partition] = self._world.ensemble.nodes[paths.state(partition)].modified_zxid
@@ -57,7 +57,7 @@ class HurtNodes:
         return replica is not None and replica.command is not None and replica.leader_epoch == leader_epoch
 
     def is_hurt(self, partition: TopicPartition) -> bool:
-        """Whether the node is as it was left by hand."""
+        """Whether the node still has the content that was written by hand."""
         node = self._world.ensemble.nodes.get(paths.state(partition))
         zxid = self._by_hand.get(partition)
         return zxid is not None and zxid == (-1 if node is None else node.modified_zxid)

@@ -24,14 +24,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """How a world went."""
+    """The end of a world: the world, and its failure, if any."""
 
     world: World
     failure: Failure | None
 
 
 def live(plan: Plan, *, tracing: bool = False) -> Life:
-    """Live it to its end or its first failure; an error of the code under test is a failure too."""
+    """Run the world to its end or its first failure; an error of the code under test is a failure too."""
     world = World(plan)
     if tracing:
         world.lines = []

@@ -66,7 +66,7 @@ class Recipe:
     segment_bytes: int = 2500
     """Size of a segment, on files in worlds that remove records: a few batches."""
     quiet_ms: int = 300
-    """How long a world goes on at peace."""
+    """Duration of peace at the end of a world."""
     directories: int = 2
     """Log directories of each broker; the partition lies in one of them."""
     files: bool = False
@@ -74,7 +74,7 @@ class Recipe:
     read_ms: int = 60
     """Time from one read of a consumer to its next."""
     typed: bool = False
-    """Whether the topic that comes and goes has a schema."""
+    """Whether the other topic, which is created and deleted, has a schema."""
     near: bool = False
     """Whether a consumer reads from followers too."""
     election_wait_ms: int = 1500
@@ -134,7 +134,7 @@ MIXED: dict[str, int] = {
 
 
 def draw(seed: int, recipe: Recipe) -> Plan:
-    """The same for the same seed and recipe, always."""
+    """The plan of a seed and a recipe, always the same one."""
     dice = random.Random(f"plan {recipe.name} {seed}")
     items = []
     for n in range(recipe.produces):

@@ -270,6 +270,6 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 def recipe_of(seed: int) -> Recipe:
-    """Every kind in turn; the mixed one every other time."""
+    """Every kind in turn; each second world is of the mixed kind."""
     kinds = list(RECIPES.values())
     return kinds[(seed // 2) % len(kinds)] if seed % 2 else MIXED

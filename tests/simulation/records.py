@@ -74,14 +74,14 @@ def make_real_batch(
 
 
 def make_real_marker(producer_id: int, producer_epoch: int, *, commit: bool, at_us: int) -> Batch:
-    """The end of a transaction, of a coordinator."""
+    """A marker with which a coordinator ends a transaction."""
     marker = EndMarker(commit, coordinator_epoch=0)
     data = build_marker(producer_id=producer_id, producer_epoch=producer_epoch, marker=marker, timestamp_us=at_us)
     return Batch(parse_envelope(data), bytes(data))
 
 
 def is_real(batch: Batch) -> bool:
-    """Whether it is bytes as they go over the wire."""
+    """Whether the batch is bytes in the form of the wire."""
     return batch.envelope.crc != 0
 
 
@@ -156,7 +156,7 @@ def stamp_at(batch: Batch, base_offset: int, leader_epoch: LeaderEpoch) -> Batch
 
 
 def agree(one: Values, other: Values) -> bool:
-    """Wherever both have a record it is the same."""
+    """Whether both have equal records at the offsets that both have."""
     return one == other or all(
         mine == yours or mine is None or yours is None for mine, yours in zip(one, other, strict=False)
     )

@@ -34,7 +34,7 @@ class SimSignal:
         self._is_set = False
 
     def changed(self) -> Answer[None]:
-        """Settled when the flag is set."""
+        """An answer that is settled when the flag is set."""
         answer: Answer[None] = Answer()
         if self._is_set:
             answer.settle()
@@ -92,7 +92,7 @@ class SimScheduler:
         await answer
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Other work of this instant comes first."""
+        """Run work in turn: other work of this instant comes first."""
         await self._node.sleep(0)
         return work()
 

@@ -25,7 +25,7 @@ from tests.simulation.transactions.lives import soak as of_transactions
 _CLUSTERS_A_GROUP = 10
 _FAILURES_MAX = 5
 _STEPS_MIN = 500
-"""Shorter worlds test little."""
+"""A world with fewer steps tests little."""
 
 
 class _Outcome(NamedTuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds of one kind in which every invariant holds, and enough happens."""
+"""Worlds of one kind in which every invariant holds, and the expected faults occur."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ FAULTS = {
 }
 """Each of these occurs in the first six worlds of these kinds."""
 CLEANED = ("compacted", "compacted-files", "tombstones", "tombstones-files")
-"""Kinds of worlds the logs of which are cleaned; three of each are looked at."""
+"""Kinds of worlds with cleaned logs; three worlds of each are checked."""
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in (*FLIPPED, *REFUSING, *CLEANED)])

@@ -148,7 +148,7 @@ class World:
         self.ensemble.commit([_creation(path, data) for path, data in nodes.items()])
 
     def close(self) -> None:
-        """Give files back, where there are any; processes end."""
+        """Delete real files, if any, and end other processes."""
         for controller in self.controllers.values():
             controller.die()
         for close in self.engine.at_end:
@@ -348,7 +348,7 @@ class World:
         return True
 
     def waits_for_people(self, partition: TopicPartition) -> bool:
-        """The partition has no leader and no live trusted replica, or replicas cannot prove the state of its node."""
+        """Whether an operator must act: no live trusted replica, or no replica that proves the state of the node."""
         if self.hurt_nodes.is_hurt(partition):
             return self.hurt_nodes.waits_for_people(partition)
         found = self.state(partition)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A local cluster in which every process reaches the others, and ZooKeeper, through proxies that can be troubled."""
+"""A local cluster in which every process reaches the others, and ZooKeeper, through proxies that inject faults."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Arena:
         return ",".join(f"{listener}://{address}" for listener, address in addresses.items())
 
     def _let_users_in(self) -> None:
-        """Give this process the certificate of a user, and the users their rights, at every process."""
+        """Give this process a user's certificate, and have every process read the rights of the users."""
         environment = dict(zip(FILE_VARIABLES, self.cluster.client_files, strict=True))
         self._held.enter_context(patch.dict(os.environ, environment))
         operator = Authority.load(self.directory / CERTIFICATES).issue_client(OPERATOR)
@@ -172,7 +172,7 @@ class Arena:
             time.sleep(0.05)
 
     def _rules_at(self, name: str) -> float:
-        """The generation of the rules that a process uses."""
+        """The generation of the access rules that a process uses."""
         lines = self._metrics(name).decode().splitlines()
         return next(float(line.split()[1]) for line in lines if line.startswith("tidemark_acl_rules_generation "))
 

@@ -42,7 +42,7 @@ os.pwritev = pwritev
 
 @contextmanager
 def small_disk(directory: Path, size_bytes: int = DISK_BYTES) -> Iterator[int]:
-    """Keeps a tmpfs mounted there, seen only in its own namespace; gives the process to enter that by."""
+    """Keep a tmpfs mounted there, visible only in its own namespace; gives the process that holds the namespace."""
     directory.mkdir(parents=True)
     keeper = subprocess.Popen(
         ["unshare", "-Urm", "sh", "-c", _MOUNT, str(directory), str(size_bytes)],
@@ -60,12 +60,12 @@ def small_disk(directory: Path, size_bytes: int = DISK_BYTES) -> Iterator[int]:
 
 
 def entering(keeper: int) -> tuple[str, ...]:
-    """The command that a service's own is appended to, to see the small disk."""
+    """The prefix of a service's command, so that the service sees the small disk."""
     return ("nsenter", "--preserve-credentials", "-U", "-m", "-t", str(keeper))
 
 
 class Disks:
-    """Made before the cluster, gone after its logs were looked at."""
+    """The disks of a round: made before the cluster, deleted after the check of its logs."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -106,7 +106,7 @@ class Disks:
         return f"{self._directory / name},{self._second(name)}"
 
     def seen_from_here(self, name: str) -> list[Path]:
-        """The same, to look at."""
+        """The log directories of a broker, as this process sees them."""
         second = self._second(name)
         return [self._directory / name, Path(f"/proc/{self._keeper}/root{second}") if name == SMALL else second]
 
@@ -115,7 +115,7 @@ class Disks:
         return self.seen_from_here(SMALL)[1] / "ballast"
 
     def fill(self) -> None:
-        """Leave no space on the small one."""
+        """Fill the small disk, so that no space is left."""
         with self._ballast.open("wb", buffering=0) as file:
             size_bytes = _CHUNK_BYTES
             while size_bytes:

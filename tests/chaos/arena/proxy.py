@@ -44,7 +44,7 @@ class Ends(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """A connection; its caller is found out beside the first bytes, which wait for that only while there is trouble."""
+    """A connection; during a fault its first bytes wait until its caller is found."""
 
     writers: list[asyncio.StreamWriter]
     caller: str = ANY_CALLER
@@ -76,7 +76,7 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Break everything."""
+        """Close the listener and break all connections."""
         if self._server is not None:
             self._server.close()
         self.break_links(lambda caller: True)
@@ -181,12 +181,12 @@ class Network:
         self._call(self._end_one(source, sink))
 
     def heal(self) -> None:
-        """All trouble ends."""
+        """End all faults."""
         self._call(self._heal())
 
     @property
     def is_troubled(self) -> bool:
-        """Whether any trouble is there now."""
+        """Whether any fault is active now."""
         return bool(self._trouble)
 
     def trouble(self, source: str, sink: str) -> Trouble:

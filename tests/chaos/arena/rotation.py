@@ -28,9 +28,9 @@ from tests.integration.harness.certificates import replace
 
 _HOSTS: Final = (HOST, "localhost")
 _SEEN_S: Final = 1.0
-"""Every process looks at its files at least so often, when it uses them."""
+"""The longest time between two looks of a process at its files, if it uses them."""
 _ANSWERED_S: Final = 5.0
-"""A server that is stopped or dead is not waited for any longer; it looks at its files when it goes on."""
+"""Longest wait for a server that is stopped or dead; such a server looks at its files when it goes on."""
 _ASK_S: Final = 1.0
 _IN_FLIGHT_S: Final = 15.0
 """A call with a replaced token may be held back by the network for so long."""
@@ -123,7 +123,7 @@ class Rotation:
         }
 
     def _agrees(self, name: str, port: int, files: TlsFiles) -> bool:
-        """A server of TLS 1.3 refuses a certificate after the handshake, so it has to say something."""
+        """Whether a server accepts the files: in TLS 1.3 a refusal follows the handshake, so this waits for bytes."""
         context = ssl.create_default_context(cafile=files.ca)
         context.load_cert_chain(files.certificate, files.key)
         if name != ZOOKEEPER:

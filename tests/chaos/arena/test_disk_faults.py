@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of disks strike where a round can heal: flips in sealed segments, cuts where last writes can be lost."""
+"""Faults of disks happen where a round can heal: flips in sealed segments, cuts where last writes can be lost."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def ask(one: socket.socket, word: bytes) -> bytes:
 
 
 def is_broken(one: socket.socket) -> bool:
-    """The other end has ended it, one way or the other."""
+    """Whether the other end has ended the connection, with or without a reset."""
     try:
         return one.recv(1) == b""
     except ConnectionError:

@@ -22,24 +22,24 @@ REPLICAS = 3
 
 
 class Anomaly(StrEnum):
-    """Each has a doctored history in the checker's own tests."""
+    """Each anomaly has a doctored history in the checker's own tests."""
 
     LOST = "lost"
-    """Acknowledged, and not in the log at the end."""
+    """An acknowledged record is not in the log at the end."""
     DUPLICATE = "duplicate"
-    """At two offsets."""
+    """A record is at two offsets."""
     REORDERED = "reordered"
-    """Behind a record that its sender sent later to the same partition."""
+    """A record is behind one that its sender sent later to the same partition."""
     DIVERGED = "diverged"
     """Two values at one offset: among readers, acknowledgements and the log at the end."""
     UNCOMMITTED = "uncommitted"
     """A reader got a record that is not in the log at the end."""
     SKIPPED = "skipped"
-    """A reader was not given a record before or between those that it was given."""
+    """A reader did not get a record before or between those that it got."""
     UNSEEN = "unseen"
     """A reader that had to read everything did not get records that are in the log behind its last one."""
     WENT_BACK = "went back"
-    """A reader was given an offset at or below one that it was given before."""
+    """A reader got an offset at or below one that it got before."""
     END_WENT_BACK = "end went back"
     """A client got a lower end offset than another client had got before the first one asked."""
     ABORTED_READ = "aborted read"
@@ -47,9 +47,9 @@ class Anomaly(StrEnum):
     NEVER_SENT = "never sent"
     """A record is in the log that no sender sent."""
     CAME_BACK = "came back"
-    """Deleted, as all replicas have said, and there at the end, though one of them was never killed since."""
+    """A record that all replicas had deleted is there at the end, though one of them was never killed since."""
     GAVE_UP = "gave up"
-    """A client raised where it should have waited."""
+    """A client raised an error where it should have waited."""
 
 
 @dataclass(frozen=True, slots=True)

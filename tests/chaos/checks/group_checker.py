@@ -20,24 +20,24 @@ from tests.chaos.checks.history import Offset, Partition
 
 
 class GroupAnomaly(StrEnum):
-    """Each has a doctored history in the checker's own tests."""
+    """Each anomaly has a doctored history in the checker's own tests."""
 
     UNREAD = "unread"
     """A record is in the log at the end, and no member has processed it."""
     TWO_HOLDERS = "two holders"
     """By the coordinators' records two members held a partition at once."""
     TWO_IN_A_GENERATION = "two in a generation"
-    """Two members were given records of one partition in the same epoch."""
+    """Two members got records of one partition in the same epoch."""
     NOT_ASSIGNED = "not assigned"
     """A member got records of a partition that, by the coordinators' records, was not assigned to it in its epoch."""
     READ_BY_TWO = "read by two"
-    """A member asked for records and was given some when another one had taken their partition over."""
+    """A member asked for records and got some after another one had taken their partition over."""
     BEGAN_ELSEWHERE = "began elsewhere"
-    """A member did not begin where the group was."""
+    """A member did not begin at the group's committed offset."""
     REPEATED = "repeated"
     """A member processed records again, though the member before had confirmed the revocation in good order."""
     COMMIT_LOST = "commit lost"
-    """Acknowledged to a member, and not remembered."""
+    """An acknowledged commit is not remembered."""
     COMMIT_WENT_BACK = "commit went back"
     """A commit below the one before it."""
     COMMIT_BEYOND = "commit beyond"
@@ -47,7 +47,7 @@ class GroupAnomaly(StrEnum):
     NEVER_TOLD = "never told"
     """The application got no `on_revoked` for a partition that it no longer reads."""
     GAVE_UP = "gave up"
-    """A client raised where it should have waited, or something did not come about in time."""
+    """A client raised an error where it should have waited, or a condition did not come about in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def _of_overlaps(sessions: list[Session]) -> Iterator[GroupFinding]:
 
 
 def _of_beginnings(sessions: list[Session]) -> Iterator[GroupFinding]:
-    """Each begins where the group was when its partition became its own, or where it came to itself since."""
+    """Each member begins at the committed offset of its time of assignment, or at a later commit."""
     promised: defaultdict[Partition, list[Session]] = defaultdict(list)
     for session in sessions:
         promised[session.partition].append(session)

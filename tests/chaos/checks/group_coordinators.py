@@ -58,7 +58,7 @@ class CoordinatorStory:
     """Epochs of each member, with the partitions that it held."""
 
     def held(self, member_id: str, partition: Partition, epoch: int) -> bool:
-        """Whether that was ever its own in that epoch."""
+        """Whether the partition was ever assigned to the member in that epoch."""
         return any(one == epoch and partition in held for one, held in self.epochs.get(member_id, ()))
 
     def hold_of(self, member_id: str, partition: Partition, epoch: int) -> Hold | None:

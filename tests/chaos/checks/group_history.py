@@ -26,7 +26,7 @@ Epoch = int
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A process or thread became this member; as `instance_id` where it is a static one."""
+    """A process or thread became this member; `instance_id` if it is a static one."""
 
     at_s: float
     member_id: MemberId
@@ -55,7 +55,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Records of [first, end) that it asked for and was given; its member epoch before and after the question."""
+    """Records of [first, end) that the member got; its member epoch before and after the request."""
 
     at_s: float
     asked_s: float
@@ -136,7 +136,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Event]:
-    """All events; a line that a kill cut short is none."""
+    """All events; a line that a kill cut short does not count."""
     events: list[Event] = []
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         if line.endswith(b"\n"):

@@ -48,7 +48,7 @@ class Session:
 
     @property
     def start(self) -> Offset | None:
-        """The first offset that it was given."""
+        """The first offset that the member got."""
         return self.given[0].first if self.given else None
 
     @property

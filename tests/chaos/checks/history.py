@@ -31,12 +31,12 @@ class Sent:
     outcome: Outcome
     offset: Offset = -1
     key: str = ""
-    """Empty where records have none."""
+    """Empty if records of the topic have no key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """One record that a reader was given, in the order it was given."""
+    """One record that a reader got, in the order of reading."""
 
     reader: str
     partition: Partition

@@ -97,7 +97,7 @@ def compare(contents: dict[int, dict[TopicPartition, Batches]], ends: dict[Topic
 
 
 def compare_records(contents: dict[int, dict[TopicPartition, Batches]], ends: dict[TopicPartition, int]) -> list[str]:
-    """The same of compacted partitions."""
+    """The same comparison for compacted partitions."""
     found: list[str] = []
     for partition, end in ends.items():
         latest: dict[bytes, int] = {}

@@ -160,7 +160,7 @@ def commit_beyond(history: GroupHistory) -> None:
 
 
 def commit_for_an_evicted_member(history: GroupHistory) -> None:
-    """`b` had processed one more when it was taken out."""
+    """`b` had processed one more record when it was evicted."""
     history.coordinator.insert(8, commits(1, 5))
     without(history, "a", *reads(1.2, 3, 1, 4, 6))
     with_more(history, "a", *reads(1.2, 3, 1, 5, 6))

@@ -72,7 +72,7 @@ def keep_an_aborted_record(history: TransactionHistory) -> None:
 
 
 def show_a_part(history: TransactionHistory) -> None:
-    """The reader goes past a1.1 in partition 0, though it was given a1.0."""
+    """The reader goes past a1.1 in partition 0, though it got a1.0."""
     del history.polled[2]
 
 

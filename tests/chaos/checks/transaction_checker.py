@@ -21,14 +21,14 @@ from tests.chaos.checks.transaction_history import End, Transaction, Transaction
 
 
 class TransactionAnomaly(StrEnum):
-    """Each has a doctored history in the checker's own tests."""
+    """Each anomaly has a doctored history in the checker's own tests."""
 
     G0 = "dirty write (G0)"
     """A transaction that began after the end of another one has a record before a record of that one."""
     G1A = "aborted read (G1a)"
-    """A reader was given a record of an aborted transaction."""
+    """A reader got a record of an aborted transaction."""
     G1B = "intermediate read (G1b)"
-    """A reader went past a record of a transaction, having been given others of it in the partition."""
+    """A reader went past a record of a transaction after it had got others of the transaction in the partition."""
     G1C = "circular information flow (G1c)"
     """Transactions depend on each other in a circle, by reads and writes."""
     TORN = "torn"
@@ -42,11 +42,11 @@ class TransactionAnomaly(StrEnum):
     NEVER_SENT = "never sent"
     """A record without a sender."""
     UNREPEATABLE = "unrepeatable"
-    """A reader was given another record at an offset than another reader, or than the log has at the end."""
+    """A reader got another record at an offset than another reader, or than the log has at the end."""
     WENT_BACK = "went back"
-    """A reader was given an offset again, or a lower one."""
+    """A reader got an offset again, or a lower one."""
     UNSEEN = "unseen"
-    """A reader of everything was not given a record that is there at the end."""
+    """A reader of everything did not get a record that is there at the end."""
     INPUT_TWICE = "input twice"
     """Two transactions that are there at the end were made from one input record."""
     INPUT_LOST = "input lost"
@@ -54,7 +54,7 @@ class TransactionAnomaly(StrEnum):
     OFFSET_APART = "offset apart"
     """The committed offset of the input is not the end of the input that the transactions in the log cover."""
     GAVE_UP = "gave up"
-    """A client raised where it should have gone on, or did not finish in time."""
+    """A client raised an error where it should have gone on, or did not finish in time."""
 
 
 @dataclass(frozen=True, slots=True)

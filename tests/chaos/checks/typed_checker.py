@@ -28,7 +28,7 @@ from tests.chaos.checks.typed_history import (
 
 
 class TypedAnomaly(StrEnum):
-    """Each has a doctored history in the checker's own tests."""
+    """Each anomaly has a doctored history in the checker's own tests."""
 
     GAP = "gap"
     """The numbers of the versions are not 1, 2, 3 and so on."""
@@ -54,9 +54,9 @@ class TypedAnomaly(StrEnum):
     A producer stores the default of the version that it knows; where a batch lacks the column, readers have theirs.
     """
     WRONG_COLUMNS = "wrong columns"
-    """A reader was given the columns of no version, or, at the end, other ones than those of the newest."""
+    """A reader got the columns of no version, or, at the end, other ones than those of the newest."""
     OLDER_COLUMNS = "older columns"
-    """A reader was given the columns of an earlier version than before, in one partition."""
+    """A reader got the columns of an earlier version than before, in one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _of_rows(history: TypedHistory) -> Iterator[TypedFinding]:
 
 
 class _Columns:
-    """The columns of all versions, fields included; no name is that of two columns."""
+    """The columns of all versions, fields included; no two columns have the same name."""
 
     def __init__(self, history: TypedHistory) -> None:
         tags = {stored.tag for stored in history.versions}

@@ -97,7 +97,7 @@ class StoredVersion(NamedTuple):
 
 
 class ReadRow(NamedTuple):
-    """A row that a reader was given, with all columns of a version."""
+    """A row that a reader got, with all columns of a version."""
 
     reader: str
     partition: Partition

@@ -53,7 +53,7 @@ _POLL_S = 0.02
 
 @dataclass
 class Report:
-    """Figures of a run; `findings` is empty where all is well."""
+    """Figures of a run; `findings` is empty if there are none."""
 
     sent: int = 0
     rows: int = 0

@@ -50,7 +50,7 @@ _NOT_OURS = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""A commit is refused so where others may read on."""
+"""Errors of a commit that a member gets if other members may read on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ SLOTS: tuple[dict[str, Any], ...] = (
     {"by_hand": True, "assignor": "uniform"},
     {"one_by_one": True, "instance_id": "fixed"},
 )
-"""How the members differ."""
+"""Differences between the members."""
 WITH_TOKEN = (0, 1)
 """Slots whose members have a token in a secure round; the others have a certificate."""
 _CALL_S = 5.0
@@ -185,7 +185,7 @@ class Troop:
             self.told.append(f"SIGSTOP {member.name}")
 
     def _cut(self) -> None:
-        """Off one broker, which may be its coordinator: it reads on from the others."""
+        """Cut a member off from one broker, which may be its coordinator: it reads on from the others."""
         slot = self._one()
         if slot is not None:
             name, broker = self._members[slot].name, self._chance.choice(BROKERS)
@@ -196,7 +196,7 @@ class Troop:
             self.told.append(f"{name} cut off {broker}")
 
     def _leave(self) -> None:
-        """Another one may come before it is gone."""
+        """Ask a member to leave; another one may join before it has left."""
         slot = self._one()
         if slot is not None:
             member = self._members.pop(slot)
@@ -233,7 +233,7 @@ class Troop:
 
 
 def read_coordinators(bootstrap: str, *, deadline_s: float = 60.0) -> list[Change]:
-    """All that is written of the group, in order."""
+    """All records of the group in `__consumer_offsets`, in order."""
     with RangeReader(bootstrap, deadline_s=deadline_s) as reader:
         count = len(reader.topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].partitions)
         index = partition_of(GROUP, count)

@@ -39,7 +39,7 @@ _LOAD: Final = Path(__file__).parents[2] / "cluster" / "load.py"
 
 
 class NodesCluster:
-    """Services on nodes; the admin service outside, where it is not cut off."""
+    """Services on nodes; the admin service is outside, so that it is never cut off."""
 
     def __init__(self, network: NodeNetwork, directory: Path, zookeeper: dict[str, str], flags: dict[str, str]) -> None:
         self._network = network
@@ -76,7 +76,7 @@ class NodesCluster:
         return victim
 
     def stop(self) -> None:
-        """Kill everything."""
+        """Kill all processes."""
         for service in self._services:
             service.kill()
         self.ensemble.stop()
@@ -149,7 +149,7 @@ def _under_load(cluster: NodesCluster, network: NodeNetwork, victim: int, direct
 
 
 def main() -> None:
-    """See the module."""
+    """Run `python -m tests.chaos.nodes`, as the module states."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.nodes", description=__doc__)
     parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help=" ".join(KINDS))
     parser.add_argument("--rounds", type=int, default=1)

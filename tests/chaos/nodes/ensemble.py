@@ -50,7 +50,7 @@ class Ensemble:
         return ",".join(f"{node_address(node)}:{CLIENT_PORT}" for node in self._nodes)
 
     def start(self) -> None:
-        """Start all, and wait until each serves."""
+        """Start all servers, and wait until each serves."""
         for node in self._nodes:
             self._launch(node)
         deadline_s = time.monotonic() + _START_S
@@ -64,7 +64,7 @@ class Ensemble:
         return found
 
     def mode(self, node: int) -> str:
-        """leader, follower, or nothing while it does not serve."""
+        """leader, follower, or "" while the server does not serve."""
         try:
             with socket.create_connection((node_address(node), CLIENT_PORT), timeout=0.5) as connection:
                 connection.sendall(b"srvr")
@@ -77,7 +77,7 @@ class Ensemble:
         return found.group(1).decode() if found else ""
 
     def stop(self) -> None:
-        """Kill all."""
+        """Kill all servers."""
         for process in self._processes:
             process.send_signal(signal.SIGKILL)
         for process in self._processes:

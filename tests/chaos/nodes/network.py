@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes as network namespaces on one bridge, each of which can be cut off without a word; for root only."""
+"""Nodes as network namespaces on one bridge, each of which can be cut off without a reset; for root only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NodeNetwork:
         return ["ip", "netns", "exec", _name(node)]
 
     def cut_off(self, node: int) -> None:
-        """Silence, until `reconnect`."""
+        """Drop every packet of a node, until `reconnect`."""
         for chain in ("INPUT", "OUTPUT"):
             _run(
                 *self.launcher(node),

@@ -55,7 +55,7 @@ _POLL_S = 0.05
 
 @dataclass
 class Report:
-    """Figures of a round; `findings` is empty where all is well."""
+    """Figures of a round; `findings` is empty if there are none."""
 
     acknowledged: int = 0
     in_parquet: int = 0
@@ -148,7 +148,7 @@ class StreamRound:
     def _driver_after(
         self, cluster: LocalCluster, first_rows: Callable[[subprocess.Popen[bytes]], None]
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """A driver past its `first_rows`."""
+        """A driver that has returned its `first_rows`."""
         for start in range(STARTS_MAX):
             with self._driver(cluster) as process:
                 try:
@@ -255,7 +255,7 @@ def read_parquet(path: Path) -> Counter[int]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 0: the round was well; 1: it was not, and its directory is kept."""
+    """Exit status 0: the round had no finding; 1: it had, and its directory is kept."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.stream", description=__doc__.partition("\n")[0])
     parser.add_argument("--load", type=int, default=LOADS[-1], metavar="N", help="processes that compute beside (20)")
     parser.add_argument("--seed", type=int, default=None, help="of the kills and their times")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers in a topic, at a steady rate, and which of them were acknowledged; and which numbers a topic has."""
+"""Numbers in a topic, sent at a steady rate: which were acknowledged, and which a topic has."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Numbers(threading.Thread):
 
 
 def count_numbers(bootstrap: str, topic: str, partitions: int, deadline_s: float) -> Counter[int]:
-    """How often each number is in a topic."""
+    """The number of occurrences of each number in a topic."""
     found: Counter[int] = Counter()
     with RangeReader(bootstrap, deadline_s=deadline_s) as reader:
         for partition, bounds in reader.bounds(topic, range(partitions)).items():

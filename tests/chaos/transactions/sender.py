@@ -39,7 +39,7 @@ _OFFSETS_REFUSED = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-"""Others may read the partitions, or the transaction timed out; the transaction can only be aborted."""
+"""Errors after which the transaction can only be aborted: other members read the partitions, or it timed out."""
 _UNANSWERED = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT})
 
 _T = TypeVar("_T")
@@ -75,7 +75,7 @@ class SenderPlan:
 
     @property
     def command(self) -> tuple[str, str]:
-        """Module and argument."""
+        """The module to run, and its argument."""
         return "tests.chaos.transactions.sender", json.dumps(asdict(self))
 
 

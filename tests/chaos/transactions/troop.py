@@ -119,7 +119,7 @@ class TransactionTroop:
                     positions[batch.partition] = row["offset"] + 1
 
     def give_up(self) -> None:
-        """The reader ends where it is."""
+        """End the reader at its position."""
         if self._ends is None:
             self._ends = {}
 
@@ -194,7 +194,7 @@ class TransactionTroop:
             self.told.append(f"kill -9 {one[1].name}")
 
     def _stop(self) -> None:
-        """Another process of the id starts meanwhile, and the stopped one wakes as a zombie."""
+        """Stop a sender; another process of the id starts meanwhile, and the stopped one wakes as a zombie."""
         one = self._one()
         if one is not None and len(self._senders) < _PROCESSES_MAX:
             one[1].pause()

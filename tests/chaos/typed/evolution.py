@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a round's schema, those that its policy refuses included. No name is ever used for a second column."""
+"""Changes of a round's schema, also ones that its policy refuses. No two columns ever have the same name."""
 
 from __future__ import annotations
 

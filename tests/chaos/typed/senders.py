@@ -32,7 +32,7 @@ class RowSender(Sender):
     refused: list[Sent]
 
     def follow(self, typed: TypedHistory, columns: Callable[[], tuple[ColumnSpec, ...]], refused: list[Sent]) -> None:
-        """Write the rows down here, with these columns."""
+        """Note the rows in this history, with these columns."""
         self.typed, self.columns, self.refused = typed, columns, refused
 
     def _send(self, producer: Producer, number: int) -> None:

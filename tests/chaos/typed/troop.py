@@ -32,7 +32,7 @@ _FATES: Final = {ErrorCode.INCOMPATIBLE_SCHEMA: Fate.REFUSED, ErrorCode.SCHEMA_C
 
 
 class TypedFigures(NamedTuple):
-    """Versions at the end, changes that another one outran, changes that were refused, rows that did not fit."""
+    """Versions at the end; changes that another one outran; refused changes; rows that did not fit."""
 
     versions: int
     outrun: int
@@ -41,7 +41,7 @@ class TypedFigures(NamedTuple):
 
 
 class TypedTroop:
-    """Each method is called from one thread."""
+    """Clients of the typed topic; one thread calls each method."""
 
     def __init__(self, arena: Arena, seed: int) -> None:
         self.history = History(readers=LOAD.readers)
@@ -69,7 +69,7 @@ class TypedTroop:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def evolve_until(self, ended: threading.Event) -> None:
-        """Two changes at once, again and again, and one that the policy does not allow beside them."""
+        """Make two changes at once, again and again, and one beside them that the policy does not allow."""
         with self._admin() as admin, self._admin() as rival, self._admin() as careless:
             number = 0
             while not ended.wait(self._chance.uniform(*_PAUSE_S)):

@@ -119,7 +119,7 @@ class View:
     engaged: tuple[int, ...]
 
     def renamed(self, rename: Rename) -> View:
-        """The same had the brokers other names."""
+        """The same view if the brokers had other names."""
 
         def named(some: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(sorted(rename[one] for one in some))
@@ -136,7 +136,7 @@ class Step(NamedTuple):
 
 
 class Values:
-    """Messages, nodes and commands under numbers; renamed once."""
+    """Messages, nodes and commands under numbers; each is renamed once."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -145,7 +145,7 @@ class Values:
         self._renamed: dict[tuple[int, int], int] = {}
 
     def number(self, value: object) -> int:
-        """Equal values have one number."""
+        """The number of a value; equal values have one number."""
         frozen = freeze_value(value)
         number = self._numbers.get(frozen)
         if number is None:
@@ -167,7 +167,7 @@ class Values:
 
 
 class Brokers:
-    """Every state of a broker process that was met. `sound`: views and logs that were found to agree."""
+    """Every state of a broker process that was met. `sound`: views and logs that agree, by a check."""
 
     def __init__(self) -> None:
         self.values = Values()
@@ -184,15 +184,15 @@ class Brokers:
 
     @property
     def steps_taken(self) -> int:
-        """How many different steps the core was asked for."""
+        """The number of different steps of the core that were computed."""
         return len(self._steps)
 
     def asks(self, message: int) -> bool:
-        """Whether a message of a follower asks to be sent something, or where an epoch ends."""
+        """Whether a message of a follower requests messages, or the end of an epoch."""
         return bool(self.values[message].queries or self.values[message].positions)
 
     def fresh(self, broker_id: BrokerId) -> int:
-        """A process that was just started."""
+        """A process right after its start."""
         number = self._fresh.get(broker_id)
         if number is None:
             number = self._fresh[broker_id] = self._number(BrokerCore(broker_id, CONFIG))
@@ -207,11 +207,11 @@ class Brokers:
         return number
 
     def core(self, number: int) -> BrokerCore:
-        """A process, to go on with."""
+        """The core of a process, for further steps."""
         return self._orbits.core(number)
 
     def twin(self, number: int, which: int) -> int:
-        """The same process had the brokers other names: those of `RENAMES`."""
+        """The same process if the brokers had other names: those of `RENAMES`."""
         return self._orbits.twin(number, which)
 
     def described(self, number: int, leader_epoch: LeaderEpoch) -> ReplicaDescription | None:

@@ -85,7 +85,7 @@ class Cluster:
         self._elections: dict[Any, tuple[int, ...]] = {}
 
     def initial(self) -> State:
-        """All brokers are in sync, brokers follow the first one, and no message is in flight."""
+        """All brokers are in sync, followers follow the first broker, and no message is in flight."""
         entries = tuple(IsrEntry(broker, 1) for broker in BROKERS)  # type: ignore[arg-type]
         node = VersionedState(LeaderAndIsr(FIRST, 0, entries, min_isr=self.scope.min_isr), 0)  # type: ignore[arg-type]
         scope, nothing = self.scope, ((), (), ())
@@ -132,7 +132,7 @@ class Cluster:
     # -- the possible moves ------------------------------------------------------------------------------------
 
     def moves(self, state: State) -> Iterator[Move]:
-        """Every move; some lead nowhere (`after` gives None)."""
+        """Every move; some change nothing (then `after` gives None)."""
         yield from self.of_controller(state)
         for place in ALL_BROKERS:
             yield from self.of_session(state, place)
@@ -213,7 +213,7 @@ class Cluster:
             yield ("command", place)
 
     def of_client(self, state: State, place: int) -> Iterator[Move]:
-        """A batch for a leader."""
+        """A client sends a batch to a leader."""
         if state.cores[place] == DEAD or self.brokers.views[state.cores[place]].leader_epoch is None:
             return
         if self.scope.batches and state.left.produced < self.scope.batches:
@@ -300,7 +300,7 @@ class Cluster:
         return BrokerFacts(live, crashed_at=crashed, suspected=frozenset(map(BrokerId, state.suspected)))
 
     def _partition_facts(self, state: State) -> list[PartitionFacts]:
-        """One for each order of preference."""
+        """Facts of the partition, one for each order of preference."""
         node = self.brokers.values[state.node].state
         refused = LeaderEpoch(state.refused) if state.refused >= 0 else None
         cut = frozenset(IsrEntry(BrokerId(broker), BrokerEpoch(epoch)) for broker, epoch in state.cut)

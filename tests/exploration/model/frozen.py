@@ -123,7 +123,7 @@ _OF_A_BROKER: Final = frozenset(_OBJECTS) - {
 _NUMBER: Final[dict[type, int]] = {kind: number for number, kind in enumerate((*_OBJECTS, *_VALUES))}
 _KIND: Final[tuple[Any, ...]] = (*_OBJECTS, *_VALUES)
 _SHARED: Final = frozenset(_VALUES) - {WaitingCommand, _Waiting, msg.PartitionCommand}
-"""Values that hold no object of the core: equal ones are written, and made again, once."""
+"""Types of values that hold no object of the core: equal values are written once, and made again once."""
 _WRITTEN: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 _MADE: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 """Objects by the new names of the brokers."""
@@ -158,7 +158,7 @@ _CONSTANT: Final[dict[str, Any]] = {
     "_stated": ("t", -1, ("t",)),
     "isr_reasons": ("t",),
 }
-"""Cores decide nothing by the appends of producers in a second, and by the reasons of ISR changes."""
+"""Fields that no decision of a core depends on: append rates of producers, and reasons of ISR changes."""
 _OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_in_flight"))
 _SPECIAL: Final = _RECENT_OR_NOT | _NOW_IF_EVER | _BY_BROKER | _SETS | _OF_ITS_OWN_FORM | frozenset(_CONSTANT)
 _PLAIN: Final = frozenset((int, str, bool, type(None)))
@@ -197,7 +197,7 @@ _FORMS: Final[dict[type, _Form]] = {}
 
 
 def make_batch(label: int, base_offset: int = 0, leader_epoch: int = -1) -> Batch:
-    """A batch of one record; `label` stands for its payload. Unstamped unless said otherwise."""
+    """A batch of one record; `label` stands for its payload. Not stamped, unless an argument states a stamp."""
     envelope = Envelope(base_offset, leader_epoch, 0, 64, 0, 1, 0, 0, 1, 0, -1, 0, -1, 0, 0)
     return Batch(envelope, b"%d" % label)
 
@@ -347,12 +347,12 @@ class _Reader:
 
 
 def freeze_value(value: object) -> bytes:
-    """A message or a node as bytes: the same for equal ones."""
+    """A message or a node as bytes: equal ones give equal bytes."""
     return marshal.dumps(_Writer().write(value), 2)
 
 
 def thaw_value(frozen: bytes, rename: Rename = AS_THEY_ARE) -> Any:
-    """The message or node again."""
+    """The message or node of these bytes."""
     return _Reader(None, rename).read(marshal.loads(frozen))
 
 
@@ -367,7 +367,7 @@ def _owners(core: BrokerCore) -> tuple[tuple[Any, tuple[str, ...]], ...]:
 
 
 def freeze(core: BrokerCore, rename: Rename = AS_THEY_ARE) -> bytes:
-    """All of a broker core that its future depends on; with `rename`, had the brokers other names from the start."""
+    """All fields of a broker core that its future depends on; with `rename`, with other names of the brokers."""
     writer = _Writer(rename)
     ctx = core._ctx
     assert not ctx.links_to_flush, "a message was not sent"
@@ -379,7 +379,7 @@ def freeze(core: BrokerCore, rename: Rename = AS_THEY_ARE) -> bytes:
 
 
 def thaw(frozen: bytes, rename: Rename = AS_THEY_ARE) -> BrokerCore:
-    """The core again; with `rename`, as it would be had the brokers changed their names from the start."""
+    """The core of these bytes; with `rename`, with other names of the brokers."""
     parts = iter(marshal.loads(frozen))
     broker_id = next(parts)
     core = BrokerCore(BrokerId(rename.get(broker_id, broker_id)), CONFIG)
@@ -400,7 +400,7 @@ def thaw(frozen: bytes, rename: Rename = AS_THEY_ARE) -> BrokerCore:
 
 
 def aged(core: BrokerCore, follower: BrokerId) -> None:
-    """Let `replica.lag.time.max.ms` pass without a sign of one follower, for the leader that this core is."""
+    """Let `replica.lag.time.max.ms` pass without a message of one follower, for the leader that this core is."""
     for replica in core._replicas.values():
         role = replica.role
         if isinstance(role, PartitionLeader) and follower in role.followers:

@@ -94,7 +94,7 @@ def _check_node(brokers: Brokers, disks: Sequence[Disk], state: State, committed
 
 
 def _check_log(place: int, view: View, log: Records) -> None:
-    """VALID-HW, and offsets and epochs that are those of the records."""
+    """VALID-HW, and offsets and epochs that agree with the records."""
     name = f"broker {place + 1}"
     _require(view.high_watermark <= len(log), f"VALID-HW: of {name} it is {view.high_watermark}, past its log end")
     if view.quiet and view.log_end is not None:
@@ -115,7 +115,7 @@ def _one_leader(
     view: View,
     led: tuple[int, int, int],
 ) -> tuple[int, int, int]:
-    """ONE-LEADER in an epoch, and no process takes it up again (rule E5); VALID-HW of the leader in the node."""
+    """ONE-LEADER in an epoch, and no process leads again in its old epoch (E5); VALID-HW of the leader in the node."""
     epoch = view.leader_epoch
     assert epoch is not None
     others = [other for other, one in leaders if other != place and one.leader_epoch == epoch]

@@ -46,12 +46,12 @@ class Orbits:
         return self._least(orbit, BACK[way])
 
     def twin(self, number: int, which: int) -> int:
-        """The number of the same process had the brokers other names."""
+        """The number of the same process if the brokers had other names."""
         orbit, way = divmod(number, EACH)
         return self._least(orbit, ONE_AFTER_ANOTHER[way][which])
 
     def core(self, number: int) -> BrokerCore:
-        """A process, to go on with."""
+        """The core of a process, for further steps."""
         orbit, way = divmod(number, EACH)
         return thaw(self._frozen[orbit], RENAMES[way])
 
@@ -71,7 +71,7 @@ def _ways(core: BrokerCore) -> list[int]:
 
 
 def _known_of(core: BrokerCore, place: int) -> tuple[Any, ...]:
-    """Something that a process knows of a broker, by no name."""
+    """A fact that a process knows of a broker, without a name."""
     broker, ctx, streams = BROKERS[place], core._ctx, core._streams
     registration = ctx.registrations.get(broker)
     epoch = -1 if registration is None else registration.broker_epoch

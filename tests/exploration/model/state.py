@@ -30,7 +30,7 @@ UNKNOWN: Final = object()
 
 
 class NeedError(Exception):
-    """A column of a row (see `columns`) was looked at that is not known."""
+    """The move read a column of a row (see `columns`) that is not known."""
 
     def __init__(self, column: int) -> None:
         super().__init__(column)
@@ -64,7 +64,7 @@ def raw(values: Sequence[Any]) -> list[Any]:
 
 
 def own(values: Sequence[Any]) -> list[Any]:
-    """A copy to change: of cells, cells."""
+    """A copy that a move may change; cells stay cells."""
     return Cells(raw(values), values.columns) if isinstance(values, Cells) else list(values)
 
 
@@ -198,7 +198,7 @@ class Names:
         self._core_marks: dict[int, int] = {}
 
     def canonical(self, state: State) -> State:
-        """The one of all twins that stands for them."""
+        """The twin that stands for all of its twins."""
         marks = [self._mark(state, place) for place in ALL_BROKERS]
         order = sorted(ALL_BROKERS, key=marks.__getitem__)
         if marks[order[0]] != marks[order[1]] != marks[order[2]]:

@@ -102,7 +102,7 @@ class Turn:
         return outcome is not False
 
     def end(self) -> State:
-        """The state now, which every invariant has looked at."""
+        """The state now, after a check of every invariant."""
         self.settle()
         before = self._before
         state = State(
@@ -164,7 +164,7 @@ class Turn:
     # -- brokers -----------------------------------------------------------------------------------------------
 
     def feed(self, place: int, event: Event) -> bool:
-        """Give a process an event, then carry out all that it brings about; False when it brings nothing."""
+        """Give a process an event, then carry out all effects; False if nothing changes."""
         self._inbox.append((place, event))
         anything = False
         while self._inbox:
@@ -213,7 +213,7 @@ class Turn:
                 self._carry_out_on_streams(place, effect)
 
     def _report_cut(self, place: int) -> None:
-        """The controller does not trust the entries from before the registration any more (rule T7)."""
+        """The controller no longer trusts the entries from before the registration (rule T7)."""
         node, broker = self._brokers.values[self.node].state, BROKERS[place]
         mine = [one.broker_epoch for one in (*node.isr, *node.elr) if one.broker_id == broker]
         lost = {(broker, epoch) for epoch in mine if epoch < self.epochs[place]}
@@ -293,7 +293,7 @@ class Turn:
                 raise AssertionError(f"no handler of {effect}")
 
     def _connect(self) -> None:
-        """Streams that are wanted and can be made, are."""
+        """Make every stream that is wanted and possible."""
         views = self._brokers.views
         for pair in self._changed():
             follower, leader = PAIRS[pair]
@@ -306,7 +306,7 @@ class Turn:
                 self.feed(follower, ("connected", BROKERS[leader]))
 
     def _deliver_idle_messages(self) -> bool:
-        """Deliver messages that change nothing; False when there is none of the kind."""
+        """Deliver messages that change nothing; False if there are none."""
         for pair in self._changed():
             follower, leader = PAIRS[pair]
             up = self.streams[pair].up

@@ -140,7 +140,7 @@ class Columns:
         return self._parts[KIND[column]][number]
 
     def count(self, column: int) -> int:
-        """How many parts of this column's kind were met."""
+        """The number of parts of this column's kind that were met."""
         return len(self._parts[KIND[column]])
 
     def twin(self, column: int, number: int, which: int) -> int:

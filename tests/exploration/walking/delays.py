@@ -86,7 +86,7 @@ class Schedule:
         return found, can
 
     def _costs(self, places: Sequence[Costs], groups: Sequence[Group], can: Sequence[NDArray[np.bool_]]) -> list[Costs]:
-        """How many groups of one kind have their turn before each of them."""
+        """The number of groups of one kind that have their turn before each of them."""
         turns = [self._turn(places, group.places) for group in groups]
         costs = []
         for turn in turns:
@@ -125,17 +125,17 @@ class PutOff:
         return new
 
     def add(self, cost: int, rows: Rows, marks: Marks, came_from: Numbers | None) -> None:
-        """Let different ones that do not wait yet wait."""
+        """Add new states to those that wait."""
         self._marks[cost].add(marks)
         self._rows[cost].append((rows, came_from))
 
     def take(self, cost: int) -> list[tuple[Rows, Numbers | None]]:
-        """All that waits at this cost."""
+        """Remove and return all states that wait at this cost."""
         rows, self._rows[cost], self._marks[cost] = self._rows[cost], [], Table(numbered=False)
         return rows
 
     def bytes(self) -> int:
-        """Memory that it takes."""
+        """Memory of the waiting states."""
         rows = sum(rows.nbytes for pieces in self._rows for rows, _ in pieces)
         return rows + sum(table.bytes_with(0) for table in self._marks)
 

@@ -51,7 +51,7 @@ class Report:
 
 
 class Search:
-    """Breadth first, through a cluster of the scope."""
+    """A search breadth first, through a cluster of the scope."""
 
     def __init__(self, scope: Scope, cluster: Cluster | None = None) -> None:
         self.cluster = Cluster(scope) if cluster is None else cluster

@@ -19,7 +19,7 @@ _HALF: Final = np.uint64(32)
 
 
 def stirred(marks: Marks) -> Marks:
-    """Marks of which every bit depends on every bit; different ones stay different."""
+    """Mixed marks: every bit depends on every bit, and different marks stay different."""
     marks = marks ^ (marks >> _HALF)
     marks *= _STIR
     marks ^= marks >> _HALF
@@ -47,7 +47,7 @@ class Table:
         return self.count
 
     def bytes_with(self, more: int) -> int:
-        """Memory that it takes at most while so many marks are entered: old and new arrays while it grows."""
+        """The most memory while so many marks are entered: old and new arrays while the table grows."""
         each = 8 if self._numbers is None else 16
         places = len(self._marks)
         while (self.count + more) * 3 > places * 2:
@@ -55,7 +55,7 @@ class Table:
         return each * (places + (places // 2 if places > len(self._marks) else 0))
 
     def find(self, marks: Marks) -> Numbers:
-        """The number of each mark, -1 for one that is not there."""
+        """The number of each mark; -1 for an unknown mark."""
         places = self.places(marks)
         assert self._numbers is not None, "a table without numbers has none to find"
         return np.where(places < 0, -1, self._numbers[places])
@@ -75,7 +75,7 @@ class Table:
         return found
 
     def add(self, marks: Marks, numbers: Numbers | None = None) -> None:
-        """Enter marks that are not there, each once."""
+        """Enter new marks, each once."""
         while (self.count + len(marks)) * 3 > len(self._marks) * 2:
             self._grow()
         self._enter(marks, numbers)

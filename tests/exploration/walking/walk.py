@@ -32,7 +32,7 @@ _AT_ONCE: Final = 100_000
 
 
 class _BrokenRowError(Exception):
-    """The same, with the row itself."""
+    """`BrokenError` with the row itself."""
 
     def __init__(self, sentence: str, row: NDArray[np.int32]) -> None:
         super().__init__(sentence)
@@ -266,7 +266,7 @@ class Walk:
         return new[np.argsort(costs[new], kind="stable")]
 
     def _met_or_put_off(self, rows: Rows, known: Marks, came_from: Numbers | None, costs: Costs) -> Iterator[Rows]:
-        """Gives those that are met now; keeps those with more deliveries put off until their turn comes."""
+        """The states that are met now; keeps those with more deliveries put off until their turn comes."""
         assert self._put_off is not None
         for cost in np.unique(costs):
             mine = np.flatnonzero(costs == cost)
@@ -288,7 +288,7 @@ class Walk:
                 yield self._met(rows[new], known[new], None if came_from is None else came_from[new])
 
     def _is_poorer(self, sums: Marks, left: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether a state was met that is the same but for more that may still happen."""
+        """Whether a state was met that is equal, but has more remaining faults."""
         poorer, columns = np.zeros(len(left), bool), self.columns
         for number in np.unique(left):
             mine = np.flatnonzero(left == number)

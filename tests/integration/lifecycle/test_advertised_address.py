@@ -40,7 +40,7 @@ async def listening(name: str, port: int = 0, identity: TlsIdentity | None = Non
 
 @pytest.fixture
 def unheard_port() -> Iterator[int]:
-    """No process listens there until the test does."""
+    """A port at which no process listens until the test does."""
     ports = HeldPorts()
     ports.take("unused", 0)
     ports.hand_over()

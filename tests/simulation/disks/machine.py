@@ -64,7 +64,7 @@ class StoredLog:
 
     @property
     def is_damaged(self) -> bool:
-        """Found or not; a start that finds nothing missing takes it back."""
+        """Whether records are missing, found or not; a start that finds nothing missing ends the damage."""
         if self.torn or self.flipped:
             return True
         if self.damage_over:
@@ -150,7 +150,7 @@ class StoredLog:
         self.damage_over = False
 
     def take_away(self) -> None:
-        """Nothing of its directory is left; checkpoints are kept elsewhere, and know better."""
+        """Remove the directory; checkpoints are kept elsewhere, and state the missing offsets."""
         self.rot(0)
         self.epochs, self.damaged_until = (), None
         self.cut_point = self.uncovered_cut = NOT_TRUNCATED
@@ -246,7 +246,7 @@ class Machine:
         return f"boot-{self.boot}"
 
     def log(self, partition: TopicPartition, identity: ReplicaIdentity) -> StoredLog:
-        """Open or make."""
+        """The log of a partition, opened or created."""
         return self.logs.setdefault(partition, StoredLog(identity))
 
     @property
@@ -271,7 +271,7 @@ class Machine:
         return True
 
     def lose_power(self, *, counted_on: bool) -> int:
-        """Gives how many records went; `counted_on`: acknowledgements did not wait for the disk."""
+        """Cut the power; returns the number of lost records. `counted_on`: acknowledgements did not wait for syncs."""
         self.boot += 1
         lost = 0
         for log in self.logs.values():

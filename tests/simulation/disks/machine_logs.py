@@ -53,7 +53,7 @@ class MachineLogs:
         """An effect was refused: the replica is offline until the process restarts or another broker leads."""
         self._flushing: set[TopicPartition] = set()
         self._full: set[TopicPartition] = set()
-        """Found no space; appends are dropped until the core has received the error."""
+        """Partitions that found no space; appends are dropped until the core has received the error."""
         self._group_commit = node.world.recipe.group_commit
         self.handlers: dict[type, Callable[[Any], None]] = {
             fx.OpenLog: lambda effect: self._work(effect, self._do_open),
@@ -156,7 +156,7 @@ class MachineLogs:
             self._flush_soon(effect, log)
 
     def _do_close(self, effect: fx.CloseLog) -> None:
-        """Set aside or deleted: it is never seen again; another identity's log takes its place."""
+        """Set aside or delete the log; another identity's log takes its place."""
         self._open.pop(effect.partition, None)
         log = self._machine.logs.get(effect.partition)
         if effect.set_aside is not None and log is not None and log.identity == effect.identity and not self._refuses:
@@ -331,7 +331,7 @@ class MachineLogs:
         log.append(batches, effect.leader_epoch, stamp=effect.stamp)
 
     def _find_no_space(self, log: StoredLog, effect: fx.AppendToLog) -> ProducerStates:
-        """Nothing of the append is in the log."""
+        """Refuse the append: the log has no part of it."""
         return log.producers()
 
     def _trim(self, log: StoredLog, effect: fx.AdvanceLogStart) -> None:

@@ -24,7 +24,7 @@ _LOOK_MS = 20
 
 
 def keep_house(node: BrokerNode) -> None:
-    """Retention and cleaning, for as long as the process lives."""
+    """Run retention and cleaning, as long as the process lives."""
     recipe, dice = node.world.recipe, node.engine.dice(f"house {node.name}")
 
     def retain() -> None:

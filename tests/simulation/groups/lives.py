@@ -76,7 +76,7 @@ def accepts_late_heartbeats(monkeypatch: Any) -> None:
 
 
 def raises_the_epoch_last(monkeypatch: Any) -> None:
-    """The records of a change are in the order in which it was made."""
+    """The records of a change keep the order in which the coordinator made them."""
     monkeypatch.setattr(PendingChanges, "records", property(lambda self: tuple(self._changes.values())))
 
 
@@ -87,7 +87,7 @@ class GroupMutant(NamedTuple):
     rule: str
     caught_by: str
     shown_by: int = 0
-    """The first seed that showed it."""
+    """The first seed that shows the defect."""
 
     @property
     def name(self) -> str:

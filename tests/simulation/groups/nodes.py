@@ -97,7 +97,7 @@ class CoordinatorNode(Node):
         self.engine.after(delay_ms, lambda: self._written(epoch, first))
 
     def _written(self, epoch: int, write: tuple[list[Change], Callable[[bool], None]]) -> None:
-        """Replicas have it, whether the process is stopped or not."""
+        """Commit a write: replicas have its records, whether the process is stopped or not."""
         if not self._leads or self._epoch != epoch or not self._writes or self._writes[0] is not write:
             self.run(lambda: write[1](False))
             return

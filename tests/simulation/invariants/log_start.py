@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _HORIZON_STEP_MS = 1000
-"""Delete horizons are in seconds."""
+"""Unit of delete horizons: a second."""
 
 
 class LatestKept(Invariant):
@@ -33,7 +33,7 @@ class LatestKept(Invariant):
         self._committed_ms: dict[tuple[TopicPartition, int, int], int] = {}
         self._looked_at: dict[tuple[TopicPartition, BrokerId], object] = {}
         self.came_of_age: set[int] = set()
-        """Offsets of tombstones that are gone."""
+        """Offsets of tombstones that the cleaner has removed."""
 
     def is_checked(self, recipe: Recipe) -> bool:
         return recipe.compacted

@@ -43,7 +43,7 @@ class Moment(NamedTuple):
     reconciled: list[tuple[ReplicaNow, ReplicaLog, int]]
     """Replicas with their logs and lineages: no truncation is in flight."""
     trusted: list[tuple[IsrEntry, Values]]
-    """Members of the ISR whose machines keep their promises, and their records."""
+    """Members of the ISR whose machines have not lost acknowledged records, and their records."""
 
 
 def look(world: World, partition: TopicPartition) -> Moment:

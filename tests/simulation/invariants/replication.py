@@ -54,13 +54,13 @@ class Invariant:
         """The check after each event that a process handled."""
 
     def on_release(self, world: World, process: BrokerNode, partition: TopicPartition) -> None:
-        """A process lets an acknowledgement or a read go."""
+        """A process releases an acknowledgement or a read."""
 
     def on_ack(self, world: World, process: BrokerNode, partition: TopicPartition, offset: int, value: str) -> None:
         """A process acknowledges with acks=all."""
 
     def on_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
-        """A consumer is given something."""
+        """A consumer gets records."""
 
     def on_follower_read(self, world: World, process: BrokerNode, partition: TopicPartition, read: Read) -> None:
         """A follower returns records to a consumer; `high_watermark` is the one that the follower received."""
@@ -68,7 +68,7 @@ class Invariant:
     def on_committed_read(
         self, world: World, partition: TopicPartition, batches: Sequence[Batch], shown: Sequence[Batch]
     ) -> None:
-        """A read_committed consumer has fetched batches, and is shown some of them."""
+        """A read_committed consumer has fetched batches, and returns some of them to the application."""
 
     def on_deleted(
         self, world: World, process: BrokerNode, partition: TopicPartition, before_offset: int, behind: Set[BrokerId]

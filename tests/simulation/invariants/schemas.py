@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OTHER_TOPIC: Final = "cargo"
-"""The topic that comes and goes."""
+"""The topic that is created and deleted again and again."""
 
 Versions = Mapping[int, str]
 

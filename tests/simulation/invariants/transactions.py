@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ReadCommitted(Invariant):
-    """A read_committed consumer is shown every batch of committed transactions, and none of others."""
+    """A read_committed consumer returns every batch of committed transactions, and none of others."""
 
     name = "READ-COMMITTED"
 

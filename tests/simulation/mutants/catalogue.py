@@ -62,7 +62,7 @@ class Mutant:
 
 
 class Caught(NamedTuple):
-    """The first world that showed it."""
+    """The first world that showed a mutant."""
 
     plan: Plan
     failure: Failure
@@ -165,7 +165,7 @@ UNANSWERED = replace(
 
 
 def truncates_to_the_high_watermark(monkeypatch: Any) -> None:
-    """The protocol before KIP-101: cut at the own high watermark instead of by epochs."""
+    """The protocol before KIP-101: truncate to the own high watermark, without leader epochs."""
 
     def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
         self.ask_again = False
@@ -181,7 +181,7 @@ def never_truncates(monkeypatch: Any) -> None:
 
 
 def reconciles_in_one_round(monkeypatch: Any) -> None:
-    """One question, one cut; a log that diverges earlier stays as it is (KIP-279)."""
+    """Ask once and truncate once; a log that diverges earlier stays as it is (KIP-279)."""
 
     def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
         self.ask_again = False
@@ -192,7 +192,7 @@ def reconciles_in_one_round(monkeypatch: Any) -> None:
 
 
 def keeps_producers_when_cut(monkeypatch: Any) -> None:
-    """Producer state goes on as if nothing had been cut away."""
+    """A truncation leaves the producer states as they are."""
     original = ReplicaLog.truncated
 
     def truncated(self: ReplicaLog, event: ev.LogTruncated) -> None:
@@ -237,7 +237,7 @@ def skips_members_that_have_not_acknowledged(monkeypatch: Any) -> None:
 
 
 def states_a_stale_high_watermark(monkeypatch: Any) -> None:
-    """A new leader states the high watermark it happened to know."""
+    """A new leader states the high watermark that it happened to know."""
     monkeypatch.setattr(PartitionLeader, "may_state_high_watermark", property(lambda self: True))
 
 
@@ -278,7 +278,7 @@ def takes_in_unflushed_followers(monkeypatch: Any) -> None:
 
 
 def goes_on_after_a_conflict(monkeypatch: Any) -> None:
-    """A leader whose ISR write met another's goes on with its cached ISR."""
+    """A leader whose ISR write had a conflict goes on with its cached ISR."""
 
     def failed(self: PartitionLeader, *, unknown: bool) -> None:
         self._settle(self._isr.confirmed)
@@ -342,7 +342,7 @@ def keeps_fetching_from_the_old_leader(monkeypatch: Any) -> None:
 
 
 def resumes_an_epoch_after_a_restart(monkeypatch: Any) -> None:
-    """A leader that comes back leads on in the epoch it had: the controller lets it, and it does not mind."""
+    """A restarted leader leads on in its old epoch: neither the controller nor the leader refuses that."""
 
     def begin(self: ReplicaManager, replica: Any, log: ReplicaLog, command: Any, now_ms: int) -> Any:
         replica.fenced_epoch = LeaderEpoch(-1)
@@ -376,7 +376,7 @@ def lease_by_timer(monkeypatch: Any) -> None:
 
 
 def forgets_producers(monkeypatch: Any) -> None:
-    """Duplicates are not recognised."""
+    """Leaders do not recognize duplicates."""
     monkeypatch.setattr(ProducerStates, "check", lambda self, envelope: None)
 
 

@@ -38,7 +38,7 @@ IDLE = replace(
     idempotent=0,
     weights={"rot": 8, "crash_all": 4, "crash": 4, "depose": 2},
 )
-"""A replica lacks nothing, and nothing comes by which it could be seen."""
+"""A replica lacks nothing, and no new record arrives that would show it."""
 
 
 DIVERGED = replace(
@@ -73,7 +73,7 @@ def heals_with_any_leader(monkeypatch: Any) -> None:
 
 
 def heals_when_the_high_watermark_moves(monkeypatch: Any) -> None:
-    """A replica is whole again when its high watermark has reached its leader's, as far as that knows it, by moving."""
+    """A replica is whole again when its high watermark moves to the leader's, as far as the replica knows that one."""
 
     def advance(self: PartitionFollower) -> None:
         log, before = self.log, self.log.high_watermark
@@ -93,7 +93,7 @@ def keeps_its_healing_to_itself(monkeypatch: Any) -> None:
 
 
 def takes_damage_for_a_torn_tail(monkeypatch: Any) -> None:
-    """A start cuts a log where a batch is bad, and does not look whether good ones lie behind it."""
+    """A start truncates a log at a bad batch, and does not search for valid batches behind it."""
     monkeypatch.setattr(log_loader, "end_of_valid_batches", lambda *_, **__: None)
 
 
@@ -140,4 +140,4 @@ RULES = {
     leads_on_with_damage: ("T6", FLIPPED_UNCOMMITTED),
     gives_way_to_in_sync_replicas_only: ("T6", FLIPPED_UNCOMMITTED),
 }
-"""Each with the rule it breaks and the kind of world that shows it."""
+"""Each defect with the rule it breaks and the kind of world that shows it."""

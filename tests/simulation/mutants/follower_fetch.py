@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known ways to get reads from followers wrong (rule K1, KIP-392), for `mutants`."""
+"""Known defects of reads from followers (rule K1, KIP-392), for `mutants`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CUT_OFF = replace(
 
 
 def gives_uncommitted_records(monkeypatch: Any) -> None:
-    """A follower gives all that it has, above its high watermark too."""
+    """A follower returns all its records, above its high watermark too."""
     monkeypatch.setattr(PartitionFollower, "committed_offset", property(lambda self: self.log.log_end_offset))
 
 
@@ -59,4 +59,4 @@ RULES = {
     gives_records_committed_in_another_epoch: ("K1", FORKED),
     answers_while_its_log_is_cut: ("K1, E3", CUT_OFF),
 }
-"""Each with the rule it breaks and the kind of world that shows it."""
+"""Each defect with the rule it breaks and the kind of world that shows it."""

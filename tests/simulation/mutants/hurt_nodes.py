@@ -32,4 +32,4 @@ RULES = {
     believes_older_nodes: ("Z4", SET_BACK),
     leaves_hurt_nodes: ("Z4", HURT),
 }
-"""Each with the rule it breaks and the kind of world that shows it."""
+"""Each defect with the rule it breaks and the kind of world that shows it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known ways to get compaction, retention, deletion and full disks wrong (rules L1, P3, P4, R1), for `mutants`."""
+"""Known defects of compaction, retention, deletion and full disks (rules L1, P3, P4, R1), for `mutants`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cleans_past_the_high_watermark(monkeypatch: Any) -> None:
 
 
 def drops_tombstones_before_their_time(monkeypatch: Any) -> None:
-    """A tombstone goes with the next cleaning."""
+    """The next cleaning removes a tombstone."""
     compact = cleaner.compact
     monkeypatch.setattr(
         cleaner,
@@ -47,7 +47,7 @@ def drops_tombstones_before_their_time(monkeypatch: Any) -> None:
 
 
 def never_covers_with_tombstones(monkeypatch: Any) -> None:
-    """A tombstone goes in its time; the record that it deletes stays."""
+    """A tombstone is removed in its time; the record that it deletes stays."""
 
     def add(self: Any, batches: Any) -> bool:
         kept = [one for one in batches if one.tombstones is None or True not in one.tombstones.to_pylist()]
@@ -69,7 +69,7 @@ def drops_the_last_batches_of_producers(monkeypatch: Any) -> None:
 
 
 def takes_holes(monkeypatch: Any) -> None:
-    """A follower takes a chunk that leaves something out, though nothing was ever compacted; a leader sends one."""
+    """A follower takes a chunk with a gap, though the log was never compacted; a leader sends one."""
     begin, fetch = PartitionFollower.__init__, MachineLogs._fetch
 
     def init(self: PartitionFollower, *arguments: Any, **more: Any) -> None:
@@ -116,12 +116,12 @@ def follows_the_log_start_past_committed_records(monkeypatch: Any) -> None:
 
 
 def keeps_records_of_an_unknown_epoch(monkeypatch: Any) -> None:
-    """A follower goes on at the log start after an epoch that its leader has forgotten."""
+    """A follower goes on at the log start after an epoch that its leader no longer has."""
     monkeypatch.setattr(LeaderEpochs, "earliest", property(lambda self: NO_EPOCH))
 
 
 def answers_before_followers_have_let_go(monkeypatch: Any) -> None:
-    """Records are said to be deleted when the leader has deleted them."""
+    """A deletion is acknowledged as soon as the leader has deleted the records."""
 
     def start(self: DeleteRecords, *arguments: Any) -> _Start:
         return original(self, *arguments)._replace(behind=(), waits=False)
@@ -181,4 +181,4 @@ RULES = {
     remembers_a_failed_append: ("P3", FULL),
     acknowledges_a_failed_append: ("R1", FULL),
 }
-"""Each with the rule it breaks and the kind of world that shows it."""
+"""Each defect with the rule it breaks and the kind of world that shows it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known ways to get moves of replicas wrong (rules M1, M2, F4), for `mutants`."""
+"""Known defects of reassignments (rules M1, M2, F4), for `mutants`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def settles_before_all_are_in_sync(monkeypatch: Any) -> None:
 
 
 def stops_before_it_settles(monkeypatch: Any) -> None:
-    """Replicas are deleted as soon as they are to go, in sync or not."""
+    """Replicas to be removed are deleted at once, in sync or not."""
 
     def next_step(self: Reassignments, record: Any, facts: Any, brokers: Any) -> Decision | None:
         one = self._by_partition.get(record.partition)
@@ -67,7 +67,7 @@ def stops_before_it_settles(monkeypatch: Any) -> None:
 
 
 def a_cancelled_move_drops_the_replica_in_sync(monkeypatch: Any) -> None:
-    """A cancellation checks nothing: added replicas go, though no other one is in sync."""
+    """A cancellation checks nothing: it removes added replicas, though no other one is in sync."""
 
     def is_in_sync(self: Reassignment, state: LeaderAndIsr) -> bool:
         return self.target == self.original or in_sync(self, state)
@@ -92,7 +92,7 @@ def ends_the_node_before_the_isr(monkeypatch: Any) -> None:
 
 
 def forgets_the_throttle(monkeypatch: Any) -> None:
-    """A move ends, its throttle stays."""
+    """The throttle stays after the end of a reassignment."""
     original = Reassignments._throttle
 
     def throttle(self: Reassignments, one: Reassignment) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known ways to get versions of schemas and typed batches wrong (rules S1-S6), for `mutants`."""
+"""Known defects of schema versions and typed batches (rules S1-S6), for `mutants`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def keeps_versions_of_the_topic_before(monkeypatch: Any) -> None:
 
 
 def adds_a_version_to_any_topic_of_the_name(monkeypatch: Any) -> None:
-    """A version is created without a look at the incarnation."""
+    """A version is created without a check of the incarnation."""
     commit = nodes.commit
 
     async def unchecked(session: Session, operations: Any) -> Any:
@@ -73,7 +73,7 @@ def adds_a_version_to_any_topic_of_the_name(monkeypatch: Any) -> None:
 
 
 def writes_over_a_version(monkeypatch: Any) -> None:
-    """Of two changes at once, the later one replaces the version of the first."""
+    """The later one of two changes at once replaces the version of the first."""
     commit = nodes.commit
 
     async def over(session: Session, operations: Any) -> Any:
@@ -153,7 +153,7 @@ RECREATED = replace(
 )
 """A version often takes longer than its topic lives."""
 ROWS_OF_TOPICS = replace(RECREATED, name="rows-of-topics", weights={**RECREATED.weights, "write_row": 40})
-"""Writers ask for the versions of topics that come and go."""
+"""Writers ask for the versions of topics that are created and deleted."""
 
 RULES: dict[Callable[[Any], None], tuple[str, Recipe]] = {
     takes_versions_for_known_when_they_are_sent: ("S3", SCHEMAS),

@@ -83,7 +83,7 @@ class SimSession:
         return self._ensemble.sessions.get(session_id) is self  # type: ignore[comparison-overlap]
 
     def _request(self, act: Callable[[], T], *, writes: bool) -> Answer[T]:
-        """One request on the wire; a lost one says so at once, as a broken connection does."""
+        """One request on the wire; a lost one fails at once, as on a broken connection."""
         answer: Answer[T] = Answer()
         sent_ms, session_id, dice = self._engine.now, self.session_id, self._dice
         loses = dice.random() < self._ensemble.lost_answers
@@ -122,7 +122,7 @@ class SimSession:
         answer.settle(value, error)
 
     def _learn_end(self, session_id: int) -> None:
-        """The server said that the session is gone; that answer takes its time too."""
+        """The server's answer that the session is gone; that answer takes its time too."""
         if self._told_of_end == session_id:
             return
         self._told_of_end = session_id
@@ -187,7 +187,7 @@ class SimSession:
         """Does nothing: simulated time passes only between messages."""
 
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """One after the other; the first failure is raised when all have ended."""
+        """Run the calls one after the other; the first failure is raised when all have ended."""
         found: list[T] = []
         failure: TidemarkError | None = None
         try:
@@ -318,6 +318,6 @@ class SimStore(SessionMetadataStore):
         super().__init__(session_of)
 
     async def start(self) -> None:
-        """The layout's parents are there from the beginning of a world."""
+        """A world begins with the parents of the layout."""
         self._watchers = {event: self._session.watcher(event) for event in _WATCHED}
         await self._session.start()

@@ -79,7 +79,7 @@ class _TracedCore(BrokerCore):
         self._node = node
 
     def handle(self, event: ev.Event, now_ms: int) -> Iterator[fx.Effect]:  # type: ignore[override]
-        """A generator, so that its end is after the driver has carried out the last effect."""
+        """Handle an event as a generator, which ends after the driver has carried out the last effect."""
         node, world = self._node, self._node.world
         if not node.alive:
             return
@@ -127,7 +127,7 @@ class BrokerNode(Node):
         self.schema_reads = SchemaReads(self.table, self.metadata, self.store)
         self.logs = FiledLogs(self) if world.recipe.files else MachineLogs(self)
         self.wants_shutdown = False
-        """Sent with each heartbeat until the controller releases the broker."""
+        """True until the controller releases the broker; each heartbeat has it."""
         self.may_go: Callable[[], None] = lambda: None
         self.inbound: dict[BrokerId, Stream] = {}
         self.outbound: dict[BrokerId, Stream] = {}
@@ -259,7 +259,7 @@ class BrokerNode(Node):
             self.logs.checkpoint(marks)
 
     def write_checkpoint(self) -> None:
-        """Now, as at the end of a clean stop."""
+        """Write the checkpoint now, as at the end of a clean stop."""
         self._write_checkpoint(self._marks())
 
     # -- the ISR in ZooKeeper ----------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class BrokerNode(Node):
             self.feed(ev.StopReplicaArrived(self._request_id, command))
 
     def update_metadata(self, view: ClusterView) -> TidemarkError | None:
-        """The refusal, if any."""
+        """Take the view; returns the refusal, if any."""
         try:
             self.metadata.update(view)
         except TidemarkError as error:

@@ -69,7 +69,7 @@ class SimChannels:
         """A link finds its broker by name."""
 
     async def stop(self) -> None:
-        """Answers of the term's calls have no reader any more."""
+        """Drop the answers of the term's calls."""
 
     async def send_leader_and_isr(self, effect: fx.SendLeaderAndIsr) -> ev.ControlAnswered:
         # The command that arrives is another object than the one that was sent.
@@ -106,7 +106,7 @@ class SimChannels:
     async def _command(
         self, broker: BrokerId, request_id: int, *commands: LeaderAndIsrCommand | StopReplicaCommand
     ) -> ev.ControlAnswered:
-        """All parts in order; the first error ends the call."""
+        """Send all parts in order; the first error ends the call."""
         refused: tuple[Any, ...] = ()
         for command in commands:
             try:

@@ -138,7 +138,7 @@ class BrokerNode(Node):
         self._sweep(self._core)
 
     def _sweep(self, core: TransactionCoordinator) -> None:
-        """Timeouts, expiry, and markers without an answer; stopped time counts against no transaction."""
+        """Check timeouts and expiry, and repeat markers without an answer; stopped time counts for no transaction."""
         if not self._leads or self._core is not core:
             return
         late_ms = self.engine.now - self._due_ms
@@ -205,7 +205,7 @@ class BrokerNode(Node):
             log.when_committed(len(log.entries), committed)
 
     def produce(self, name: str, key: TransactionPartition, entry: Entry, reply: Reply) -> None:
-        """A pending batch of a client; the coordinator is asked before the first one of a transaction (rule X11)."""
+        """Append a pending batch; the coordinator is asked before the first one of a transaction (rule X11)."""
         log = self._world.partitions[key.partition]
         if log.key != key or log.leader is not self:
             reply(TidemarkError(ErrorCode.NOT_LEADER, "not here"))
@@ -224,7 +224,7 @@ class BrokerNode(Node):
             self.verify(Addition(name, entry.producer, (key,)), lambda: self._append(key, entry, reply), reply)
 
     def _append(self, key: TransactionPartition, entry: Entry, reply: Reply) -> None:
-        """After the coordinator's answer: the epoch is checked once more, since a marker may have come."""
+        """Append after the coordinator's answer: the epoch is checked once more, since a marker may have come."""
         log = self._world.partitions[key.partition]
         if log.key != key or log.leader is not self:
             reply(TidemarkError(ErrorCode.NOT_LEADER, "not here any more"))

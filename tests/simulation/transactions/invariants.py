@@ -73,7 +73,7 @@ class Invariant:
         """An entry of a partition is committed."""
 
     def reads(self, reader: str, log: PartitionLog, position: int, read: Read, rows: list[tuple[int, Row]]) -> None:
-        """A reader is given these rows, each with its offset."""
+        """A reader gets these rows, each with its offset."""
 
     def at_the_end(self, world: TransactionWorld) -> None:
         """The check at the end of peace."""
@@ -141,7 +141,7 @@ class Atomic(Invariant):
 
 
 class ReadCommitted(Invariant):
-    """A reader is given no row of an open or aborted transaction, and passes no open one."""
+    """A reader gets no row of an open or aborted transaction, and passes no open one."""
 
     name = "READ-COMMITTED"
 
@@ -184,7 +184,7 @@ class ReadCommitted(Invariant):
 
 
 class OffsetsWithData(Invariant):
-    """The offset of an input partition covers the visible rows that come from it: none twice, none beside it."""
+    """The offset of an input partition covers the visible rows made from it: no row twice, none beside it."""
 
     name = "OFFSETS-WITH-DATA"
 
@@ -242,7 +242,7 @@ class OffsetsWithData(Invariant):
 
 
 class Order(Invariant):
-    """A reader is given the rows of a process in the order in which the process sent them to the partition."""
+    """A reader gets the rows of a process in the order in which the process sent them to the partition."""
 
     name = "ORDER"
 
@@ -350,7 +350,7 @@ class Decisions:
 
 
 class AllInvariants(Invariant):
-    """All of them, in one."""
+    """All invariants as one."""
 
     def __init__(self) -> None:
         self._all: tuple[Invariant, ...] = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known defects of transactions, those that KIP-890 mends among them; an invariant must catch each.
+"""Known defects of transactions, those that KIP-890 corrects among them; an invariant must catch each.
 
 python -m tests.simulation.transactions.mutants [name ...]
 """
@@ -106,7 +106,7 @@ def _end_any_transaction(monkeypatch: Any) -> None:
 
 
 def sends_markers_before_the_decision_is_committed(monkeypatch: Any) -> None:
-    """Markers leave at the decision."""
+    """Markers are sent before the decision is committed."""
     committed = TransactionCoordinator.committed
     changed = TransactionCoordinator._changed
 
@@ -173,7 +173,7 @@ def commits_every_member(monkeypatch: Any) -> None:
 
 
 def takes_drivers_of_any_generation(monkeypatch: Any) -> None:
-    """The driver before the present one commits on."""
+    """An earlier driver still commits."""
     monkeypatch.setattr(refusals, "check_generation", lambda *_: None)
 
 
@@ -218,7 +218,7 @@ def sends_markers_to_the_own_producer_only(monkeypatch: Any) -> None:
 
 
 def shows_rows_up_to_the_high_watermark(monkeypatch: Any) -> None:
-    """The last stable offset is the high watermark."""
+    """The last stable offset equals the high watermark."""
     monkeypatch.setattr(UncommittedEnds, "stable_offset", lambda self, high_watermark, producers: high_watermark)
 
 
@@ -234,7 +234,7 @@ def opens_a_log_as_if_all_were_committed(monkeypatch: Any) -> None:
 
 
 def names_aborts_that_begin_in_the_answer(monkeypatch: Any) -> None:
-    """An answer does not name an aborted transaction that began before its first offset."""
+    """An answer omits an aborted transaction that began before its first offset."""
     overlapping = AbortedIndex.overlapping
     monkeypatch.setattr(
         AbortedIndex,
@@ -269,7 +269,7 @@ def reads_the_first_page_only(monkeypatch: Any) -> None:
 
 
 def shows_offsets_before_the_marker(monkeypatch: Any) -> None:
-    """The offsets of an open transaction are in force."""
+    """The offsets of an open transaction count as committed."""
 
     def commit_at_once(self: GroupCoordinator, asked: Any, producer: Any, now: Any) -> Any:
         done = self.commit(asked, now)
@@ -285,7 +285,7 @@ def takes_offsets_of_any_generation(monkeypatch: Any) -> None:
 
 
 def applies_offsets_of_aborted_transactions(monkeypatch: Any) -> None:
-    """An abort marker puts offsets in force."""
+    """An abort marker commits offsets."""
     end = PendingWrites.end
     monkeypatch.setattr(
         PendingWrites, "end", lambda self, producer_id, epoch, *, commit: end(self, producer_id, epoch, commit=True)
@@ -293,7 +293,7 @@ def applies_offsets_of_aborted_transactions(monkeypatch: Any) -> None:
 
 
 def applies_offsets_of_aborted_transactions_in_memory(monkeypatch: Any) -> None:
-    """An abort marker puts offsets in force, until the next coordinator replays the log."""
+    """An abort marker commits offsets, until the next coordinator replays the log."""
     end = GroupCoordinator.end_transaction
     monkeypatch.setattr(
         GroupCoordinator,
@@ -303,7 +303,7 @@ def applies_offsets_of_aborted_transactions_in_memory(monkeypatch: Any) -> None:
 
 
 def forgets_pending_offsets_in_a_failover(monkeypatch: Any) -> None:
-    """A new coordinator takes no offsets of open transactions over."""
+    """A new coordinator drops the pending offsets of open transactions."""
     replay = GroupCoordinator.replay.__func__  # type: ignore[attr-defined]
     monkeypatch.setattr(
         GroupCoordinator, "replay", classmethod(lambda cls, changes, now_ms, _: replay(cls, changes, now_ms))

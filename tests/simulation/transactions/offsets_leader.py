@@ -253,7 +253,7 @@ class OffsetsLeader:
         self._sweep(number)
 
     def _sweep(self, number: int) -> None:
-        """Sessions time out, and stopped time counts against no member."""
+        """Time out sessions; stopped time counts against no member."""
         core = self._core
         if not self._leads or self._loads != number or core is None:
             return

@@ -91,7 +91,7 @@ class Member:
         return self._sequence
 
     def lose(self) -> None:
-        """Other members may have its partitions."""
+        """The partitions may belong to other members."""
         self.epoch, self.wanted, self.owned = JOINING, None, frozenset()
         self.joins += 1
 
@@ -133,7 +133,7 @@ class TransformNode(ClientNode):
     # -- positions -----------------------------------------------------------------------------------------------
 
     def _go_on(self, producer: ProducerIdentity) -> None:
-        """Between two transactions: give partitions up, take others up, and begin."""
+        """Between two transactions: give revoked partitions back, take new ones, and begin."""
         member = self._member
         if self._joins != member.joins:
             self._joins = member.joins
@@ -198,7 +198,7 @@ class TransformNode(ClientNode):
         _Transaction(self, tag, producer, self._positions, self._joins).start()
 
     def falls_silent(self) -> None:
-        """Other members get its partitions, and it does not know."""
+        """The member is cut off: other members get its partitions, and it does not know."""
         self._member.silent_until_ms = self.engine.now + _SILENT_MS
 
     def written(self, tag: Tag, producer: ProducerIdentity, ends: dict[int, int], error: TidemarkError | None) -> None:
@@ -326,7 +326,7 @@ class _Transaction:
         self._done(error)
 
     def _done(self, error: TidemarkError | None) -> None:
-        """Both parts, or the first error."""
+        """Finish once both parts succeeded, or with the first error."""
         if not self._waiting:
             return
         self._waiting = 0 if error is not None else self._waiting - 1
