@@ -122,6 +122,9 @@ def by_partition(rows: pa.RecordBatch, partitions: int) -> Iterator[tuple[int | 
     if keys.null_count == rows.num_rows:
         yield None, rows
         return
+    if partitions == 1:  # also rows without a key keep their place
+        yield 0, rows
+        return
     yield from by_target_array(rows, partitions_of(keys, partitions))
 
 

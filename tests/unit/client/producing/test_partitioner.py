@@ -92,3 +92,9 @@ def test_rows_of_a_partition_keep_their_order() -> None:
         wanted: [value for value, target in zip(values, targets, strict=True) if target == wanted]
         for wanted in (0, 1, 2, None)
     }
+
+
+def test_rows_with_and_without_keys_keep_their_order_in_a_single_partition() -> None:
+    rows = pa.record_batch({"key": pa.array([None, b"a", None, b"b"], pa.binary()), "value": pa.array([1, 2, 3, 4])})
+    ((target, part),) = by_partition(rows, 1)
+    assert (target, part.column(1).to_pylist()) == (0, [1, 2, 3, 4])
