@@ -49,7 +49,7 @@ async def times_ms(bootstrap: str, seconds: float) -> list[float]:
 
 
 def percentiles(times: list[float]) -> tuple[float, float, float]:
-    """p50, p99 and the longest."""
+    """p50, p99 and the longest time."""
     cut = statistics.quantiles(times, n=100, method="inclusive")
     return cut[49], cut[98], max(times)
 

@@ -172,7 +172,7 @@ async def connected(port: int, settings: bytes = b"") -> AsyncIterator[Connectio
 
 
 async def silent(port: int) -> None:
-    """Says nothing: the server waits for the handshake."""
+    """Sends nothing: the server waits for the handshake."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(SOURCE, 0))
     try:
         await reader.read()  # until the server ends the connection
@@ -196,7 +196,7 @@ async def drips(port: int) -> None:
 
 
 async def reads_nothing(port: int) -> None:
-    """Asks for answers of a megabyte, and takes none."""
+    """Asks for answers of a megabyte, and reads none."""
     partition = pb.PartitionFetch(topic=TOPIC, current_leader_epoch=-1, max_bytes=_MIB)
     request = pb.FetchRequest(partitions=[partition], max_bytes=_MIB).SerializeToString()
     async with connected(port, struct.pack(">HI", _INITIAL_WINDOW, 0)) as connection:

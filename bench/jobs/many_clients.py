@@ -119,7 +119,7 @@ class Pair:
 
 
 def shares(times: list[float]) -> dict[str, float]:
-    """p50, p99 and the longest."""
+    """p50, p99 and the longest time."""
     ordered = sorted(times) or [0.0]
     return {
         name: ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -34,11 +34,11 @@ class Slowdown(Protocol):
         """Processes that start within are slow, and so are their children."""
 
     def lift(self) -> None:
-        """Give them the whole machine again, for instance to stop. Idempotent."""
+        """Give these processes the whole machine again, for instance to stop. Idempotent."""
 
 
 class NoSlowdown:
-    """Nothing is slow."""
+    """Slows no process."""
 
     def entered(self) -> contextlib.AbstractContextManager[None]:
         """No effect."""

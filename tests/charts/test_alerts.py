@@ -103,7 +103,7 @@ def test_an_alert_uses_existing_metrics_only(alert: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=name_of)
 def test_an_alert_uses_no_series_of_partitions(alert: dict[str, Any]) -> None:
-    """These series can be switched off."""
+    """These series are optional."""
     assert not re.search(r"tidemark_(?:partition|replica_follower)_", alert["expr"])
 
 

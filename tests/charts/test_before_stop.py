@@ -62,7 +62,7 @@ def test_the_hook_asks_an_older_image_without_a_claim(tmp_path: Path) -> None:
 
 
 def _environment(directory: Path) -> dict[str, str]:
-    """Variables of the hook, with the `tidemark` of this directory."""
+    """Environment variables of the hook, with the `tidemark` of this directory."""
     return {
         "PATH": f"{directory}:{os.environ['PATH']}",
         "TIDEMARK_BROKER_ID": "2",

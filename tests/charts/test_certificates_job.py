@@ -75,7 +75,7 @@ def kubernetes() -> Iterator[tuple[Kubernetes, int]]:
         do_GET = do_POST = do_PUT = _serve  # noqa: N815 - names of the library
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing on the test's stderr."""
+            """Keep the test's stderr empty."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -33,7 +33,7 @@ class ApiServer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing on the test's stderr."""
+        """Keep the test's stderr empty."""
 
 
 @pytest.fixture

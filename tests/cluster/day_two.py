@@ -55,7 +55,7 @@ def deleted_pod_comes_back_with_its_volume(world: World) -> str:
 
 
 def brokers_are_added(world: World) -> str:
-    """Three brokers become five: `helm upgrade`, then `tidemark cluster add-brokers` gives them their share."""
+    """Three brokers become five: `helm upgrade`, then `tidemark cluster add-brokers` moves replicas to them."""
     with world.load("load") as load:
         world.upgrade(broker__replicas="5")
         world.cli("cluster", "add-brokers", "3", "4", "--yes", timeout_s=300)

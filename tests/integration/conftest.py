@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cluster for all tests that only use it; for tests that hurt one, the parts to start their own from."""
+"""One cluster for all tests that only use it; tests that damage a cluster get the parts to start their own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Remember the last users of the shared clusters: their files have fixtures that live as long as the file."""
+    """Note the last users of the shared clusters: fixtures of a file live as long as the file."""
     users = {name: {item.path for item in session.items if name in _shared_by(item)} for name in _SHARED}
     for place, item in enumerate(session.items):
         _places[item] = place
@@ -68,7 +68,7 @@ def warm() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers, two controllers and an admin service, healthy; leave it so."""
+    """Three brokers, two controllers and an admin service; each test leaves all of them ready."""
     with LocalCluster(tmp_path_factory.mktemp("cluster")) as started:
         _started["cluster"] = started
         yield started
@@ -135,13 +135,13 @@ def zookeeper(shared_zookeeper: ZooKeeperProcess) -> ZooKeeperProcess:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients, the command among them, believe soon that a topic is not there; for topics that never will be."""
+    """Clients and the command give up soon on a missing topic; for topics that never exist."""
     patience.with_topics(monkeypatch)
 
 
 @pytest.fixture
 def impatient_with_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients, the command among them, believe soon that no broker answers; for addresses where none is."""
+    """Clients and the command give up soon on silent brokers; for addresses without a broker."""
     patience.with_brokers(monkeypatch)
 
 

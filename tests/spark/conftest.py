@@ -39,7 +39,7 @@ _CHECKPOINTS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     )
 }
-"""Spark's default for local files starts `readlink` forty times in each micro-batch. PySpark 4.2 on has this name."""
+"""Spark's default for local files starts `readlink` forty times in each micro-batch; PySpark 4.2 has this name."""
 _certificate: dict[str, str] = {}
 """Variables that name the client's certificate, once `cluster` has started."""
 
@@ -132,7 +132,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def topic(cluster: LocalCluster) -> Callable[..., str]:
-    """Makes a topic: topic("flights", partitions=3)."""
+    """Creates a topic: topic("flights", partitions=3)."""
 
     def make(name: str, *, partitions: int = 3) -> str:
         with AdminClient(cluster.admin_address) as admin:
@@ -144,6 +144,6 @@ def topic(cluster: LocalCluster) -> Callable[..., str]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients of this process believe soon that a topic is not there; for topics that never will be."""
+    """Clients of this process give up soon on a missing topic; for topics that never exist."""
     for module in (client_cluster, range_reader):
         monkeypatch.setattr(module, "TOPIC_PATIENCE_S", 1.0)

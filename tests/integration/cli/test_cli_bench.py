@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark bench` against a cluster: figures that hold together, a topic that goes, refusals."""
+"""`tidemark bench` against a cluster: consistent figures, a topic that is deleted afterwards, refusals."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark produce` and `consume` as processes: formats, ends, and refusals that say how far they came."""
+"""`tidemark produce` and `consume` as processes: formats, ends, and refusals that name the last good record."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def group() -> str:
 
 @pytest.fixture
 def topic(cluster: LocalCluster) -> Iterator[str]:
-    """One partition, with a record 0 to 9 at each offset."""
+    """A topic of one partition with the records 0 to 9."""
     name = f"topic-{uuid.uuid4().hex[:12]}"
     with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
         admin.create_topic(name, partitions=1, replication_factor=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark dev`: the commands that it prints work as they are printed."""
+"""`tidemark dev`: the printed commands work as printed."""
 
 from __future__ import annotations
 

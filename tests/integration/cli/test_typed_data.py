@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed topics through `tidemark consume` and `produce` as processes: every format out, in, and back again."""
+"""Typed topics through `tidemark consume` and `produce` as processes: each format is written, and read back."""
 
 from __future__ import annotations
 

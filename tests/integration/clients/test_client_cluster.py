@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producer and consumer on a real cluster whose leaders are killed and paused under them."""
+"""Producer and consumer on a real cluster whose leaders are killed and paused meanwhile."""
 
 from __future__ import annotations
 

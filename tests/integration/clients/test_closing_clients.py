@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that are closed, cancelled or interrupted, wherever they are, end in time and leave nothing behind."""
+"""Clients that are closed, cancelled or interrupted at any call end in time and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -389,7 +389,7 @@ UNCLOSED_ASYNC = textwrap.dedent(
 
 
 FRESH = ("", "asyncio.run(main())", "on_daemon_thread()")
-"""Actions whose processes import the client by themselves, as those of its users do."""
+"""Actions whose processes import the client themselves, as users' processes do."""
 
 
 async def without_close(cluster: FakeCluster, action: str, script: str = UNCLOSED) -> tuple[int | None, str, float]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients on event loops that come and go, beside those of other threads: each works, and nothing is left behind."""
+"""Clients on short-lived event loops, beside those of other threads: each works, and nothing is left behind."""
 
 from __future__ import annotations
 

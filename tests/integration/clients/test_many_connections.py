@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More connections than a process may have files: the broker turns some away, and keeps those that its logs need."""
+"""More connections than a process may have files: the broker refuses some, and keeps files for its logs."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def produce(producer: Producer, start: int) -> None:
 
 
 def read(consumer: Consumer, count: int) -> list[int]:
-    """Offsets, which have to be those of the numbers in the keys."""
+    """Read so many records, and return their offsets, which must equal the numbers in the keys."""
     found = []
     for _ in range(count):
         record = next(consumer)

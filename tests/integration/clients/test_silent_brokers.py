@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers that take every request and answer none: each public call returns or raises in the time it states."""
+"""Brokers that take every request and answer none: each public call returns or raises in its stated time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidemark.model import BrokerId, ElectionKind
 from tests.integration.harness.fake_broker import TOPIC, FakeCluster
 
 CALL_S = 0.5
-"""Arguments of each call."""
+"""Time limit of each call."""
 SLACK_S = 1.5
 """A busy machine; a late request is sent once more."""
 WHERE = TopicPartition(TOPIC, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of generated schemas go through a cluster by every entrance, and come out equal by every exit."""
+"""Rows of generated schemas go through a cluster by every way of writing, and are equal by every way of reading."""
 
 from __future__ import annotations
 

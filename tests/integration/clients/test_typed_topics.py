@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed topics from producer to reader: every entrance, every exit, and schemas that change in between."""
+"""Typed topics from producer to reader: every way of writing and of reading, and schemas that change in between."""
 
 from __future__ import annotations
 

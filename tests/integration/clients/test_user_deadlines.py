@@ -20,7 +20,7 @@ ATTEMPTS = 4
 
 @pytest.fixture(params=[1, 4], ids=["one address", "four addresses"])
 def silent(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Addresses that take connections, and say nothing."""
+    """Addresses that accept connections, and do not answer."""
     with contextlib.ExitStack() as sockets:
         listeners = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(request.param)]
         yield ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in listeners)

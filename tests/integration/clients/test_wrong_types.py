@@ -27,7 +27,7 @@ CALL_S: Final = 20.0
 
 
 class Clients(NamedTuple):
-    """One of each class, for all examples of a test."""
+    """One client of each class, for all examples of a test."""
 
     producer: Producer
     consumer: Consumer

@@ -59,7 +59,7 @@ class ServedConsole:
         assert self._serving.wait(STOP_S)
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop the console; may be called again."""
         if self._thread.is_alive() and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(STOP_S)
@@ -98,7 +98,7 @@ def executable() -> str | None:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Ends with its file: meanwhile an event loop runs in this thread, in which no async test could run."""
+    """A browser for one file: an event loop runs in this thread meanwhile, so async tests are not possible."""
     found = executable()
     if found is None:
         pytest.skip("no browser: apt install chromium")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes on a real cluster in a real browser: a reset of offsets, a move watched to its end, a cancelled one."""
+"""Changes on a real cluster in a real browser: a reset of offsets, a reassignment to its end, a cancelled one."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ PHONE = {"width": 360, "height": 640}
 EVERY_RULE: dict[str, Any] = {}
 COLOURS = {"runOnly": ["color-contrast"]}
 FAULTS_ONLY = {"resultTypes": ["violations"]}
-"""axe-core then describes no element that passes."""
+"""With this, axe-core describes no element that passes."""
 PATIENCE_MS = 30_000
 
 expect.set_options(timeout=PATIENCE_MS)

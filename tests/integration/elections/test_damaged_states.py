@@ -147,7 +147,7 @@ def test_without_the_leader_an_operator_rebuilds_the_state(
 
 
 def state_of(zookeeper: KazooClient, topic: str) -> tuple[int, int, list[int]]:
-    """Leader, leader epoch, ISR."""
+    """Leader, leader epoch and ISR in a partition's node."""
     state = json.loads(zookeeper.get(node(topic, 0))[0])
     return state["leader"], state["leader_epoch"], sorted(broker for broker, _ in state["isr"])
 

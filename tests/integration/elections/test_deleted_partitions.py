@@ -64,7 +64,7 @@ def nothing_is_set_aside(mine: LocalCluster, holder: int) -> None:
 
 
 def one_replica_lags(mine: LocalCluster, admin: AdminClient) -> int:
-    """Gives the broker that has no record, and would lead by its place in the assignment; it is down."""
+    """Return the broker without records, which is down; by its place in the assignment it would be the leader."""
     admin.create_topic("hurt", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
     first = admin.describe_topics(["hurt"])[0].partitions[0].assigned_replicas[0]
     mine.kill(f"broker-{first}")

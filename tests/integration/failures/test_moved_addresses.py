@@ -15,12 +15,12 @@ from tidemark.rpc.server import GrpcServer
 from tests.fakes.grpc_server import make_server
 
 FOUND_WITHIN_S = 15.0
-"""gRPC by itself asks again after 30 s."""
+"""Bound below 30 s, after which gRPC resolves a name again by itself."""
 _A, _AAAA = 1, 28
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Every name leads to `address`; a client asks it with `dns://127.0.0.1:<port>/name:port`."""
+    """Resolves every name to `address`; a client asks it with `dns://127.0.0.1:<port>/name:port`."""
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers that share topics: every record to one of them, committed when the application is done with it."""
+"""Consumers that share topics: each record goes to one of them, and is committed after the application processed it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def topic(cluster: LocalCluster) -> str:
 
 
 async def filled(cluster: LocalCluster, records: int) -> str:
-    """Four partitions; the records are their own numbers, in turn."""
+    """A topic of four partitions; each record has its own number, in turn."""
     name = f"topic-{uuid.uuid4().hex[:12]}"
     async with AdminClient(cluster.admin_address) as admin:
         await admin.create_topic(name, partitions=4, replication_factor=3)

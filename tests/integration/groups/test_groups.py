@@ -49,7 +49,7 @@ async def make_topic(cluster: LocalCluster, partitions: int) -> str:
 
 
 async def commit_once_known(groups: Groups, group: str, topic: str, offsets: dict[int, int]) -> None:
-    """Commits without a member; the group's coordinator may learn of a new topic after its creator."""
+    """Commit without a member; the group's coordinator may learn of a new topic after its creator."""
     deadline_s = time.monotonic() + 20
     while (codes := await groups.commit(group, topic, offsets)) != dict.fromkeys(offsets, ""):
         assert set(codes.values()) <= {ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION, ""}
@@ -412,7 +412,7 @@ async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.Tem
 
 
 def _cleaned_least(cluster: LocalCluster) -> float:
-    """How often the broker that compacts least has."""
+    """The number of compactions of the broker that compacted least."""
     return min(_cleaned(cluster, broker_id) for broker_id in range(3))
 
 

@@ -50,7 +50,7 @@ class StandInController:
         self._task: asyncio.Task[None] | None = None
 
     async def register_brokers(self, count: int) -> None:
-        """Brokers 0, 1, ... as if they lived; their nodes belong to the store's session."""
+        """Register brokers 0, 1, ... as live ones; their nodes belong to the store's session."""
         for index in range(count):
             registration = BrokerRegistration(
                 BrokerId(index),
@@ -63,13 +63,13 @@ class StandInController:
             await self._store.register_broker(registration, clean=True, locked_directory_ids=frozenset())
 
     async def work(self) -> None:
-        """Take office where it was not taken yet, and begin."""
+        """Become the active controller, unless done before, and begin."""
         self._term = self._term or await self._store.elect_controller(BrokerId(100), f"{HOST}:19193")
         assert self._term is not None
         self._task = asyncio.create_task(self._work(self._term))
 
     async def rest(self) -> None:
-        """Stop working, stay in office."""
+        """Stop working, but remain the active controller."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

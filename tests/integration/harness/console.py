@@ -25,7 +25,7 @@ class RunningConsole:
 
     @property
     def url(self) -> str:
-        """Without a slash at its end."""
+        """The address without a slash at its end."""
         return f"http://localhost:{self._said('ports')[0]}"
 
     def samples(self) -> dict[tuple[str, str], float]:

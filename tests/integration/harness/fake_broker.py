@@ -60,7 +60,7 @@ def refuse(code: ErrorCode, *, append: bool = False) -> Fault:
 
 @dataclass
 class FakeLog:
-    """One partition; everything in it is committed."""
+    """The log of one partition; everything in it is committed."""
 
     batches: list[Batch] = field(default_factory=list)
     states: ProducerStates = field(default_factory=ProducerStates)
@@ -162,7 +162,7 @@ class FakeCluster:
     # -- calls of tests --------------------------------------------------------------------------------------------
 
     async def move(self, to: int, *, partition: int = 0, tell: bool = True) -> None:
-        """Another leader, in the next epoch."""
+        """Elect another leader, in the next epoch."""
         topic = self._view.topics[TOPIC]
         before = topic.partitions[partition]
         moved = replace(

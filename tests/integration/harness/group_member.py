@@ -117,7 +117,7 @@ class Groups:
 
 
 class Member:
-    """Beats in the background, held back at the coordinator, once it is started."""
+    """Sends heartbeats in the background, once started; the coordinator may hold them back."""
 
     def __init__(self, groups: Groups, group_id: str, *topics: str, instance_id: str = "", assignor: str = "") -> None:
         self.groups = groups
@@ -188,7 +188,7 @@ class Member:
         return cast(pb.GroupHeartbeatResponse, answer)
 
     async def beat_until(self, partitions: set[tuple[str, int]], timeout_s: float = 20) -> None:
-        """Beats itself until it reads these: a coordinator may learn of a new topic after its creator."""
+        """Send heartbeats until the member reads these: a coordinator may learn of a new topic after its creator."""
         deadline_s = time.monotonic() + timeout_s
         while self.reading != partitions:
             assert time.monotonic() < deadline_s, f"{self.reading} is not {partitions}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broker processes on a real ZooKeeper, led by a controller that the test plays by hand."""
+"""Broker processes on a real ZooKeeper; the test itself plays the controller."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class HandController:
     async def create_topic(
         self, topic: str, *, replicas: Sequence[int], min_isr: int = 1, configs: Mapping[str, str] | None = None
     ) -> TopicPartition:
-        """One partition, led by the first of its replicas, all of them in sync."""
+        """Create a partition whose first replica leads, with all replicas in sync."""
         partition = TopicPartition(topic, 0)
         assigned = tuple(BrokerId(broker_id) for broker_id in replicas)
         description = TopicDescription(
@@ -198,7 +198,7 @@ class HandController:
         return ReplicaIdentity(topic.topic_id, topic.incarnations[partition.partition])
 
     async def tell(self, partition: TopicPartition) -> None:
-        """LeaderAndIsr to the partition's live replicas, UpdateMetadata to all live brokers."""
+        """Send LeaderAndIsr to the partition's live replicas, and UpdateMetadata to all live brokers."""
         topic = self.topics[partition.topic]
         assigned = topic.partitions[partition.partition]
         found = self.states[partition]
@@ -275,7 +275,7 @@ class Client:
     async def produce(
         self, partition: TopicPartition, *requests: Sequence[bytes], acks: int = -1, timeout_ms: int = 10_000
     ) -> list[pb.PartitionProduceResult]:
-        """One request for each list of batches, pipelined; their results in the order of the requests."""
+        """Send one request for each list of batches, pipelined; returns the results in the order of the requests."""
         call = self.stub.Produce(timeout=DEADLINE_S)
         for number, batches in enumerate(requests):
             part = pb.PartitionProduce(

@@ -16,7 +16,7 @@ _BROKERS: Final = "PATIENCE_WITH_BROKERS_S"
 
 
 def with_topics(patch: pytest.MonkeyPatch) -> None:
-    """Here, and in every warm command that is started."""
+    """Set short timeouts here, and in every warm command that is started."""
     patch.setenv(_TOPICS, PATIENCE_S)
     _take(patch)
 

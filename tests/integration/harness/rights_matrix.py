@@ -91,7 +91,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "ControllerService/ReportIsrChanges": {"broker_id": 1},
     "ReplicaService/Replicate": {"hello": {"broker_id": 1}},
 }
-"""Requests of RPCs that need a certain one; none changes anything where it is allowed."""
+"""Requests of RPCs that need certain contents; an allowed one changes nothing."""
 
 _KINDS: Final = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "topic",

@@ -48,7 +48,7 @@ class Transactional:
         *values: bytes,
         first: int = 0,
     ) -> None:
-        """Append a pending batch, again while the refusal says that a retry may help; raises the other refusals."""
+        """Append a pending batch, with retries of retriable refusals; raises other refusals."""
         data = build_batch(
             from_columns([b""] * len(values), values, [time.time_ns() // 1000] * len(values)),
             producer_id=producer.producer_id,

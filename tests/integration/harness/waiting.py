@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting until something holds, for a bounded time."""
+"""Waits for a condition, for a bounded time."""
 
 from __future__ import annotations
 

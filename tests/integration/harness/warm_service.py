@@ -48,7 +48,7 @@ def warm_services() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fresh_services() -> Iterator[None]:
-    """Meanwhile each is started as its users start it."""
+    """Meanwhile each service starts as its users start it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServiceProcess, "_spawn", _fresh_spawn)
         yield

@@ -23,7 +23,7 @@ SOON_MS = "1500"
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Brokers 0 and 1, which live through all of this."""
+    """Brokers 0 and 1, which run during all tests."""
     with LocalCluster(tmp_path_factory.mktemp("two"), brokers=2, controllers=1) as started:
         yield started
 

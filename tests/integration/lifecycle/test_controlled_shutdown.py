@@ -57,7 +57,7 @@ async def pings_to(brokers: Brokers, controller: HandController) -> AsyncIterato
 
 @pytest.fixture
 async def patient(tmp_path: Path, zookeeper: ZooKeeperProcess) -> AsyncIterator[Brokers]:
-    """One broker that waits as long as a test may take."""
+    """A broker that waits for its release as long as a test may take."""
     brokers = Brokers(tmp_path, zookeeper, 1, {"controlled.shutdown.max.wait.ms": "120000"})
     try:
         await brokers.start()
@@ -77,7 +77,7 @@ async def leads(patient: Brokers) -> AsyncIterator[tuple[Brokers, HandController
 
 
 async def ends(process: ServiceProcess) -> float:
-    """Waits for its end; the seconds that took."""
+    """Wait for the end of a process; returns the seconds."""
     began_s = time.monotonic()
     assert await asyncio.to_thread(process.wait, 10.0), process.tail()
     assert process.exit_status == 0, process.tail()

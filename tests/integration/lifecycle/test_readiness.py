@@ -47,7 +47,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def cluster(whole: LocalCluster) -> Iterator[LocalCluster]:
-    """Everything is ready before a test, and after it."""
+    """A cluster with all services ready before a test, and after it."""
     yield whole
     for name in whole.names:
         wait_until_says(whole, name, "readiness")

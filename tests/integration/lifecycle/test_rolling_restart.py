@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers are restarted one after the other under load, as an orchestrator does it that waits for readiness."""
+"""Brokers are restarted one after the other under load, as an orchestrator does that waits for readiness."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.integration.reassign.test_reassignments import SETTINGS, assigned, fi
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Four brokers; each test leaves all of them running, open to replicas, and nothing moving."""
+    """Four brokers; each test leaves all of them running, not draining, and without a reassignment."""
     with LocalCluster(tmp_path_factory.mktemp("growth"), brokers=4, controllers=1, settings=SETTINGS) as started:
         yield started
 

@@ -37,7 +37,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 class Load:
-    """Sends records one after the other, and knows which were acknowledged."""
+    """Sends records one after the other, and notes the acknowledged ones."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -78,7 +78,7 @@ def disks(cluster: LocalCluster, broker: str = BROKER) -> list[LogDirectoryConte
 
 
 def where(cluster: LocalCluster, broker: str = BROKER) -> tuple[int | None, ReplicaOnDisk | None]:
-    """(index of the directory that the replica is in, its copy on the way to another)."""
+    """(index of the directory of the replica, index of the directory with its copy)."""
     place: int | None = None
     copy = None
     for index, disk in enumerate(disks(cluster, broker)):

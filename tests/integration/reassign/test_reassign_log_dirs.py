@@ -154,7 +154,7 @@ def test_an_entry_written_by_hand_is_executed_and_impossible_ones_are_reported(
 def test_a_file_with_named_directories(
     cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient, tmp_path: Path
 ) -> None:
-    """Both replicas stay on their brokers and go into the other directory there."""
+    """Both replicas stay on their brokers, and move to the other directory there."""
     partition = TopicPartition("test", 2)
     admin.create_topic("test", partitions=3, replication_factor=2, configs={"min.insync.replicas": "1"})
     succeeds(cluster, "reassign", "execute", file_of(tmp_path, document("test", *AS_PRINTED)))
@@ -248,7 +248,7 @@ def test_a_copy_is_seen_on_its_way_given_up_and_goes_on_after_a_kill(
 def test_a_move_that_is_given_up_leaves_replicas_in_their_directories(
     cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
 ) -> None:
-    """One replica goes to another broker, the other into another directory; both so slowly that neither gets there."""
+    """One replica moves to another broker, the other to another directory; both so slowly that neither move ends."""
     admin.create_topic("back", partitions=1, replication_factor=2, configs={"segment.bytes": "1048576"})
     partition = TopicPartition("back", 0)
     with Producer(cluster.bootstrap) as producer:

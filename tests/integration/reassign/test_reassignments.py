@@ -50,7 +50,7 @@ EXAMPLE_FILE = """
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Four brokers, of which some may be killed; each test leaves all of them running and nothing moving."""
+    """Four brokers, which tests may kill; each test leaves all of them running, without a reassignment."""
     with LocalCluster(tmp_path_factory.mktemp("four"), brokers=4, controllers=1, settings=SETTINGS) as started:
         yield started
 

@@ -214,7 +214,7 @@ def callers(guarded: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def rules(guarded: LocalCluster, callers: Callers) -> None:
-    """`RULES` are in effect everywhere."""
+    """Wait until every process uses `RULES`."""
     change_rules(guarded, RULES)
 
 

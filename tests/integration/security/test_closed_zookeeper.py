@@ -109,7 +109,7 @@ def live_through_everything(cluster: LocalCluster, admin: AdminClient, walk: Wal
 
 
 async def refusal(connect: str, files: TlsFiles | None) -> str:
-    """Why a session with these files cannot be used."""
+    """The error of a session with these files."""
     tls = None if files is None else ZooKeeperTls(files)
     store = ZooKeeperMetadataStore(connect, 6000, SystemClock(), tls)
     with pytest.raises(TidemarkError) as raised:

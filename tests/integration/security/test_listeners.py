@@ -84,7 +84,7 @@ class Shop:
         self.server = GrpcServer(ports, [service])
 
     async def call(self, listener: Listener, identity: TlsIdentity) -> list[tuple[str, Listener, bool]]:
-        """Call every kind of method; how the server saw the caller."""
+        """Call every kind of method; returns the caller as the server saw it."""
         self.noting.seen.clear()
         async with open_channel(f"127.0.0.1:{self.server.ports[listener]}", identity) as channel:
             stub: Any = BrokerServiceStub(channel)

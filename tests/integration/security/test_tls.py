@@ -320,7 +320,7 @@ def test_an_authority_is_replaced_under_load_without_a_lost_record_or_a_restart(
 
 
 def reissue(authority: Authority, stem: str, into: Path) -> None:
-    """Certificate and key of a new authority, in place of those of the old one; the key first, as it may happen."""
+    """Replace certificate and key by those of a new authority; the key first, as may happen."""
     kind, _, name = stem.partition("-")
     hosts = ("127.0.0.1", "localhost")
     if kind == "client":

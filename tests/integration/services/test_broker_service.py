@@ -338,14 +338,14 @@ async def test_a_client_that_opens_fetch_streams_and_reads_nothing_is_cut_off(
 
 
 async def cut_off(brokers: Brokers) -> float:
-    """Connections that the broker ended because of the bytes that it held for them."""
+    """The number of connections that the broker ended because of their held bytes."""
     url = f"http://{brokers.metrics_address(0)}/metrics"
     text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read())
     return scraped(text)["tidemark_connections_ended_total", "limit=bytes_per_connection"]
 
 
 async def produced(brokers: Brokers) -> list[float]:
-    """Batches, records and bytes, as the broker counts them."""
+    """The broker's counters of batches, records and bytes."""
     url = f"http://{brokers.metrics_address(0)}/metrics"
     text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read())
     found = scraped(text)

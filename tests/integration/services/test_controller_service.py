@@ -48,7 +48,7 @@ DEADLINE_S = 30.0
 
 
 class FakeBroker(BrokerControlServiceServicer):
-    """Says yes to everything and remembers it."""
+    """Accepts every command, and notes it."""
 
     def __init__(self, broker_id: int, connect: str) -> None:
         self.broker_id = BrokerId(broker_id)

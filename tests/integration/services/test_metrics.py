@@ -60,7 +60,7 @@ def controllers(cluster: LocalCluster) -> list[Scrape]:
 
 
 def total(found: list[Scrape], name: str, labels: str = "") -> float:
-    """Over processes, of all series whose labels hold these."""
+    """Sum over processes, of all series with these labels."""
     return sum(value for one in found for (of, has), value in one.items() if of == name and labels in has)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests repeated after the admin process was killed half-way, on a real ZooKeeper; the controller is played."""
+"""Requests repeated after a kill of the admin process, on a real ZooKeeper; a stand-in plays the controller."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class World:
         self._starts = 0
 
     async def killed_during(self, method: str, request: object) -> None:
-        """Have an admin process begin with it, and kill that once it is kept as begun."""
+        """Have an admin process begin the request, and kill the process once the record of the request is stored."""
         directory, request_id = self._next_directory(), str(request.request_id)  # type: ignore[attr-defined]
         async with admin_process(self.connect, directory) as (address, _, process), open_channel(address) as channel:
             call = getattr(AdminServiceStub(channel), method)(request, timeout=TIMEOUT_S)

@@ -27,14 +27,14 @@ SCRUBBER = {"log.scrub.interval.ms": "500"}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three brokers of these tests' own."""
+    """Three brokers for the tests of this file."""
     with LocalCluster(tmp_path_factory.mktemp("rotten"), controllers=1) as started:
         yield started
 
 
 @pytest.fixture
 def scrubbing(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Two brokers with a scrubber that hardly pauses."""
+    """Two brokers with a scrubber that pauses very briefly."""
     with LocalCluster(tmp_path, brokers=2, controllers=1, settings={"broker": SCRUBBER}) as started:
         yield started
 

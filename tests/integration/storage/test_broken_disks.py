@@ -58,7 +58,7 @@ def metric(cluster: LocalCluster, name: str) -> float:
 
 
 def two_disks(cluster: LocalCluster, admin: AdminClient, topic: str, *, replicas: int) -> list[LogDirectoryContent]:
-    """Give broker 0's disks, when it leads partitions of the topic in both."""
+    """Return broker 0's disks, once it leads partitions of the topic in both."""
     configs = {"min.insync.replicas": "1"}
     for _ in range(ATTEMPTS):
         admin.create_topic(topic, partitions=PARTITIONS * 2, replication_factor=replicas, configs=configs)

@@ -43,7 +43,7 @@ def metric(cluster: LocalCluster, broker: int, name: str) -> float:
 
 
 def produce(producer: Producer, latest: Latest, rng: random.Random, count: int) -> None:
-    """Updates of a hundred keys, some of them deletions; all acknowledged."""
+    """Send updates of a hundred keys, some of them deletions, until all are acknowledged."""
     sent = []
     for _ in range(count):
         key = b"key-%d" % rng.randrange(100)
@@ -55,7 +55,7 @@ def produce(producer: Producer, latest: Latest, rng: random.Random, count: int) 
 
 
 def consume(cluster: LocalCluster, producer: Producer) -> Records:
-    """Everything from the start up to a record that is sent now."""
+    """Read everything from the start up to a record that is sent now."""
     end = producer.send(TOPIC, b"", key=b"end", partition=0).result(DEADLINE_S).offset
     found: Records = []
     ends_s = time.monotonic() + DEADLINE_S

@@ -39,7 +39,7 @@ def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
 
 
 def produce(cluster: LocalCluster, topic: str, count: int) -> int:
-    """Give back the next offset."""
+    """Send records; returns the next offset."""
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
         for number in range(count):
             last = producer.send(topic, b"%d %s" % (number, b"v" * 300), partition=0).result(DEADLINE_S)

@@ -35,7 +35,7 @@ def output(program: str, *archives: Path) -> str:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """PySpark's zip files as they come."""
+    """PySpark's zip files, unchanged."""
     directory = tmp_path_factory.mktemp("plain")
     for path in INSTALLED:
         with zipfile.ZipFile(path) as archive, zipfile.ZipFile(directory / path.name, "w") as made:

@@ -16,18 +16,18 @@ SUMS = ("--aggregate", "sum(euros) as euros", "--aggregate", "count(*) as sold")
 
 
 def archive_words(bootstrap: str, topic: str, root: str) -> list[str]:
-    """Flags of the one job."""
+    """Flags of the archive job."""
     return ["--bootstrap", bootstrap, "--topic", topic, "--to", root]
 
 
 def rollup_words(bootstrap: str, topic: str, to_topic: str, checkpoint: str) -> list[str]:
-    """Flags of the other."""
+    """Flags of the rollup job."""
     places = ["--bootstrap", bootstrap, "--topic", topic, "--to-topic", to_topic, "--checkpoint", checkpoint]
     return [*places, *ROLLUP, *SUMS]
 
 
 def main(bootstrap: str, topic: str, to_topic: str, root: str, checkpoint: str, at_a_time: str) -> None:
-    """Go on until something ends it."""
+    """Run both queries until the driver is killed."""
     settings = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
     spark = SparkSession.builder.config(map=settings).getOrCreate()
     going_on = ["--every", "0 seconds", "--max-offsets", at_a_time]

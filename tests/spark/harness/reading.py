@@ -100,7 +100,7 @@ def places(reader: DataSourceReader | DataSourceStreamReader, partitions: Any) -
 
 
 def committed_records(bootstrap: str, topic: str) -> list[ConsumerRecord]:
-    """All records of a topic that count, by partition and offset."""
+    """All committed records of a topic, by partition and offset."""
     found: list[ConsumerRecord] = []
     with RangeReader(bootstrap, deadline_s=30.0, isolation_level="read_committed") as reader:
         partitions = sorted(reader.topics([topic])[topic].partitions)

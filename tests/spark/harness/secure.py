@@ -24,7 +24,7 @@ def let_the_token_in(cluster: LocalCluster) -> None:
 
 
 def with_token(cluster: LocalCluster) -> dict[str, str]:
-    """Options: paths only."""
+    """Options of a read or write with a token: paths only."""
     return {
         "tidemark.bootstrap": cluster.token_bootstrap,
         "tidemark.tls.ca.file": cluster.client_files.ca,

@@ -48,7 +48,7 @@ def make(cluster: LocalCluster, topic: str, partitions: int = 3) -> None:
 
 
 def records(cluster: LocalCluster, topic: str) -> list[ConsumerRecord]:
-    """All there are, by partition and offset."""
+    """All records of a topic, by partition and offset."""
     return committed_records(cluster.bootstrap, topic)
 
 
@@ -79,7 +79,7 @@ def rows_of(table: DataFrame) -> list[Row]:
 
 
 def land(spark: SparkSession, table: DataFrame, root: str, files: int) -> None:
-    """Into the archive, in micro-batches of one of `files` files each."""
+    """Copy the table into the archive, in micro-batches of one of `files` files each."""
     source = f"{root}-source"
     table.repartition(files).write.mode("append").parquet(source)
     stream = spark.readStream.schema(table.schema).option("maxFilesPerTrigger", 1).parquet(source)
@@ -299,7 +299,7 @@ def test_an_audit_ignores_records_that_retention_deleted(spark: SparkSession) ->
 
 @pytest.fixture
 def forgetful(spark: SparkSession) -> Iterator[None]:
-    """Queries remember the progress of their last micro-batch only, as long ones do of all but the last hundred."""
+    """Queries keep the progress of their last micro-batch only, as long queries keep only the last hundred."""
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1")
     yield
     spark.conf.unset("spark.sql.streaming.numRecentProgressUpdates")

@@ -84,7 +84,7 @@ def write_all(writer: TidemarkStreamWriter, tasks: Sequence[int] = range(TASKS))
 
 
 def counted(cluster: LocalCluster, name: str) -> dict[bytes | None, int]:
-    """How often each value counts, by the files of a log and by a reader."""
+    """The number of times that each value counts, by the files of a log and by a reader."""
     found = Counter(committed_values(cluster, name))
     assert Counter(record.value for record in committed_records(cluster.bootstrap, name)) == found
     return dict(found)

@@ -39,7 +39,7 @@ def save(table: DataFrame, cluster: LocalCluster, mode: str = "append", **option
 
 
 def records(cluster: LocalCluster, topic: str) -> list[ConsumerRecord]:
-    """All there are."""
+    """All records of a topic."""
     return committed_records(cluster.bootstrap, topic)
 
 

@@ -204,7 +204,7 @@ def test_a_leader_that_dies_in_mid_task_is_replaced_within_the_task(
     begun, killed = tmp_path / "begun", tmp_path / "killed"
 
     def held_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Offsets and attempts; the first batch waits until the leader is dead."""
+        """Offsets and attempts; the first batch waits until the leader has ended."""
         context = TaskContext.get()
         assert context is not None
         for one in batches:

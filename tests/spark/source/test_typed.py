@@ -116,7 +116,7 @@ def columns(ddl: str) -> StructType:
 
 
 def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """NaN is not equal to itself."""
+    """Rows with NaN replaced, for NaN is not equal to itself."""
     return [{**one, "share": "NaN" if one["share"] != one["share"] else one["share"]} for one in rows]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a streaming query's offset moves on; pure, no Spark and no brokers."""
+"""Steps of a streaming query's offset; pure, no Spark and no brokers."""
 
 from __future__ import annotations
 
