@@ -9,6 +9,7 @@ from typing import Final, Self
 
 import pyarrow as pa
 
+from tidemark.cli.common.output import print_warning
 from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.outputs.record_format import Start
@@ -34,6 +35,8 @@ class TopicReader:
             self._positions = {index: self._position(index, start) for index in sorted(self._view.partitions)}
             bounds = self._reader.bounds(topic, list(self._positions))
             self._ends = {index: one.latest for index, one in bounds.items()}
+            if start.offset is not None:
+                self._begin_at_log_starts({index: one.earliest for index, one in bounds.items()})
             self._until_end = options.until_end
             versions = self._reader.schemas(topic) if self._view.schema_version else {}
             self._typed = reader_of(options, versions)
@@ -104,6 +107,18 @@ class TopicReader:
                 self._positions[index] = next_offset(rows)
                 yield PartitionBatch(self._topic, index, rows)
             self._positions[index] = end
+
+    def _begin_at_log_starts(self, starts: dict[int, int]) -> None:
+        """Move positions up to the log starts, unless each partition has lost the record of its position.
+
+        The command has one offset for all partitions, and their log starts differ.
+        """
+        late = {index: start for index, start in starts.items() if start > self._positions[index]}
+        if len(late) == len(starts):
+            return
+        for index, start in late.items():
+            print_warning(f"{self._topic}:{index} is read from offset {start}: earlier records were deleted")
+        self._positions |= late
 
     def _position(self, partition: int, start: Start) -> int:
         if start.offset is not None:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`consume --from offset:N` on partitions whose log starts differ; the reader of ranges is a fake."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from tidemark.cli.consume import topic_source
+from tidemark.cli.consume.options import ConsumeOptions
+from tidemark.cli.consume.topic_source import TopicReader
+from tidemark.client.outputs.record_format import Start
+
+
+def positions(starts: list[int], offset: int, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """The positions at which `consume` begins, if the partitions have these log starts."""
+    bounds = {index: SimpleNamespace(earliest=start, latest=100) for index, start in enumerate(starts)}
+    view = SimpleNamespace(partitions=dict.fromkeys(bounds), schema_version=0, topic_id="t")
+    reader = SimpleNamespace(topics=lambda _: {"t": view}, bounds=lambda *_: bounds, close=lambda: None)
+    monkeypatch.setattr(topic_source, "RangeReader", lambda *_, **__: reader)
+    monkeypatch.setattr(topic_source, "reader_of", lambda *_: None)
+    options = ConsumeOptions(topic="t")
+    return TopicReader("b", options, Start(offset=offset))._positions
+
+
+def test_partitions_without_the_offset_are_read_from_their_log_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One option names the offset for all partitions, so records of the others could not be read otherwise."""
+    assert positions([50, 0, 7], 7, monkeypatch) == {0: 50, 1: 7, 2: 7}
+    assert capsys.readouterr().err == "warning: t:0 is read from offset 50: earlier records were deleted\n"
+
+
+def test_an_offset_that_each_partition_has_deleted_stays_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The read of the position raises OFFSET_OUT_OF_RANGE."""
+    assert positions([50, 8], 7, monkeypatch) == {0: 7, 1: 7}
