@@ -263,9 +263,35 @@ def _fields_of(state: LeaderAndIsr) -> pb.PartitionState:
 
 
 def _state_from_proto(topic_id: str, message: pb.PartitionState) -> PartitionCommand:
+    """Decode a partition; partitions with the same other fields share one decoding of them."""
+    topic, index = message.topic, message.partition
+    incarnation, partition_epoch = message.incarnation, message.partition_epoch
+    message.topic = message.incarnation = ""
+    message.partition = message.partition_epoch = 0
+    same = _same_fields(message.SerializePartialToString())
+    message.topic, message.partition = topic, index
+    message.incarnation, message.partition_epoch = incarnation, partition_epoch
     return PartitionCommand(
-        partition=TopicPartition(sys.intern(message.topic), message.partition),
-        identity=ReplicaIdentity(topic_id, message.incarnation),
+        TopicPartition(sys.intern(topic), index),
+        ReplicaIdentity(topic_id, incarnation),
+        same.assigned_replicas,
+        same.state,
+        partition_epoch,
+        same.adding_replicas,
+        same.removing_replicas,
+        same.throttle_bytes_per_s,
+        same.log_dir,
+        same.isr_reasons,
+    )
+
+
+@lru_cache(STATES_KEPT)
+def _same_fields(serialized: bytes) -> PartitionCommand:
+    """A command without the fields that differ between partitions: their names, incarnations and partition epochs."""
+    message = pb.PartitionState.FromString(serialized)
+    return PartitionCommand(
+        partition=TopicPartition("", 0),
+        identity=ReplicaIdentity("", ""),
         assigned_replicas=ids_from_proto(message.assigned_replicas),
         state=shared_state(
             BrokerId(message.leader),
@@ -278,7 +304,7 @@ def _state_from_proto(topic_id: str, message: pb.PartitionState) -> PartitionCom
             message.sealed,
             ControllerEpoch(message.controller_epoch),
         ),
-        partition_epoch=message.partition_epoch,
+        partition_epoch=0,
         adding_replicas=ids_from_proto(message.adding_replicas),
         removing_replicas=ids_from_proto(message.removing_replicas),
         throttle_bytes_per_s=message.throttle_bytes_per_s,

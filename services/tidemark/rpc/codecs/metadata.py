@@ -25,7 +25,7 @@ from tidemark.model import (
 )
 from tidemark.rpc import errors
 from tidemark.rpc.channel import listener_of_services
-from tidemark.rpc.codecs.shared import ids_from_proto
+from tidemark.rpc.codecs.shared import STATES_KEPT, ids_from_proto
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import metadata_pb2
 
@@ -213,15 +213,37 @@ def partition_to_proto(partition: PartitionView) -> metadata_pb2.PartitionMetada
 
 
 def _partition_from_proto(message: metadata_pb2.PartitionMetadata) -> PartitionView:
+    """Decode a partition; partitions with the same other fields share one decoding of them."""
+    index, incarnation, partition_epoch = message.partition, message.incarnation, message.partition_epoch
+    message.incarnation = ""
+    message.partition = message.partition_epoch = 0
+    same = _same_fields(message.SerializePartialToString())
+    message.partition, message.incarnation, message.partition_epoch = index, incarnation, partition_epoch
     return PartitionView(
-        partition=message.partition,
+        index,
+        same.leader,
+        same.leader_epoch,
+        same.assigned_replicas,
+        same.in_sync_replicas,
+        incarnation,
+        same.lineage,
+        same.eligible_leader_replicas,
+        partition_epoch,
+        same.state_unreadable,
+    )
+
+
+@lru_cache(STATES_KEPT)
+def _same_fields(serialized: bytes) -> PartitionView:
+    """A view without the fields that differ between partitions: index, incarnation and partition epoch."""
+    message = metadata_pb2.PartitionMetadata.FromString(serialized)
+    return PartitionView(
+        partition=0,
         leader=BrokerId(message.leader),
         leader_epoch=LeaderEpoch(message.leader_epoch),
         assigned_replicas=ids_from_proto(message.assigned_replicas),
         in_sync_replicas=ids_from_proto(message.in_sync_replicas),
-        incarnation=message.incarnation,
         lineage=message.lineage,
         eligible_leader_replicas=ids_from_proto(message.eligible_leader_replicas),
-        partition_epoch=message.partition_epoch,
         state_unreadable=message.state_unreadable,
     )

@@ -317,3 +317,13 @@ def _partition_state(topic: str, state: LeaderAndIsr) -> pb.PartitionState:
     command = PartitionCommand(TopicPartition(topic, 0), ReplicaIdentity(topic, "i"), (BrokerId(1),), state, 3)
     held = control_codec.held_to_proto({command.partition: HeldState(command, False, None)})
     return held[0].state
+
+
+def test_decoding_leaves_the_request_unchanged() -> None:
+    state = LeaderAndIsr(BrokerId(1), LeaderEpoch(2), (IsrEntry(BrokerId(1), BrokerEpoch(0)),))
+    request = pb.LeaderAndIsrRequest()
+    request.topics.add(topic="a", topic_id="a").partitions.append(_partition_state("a", state))
+    before = request.SerializeToString()
+    one, other = (tuple(control_codec.leader_and_isr_slices_from_proto(request, 10)) for _ in range(2))
+    assert one == other
+    assert request.SerializeToString() == before

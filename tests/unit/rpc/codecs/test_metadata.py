@@ -78,3 +78,10 @@ def test_clients_of_one_process_share_a_large_topic() -> None:
     assert one.topics["large"] is other.topics["large"]
     known = apply(ClusterView(), one)
     assert apply(known, other).topics["large"] is one.topics["large"], "a client keeps the topic that it has"
+
+
+def test_decoding_leaves_the_message_unchanged() -> None:
+    message = view_to_proto(view(topic("a", 3)))
+    before = message.SerializeToString()
+    assert view_from_proto(message) == view_from_proto(message)
+    assert message.SerializeToString() == before
