@@ -31,7 +31,7 @@ class SetClock:
 
 
 class Work:
-    """Counts its runs; refuses or crashes when set to."""
+    """Counts its runs; refuses or crashes if the test asks for that."""
 
     def __init__(self) -> None:
         self.seen: list[Facts] = []

@@ -13,7 +13,7 @@ from tidemark.client import aio
 CLASSES = ("Producer", "Consumer", "Groups", "AdminClient")
 PLUMBING = {"start", "close", "add", "send_now", "serialized", "partition_count", "starts"}
 PLUMBING |= {"give_back", "not_done_with_last", "ready", "has_newer_schema"}
-"""Sync clients over the async clients, and the life cycle of every client."""
+"""Methods without an example: those of sync clients over async ones, and the life cycle of every client."""
 
 
 def methods() -> Iterator[tuple[str, Callable[..., Any]]]:

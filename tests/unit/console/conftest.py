@@ -187,7 +187,7 @@ class _Recorder:
 
 
 class Clock:
-    """Milliseconds since 1970, that a test moves."""
+    """A clock in milliseconds since 1970 that a test moves."""
 
     def __init__(self) -> None:
         self.ms = 1_800_000_000_000

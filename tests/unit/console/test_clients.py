@@ -16,7 +16,7 @@ LOST = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no service answers")
 
 
 class FakeClient:
-    """Remembers all that were made."""
+    """A client that notes all its instances."""
 
     made: list[FakeClient]
 

@@ -100,7 +100,7 @@ def test_the_epoch_of_deleted_records_may_be_unknown() -> None:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_after_random_changes_the_epochs_match_the_records(seed: int) -> None:
-    """Compared with a list of the epoch of every record; below the start only the last epoch is known."""
+    """The cache is compared with a list of the epoch of every record; below the start only the last epoch is known."""
     dice = random.Random(seed)
     epochs, records, start = LeaderEpochs(), [0], 0
     epochs.assign(0, 0)

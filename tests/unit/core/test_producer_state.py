@@ -102,7 +102,7 @@ def test_sequences_wrap_around() -> None:
 
 @pytest.mark.parametrize("shift", [0, 4, 8, 16, SEQUENCE_SPACE - 100])
 def test_older_and_newer_sequences_are_distinguished_across_the_wrap_around(shift: int) -> None:
-    """Eight batches of two up to sequence 15 or, shifted, around the end of the space; five are remembered."""
+    """Eight batches of two records up to sequence 15 or, shifted, around the maximum; five are remembered."""
 
     def at(sequence: int) -> int:
         return (sequence - shift) % SEQUENCE_SPACE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late an event loop is, by a loop whose time the test owns."""
+"""Lateness of an event loop, measured on a loop whose clock the test moves."""
 
 from __future__ import annotations
 

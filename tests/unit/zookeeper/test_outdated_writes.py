@@ -62,7 +62,7 @@ class Znodes:
         ]
 
     async def gather(self, calls: Sequence[Any]) -> list[Any]:
-        """One after the other."""
+        """Run the calls one after the other."""
         return [await call for call in calls]
 
 

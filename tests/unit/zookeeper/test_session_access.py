@@ -89,10 +89,10 @@ class Client:
             result.set((self._tree.root, None))
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Has no effect."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Has no effect."""
 
 
 class Tree:
@@ -137,7 +137,7 @@ async def test_a_create_during_the_start_of_a_session_waits_for_the_acl_of_the_t
 
 class Unknowing(NodeAccess):
     async def begin(self, ask: Ask, chroot: str) -> None:
-        """Learn nothing."""
+        """Has no effect."""
 
 
 async def test_a_create_without_a_known_acl_is_refused_and_not_sent() -> None:

@@ -207,7 +207,7 @@ def test_a_part_of_a_record_is_not_readable_yet(serve: Serve, files: TlsFiles) -
 
 
 def reason_of(tls: ZooKeeperTls, port: int, host: str = HOST) -> str:
-    """Why a connection fails, in the handshake or at the first answer."""
+    """The error of a connection, in the handshake or at the first answer."""
     handler = tls.handler()
     with (
         contextlib.suppress(OSError),

@@ -13,7 +13,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 
 class Fetches:
-    """Answers a request with itself, when the test permits."""
+    """Answers a request with the request itself, when the test permits."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()

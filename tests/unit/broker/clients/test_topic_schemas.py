@@ -29,7 +29,7 @@ class Broker:
         self.reads = SchemaReads(self.table, self.metadata, store)
 
     def hears(self, topic_id: str, version: int, name: str = "flights") -> None:
-        """UpdateMetadata."""
+        """Receive UpdateMetadata."""
         created = int(topic_id.rpartition("-")[2])
         view = TopicView(name, topic_id, created_zxid=created, schema_version=version)
         self.metadata.update(ClusterView(controller_epoch=ControllerEpoch(1), topics={name: view}, complete=True))

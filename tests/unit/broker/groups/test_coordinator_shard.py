@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a coordinator answers, and its behaviour after a failed write (docs/groups.md, G8)."""
+"""Times of a coordinator's answers, and its behaviour after a failed write (docs/groups.md, G8)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a stopping broker may stop."""
+"""The conditions under which a stopping broker stops."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readiness after a restart: which replicas a broker waits for, and which it must ignore."""
+"""Readiness after a restart: the replicas that a broker waits for, and those that it must ignore."""
 
 from __future__ import annotations
 

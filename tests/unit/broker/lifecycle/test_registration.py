@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registrations after a stop, a kill and an expired session: which are clean (rules T1, Z3, E5)."""
+"""Registrations after a stop, a kill and an expired session: the clean and the unclean ones (rules T1, Z3, E5)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flushes: which logs are flushed when, the events for the core, and failed flushes."""
+"""Flushes: their logs and times, the events for the core, and failed flushes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_a_topic_without_delete_policy_or_limits_has_no_limits() -> None:
 
 
 class Log:
-    """Answers as the test states."""
+    """A log with the answers of the test."""
 
     def __init__(self, *, start: int = 0, old: bool = False) -> None:
         self.start, self.old = start, old

@@ -155,7 +155,7 @@ class Controller(PlainContext):
         self._pings = [pb.HeartbeatRequest(header=pb.ControlHeader(broker_epoch=EPOCH), sequence=1)]
 
     async def read(self) -> pb.HeartbeatRequest:
-        """One ping, then no more."""
+        """The first call returns a ping; later ones wait."""
         if self._pings:
             return self._pings.pop()
         await asyncio.Event().wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Markers go to leaders in batches, again until each partition has answered, and end with a deleted topic (X12-X15)."""
+"""Markers go to leaders in batches, again until each partition has answered, or its topic is deleted (X12-X15)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Markers are appended and acknowledged only under the session lease, each with an outcome of its own (X2, X12)."""
+"""Markers are appended and acknowledged only under the session lease, each with a separate outcome (X2, X12)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When markers leave, when requests are answered, and the behaviour of a coordinator that is new (rules X12-X14)."""
+"""Times of markers and answers, and the behaviour of a new coordinator (rules X12-X14)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def without_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_sender_of_a_producer_stays() -> None:
-    """Otherwise records that the first one has would have no outcome after the close."""
+    """Otherwise records of the first producer would have no outcome after the close."""
     producer = Producer("127.0.0.1:1")
     await producer.start()
     first = producer.sender

@@ -25,7 +25,7 @@ def stored(base_offset: int) -> bytes:
 
 
 def begun(reader: RecordReader | None = None) -> tuple[WaitingRecords, Cursor]:
-    """Two batches, of which the first one is begun."""
+    """Two batches; the reader has returned a part of the first one."""
     cursor = Cursor(TopicPartition("t", 0), 0, topic_id="id", incarnation="i")
     cursor.take(stored(0) + stored(COUNT))
     waiting = WaitingRecords(RecordReader() if reader is None else reader)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Order, sequences and doubt of one partition's batches, without brokers (rules P1, P2, P4)."""
+"""Order, sequences and unknown outcomes of one partition's batches, without brokers (rules P1, P2, P4)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class AsyncCounter(Lifecycle):
         self.closed += 1
 
     async def add(self, number: int, *, to: int = 0) -> int:
-        """Add."""
+        """Return the number, plus `to`."""
         await asyncio.sleep(0)
         return number + to
 

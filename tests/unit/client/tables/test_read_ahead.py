@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several reads come one behind the other, and the next ones begin early; batches come in growing groups."""
+"""Several reads follow one another, and the next ones begin early; batches have growing sizes."""
 
 from __future__ import annotations
 

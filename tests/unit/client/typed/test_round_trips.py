@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of any schema that may be created come back as they were sent: as records and tables, pruned, in any version."""
+"""Rows of any permitted schema are read as they were sent: as records and tables, pruned, in any version."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def schemas_of(brokers: Brokers, changed: list[str] | None = None) -> TopicSchem
 
 
 async def some_turns() -> None:
-    """Enough for a request: the brokers of this file do no I/O."""
+    """Let the event loop run some turns, enough for a request: the brokers of this file do no I/O."""
     for _ in range(50):
         await asyncio.sleep(0)
 

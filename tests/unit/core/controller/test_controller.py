@@ -24,7 +24,7 @@ P = TopicPartition("flights", 0)
 
 
 def cluster(*brokers: int) -> World:
-    """These brokers, sent everything; no command is pending."""
+    """A cluster of these brokers, which have every command; no command is pending."""
     world = World()
     for broker in brokers:
         world.register(broker)

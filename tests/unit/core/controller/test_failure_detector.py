@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FailureDetector are damped for those that flap, and doubted when there are too many at once (rule C6)."""
+"""Suspicions are damped for unstable brokers, and lifted if there are too many at once (rule C6)."""
 
 from __future__ import annotations
 

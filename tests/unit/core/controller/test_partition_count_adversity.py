@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions added and removed, and settings changed, while controllers and answers go."""
+"""Partitions added and removed, and settings changed, while controllers fail over and answers are lost."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_higher_min_isr_is_written_and_sent() -> None:
 
 
 def test_a_lower_min_isr_empties_the_elr_in_the_same_write() -> None:
-    """Rule T3."""
+    """Rule T3: the partition has a leader."""
     world = a_world(1, m="3")
     world.leader_writes(P0, 0, 1)
     world.happens(ev.IsrChangesReported((P0,)))

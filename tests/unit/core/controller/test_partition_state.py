@@ -28,7 +28,7 @@ def failed(broker: int, epoch: int = 5, *, broker_epoch: int | None = None) -> R
 
 
 def fails_to_write(one: PartitionState, now_ms: int) -> int:
-    """Gives how long its next write waits."""
+    """A write of the partition fails; returns the wait before the next one."""
     one.begin_write(node(2, 6, (1, 2)))
     one.write_failed(now_ms)
     return max(0, one.not_before_ms - now_ms)

@@ -50,7 +50,7 @@ class Member:
     revoke_by_ms: int | None = None
 
     def drop_everything(self) -> None:
-        """Fenced, or timed out: the member reads nothing and joins again."""
+        """Stop reading and join again, after the member was fenced or timed out."""
         self.epoch, self.whole, self.revoke_by_ms = 0, True, None
         self.reading, self.to_give_up, self.to_take = set(), set(), set()
 

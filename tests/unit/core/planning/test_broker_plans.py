@@ -33,7 +33,7 @@ def racks_of(brokers: Iterable[int], racks: int = 0) -> dict[BrokerId, str]:
 def cluster(
     brokers: int, topics: Sequence[tuple[int, int]], sizes_bytes: Sequence[int] = (), *, racks: int = 0
 ) -> Cluster:
-    """Topics of (partitions, replication factor), created one after the other; sizes go round."""
+    """A cluster with topics of (partitions, replication factor), created in order; sizes are used in turn."""
     assignments: dict[TopicPartition, tuple[BrokerId, ...]] = {}
     for number, (partitions, factor) in enumerate(topics):
         lists = assign_replicas(
@@ -217,7 +217,7 @@ def test_replicas_of_one_partition_that_are_replaced_together_keep_their_racks()
 
 @st.composite
 def worn_clusters(draw: st.DrawFn) -> Cluster:
-    """Anything may have happened to them: lists by hand, racks named for some, brokers that are dead."""
+    """Clusters of any history: lists edited by hand, racks of some brokers only, dead brokers."""
     brokers = draw(st.integers(1, 8))
     names = draw(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=brokers, max_size=brokers))
     ids = st.integers(0, brokers + draw(st.integers(0, 2)) - 1).map(BrokerId)

@@ -194,7 +194,7 @@ def test_brokers_of_one_rack_have_as_many_replicas_though_racks_differ_in_size()
 
 @pytest.mark.parametrize("seed", range(100))
 def test_with_a_replica_in_each_rack_the_replicas_of_a_rack_stay_even(seed: int) -> None:
-    """Topics are created, and get more partitions; the first followers of a leader are even first, so not exactly."""
+    """Topics get more partitions; a leader's first followers are spread evenly first, so racks are only nearly even."""
     draw = random.Random(seed)
     sizes = [draw.randint(1, 5) for _ in range(draw.randint(3, 5))]
     names = [f"rack-{rack}" for rack, size in enumerate(sizes) for _ in range(size)]

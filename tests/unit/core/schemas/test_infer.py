@@ -155,7 +155,7 @@ def test_any_rows_of_json_have_a_proposal_or_are_refused(rows: list[dict[str, ob
 
 
 def check_fits(found: Inference, rows: list[dict[str, object]]) -> None:
-    """Arrow takes the rows in the proposed columns, unless a note states a doubt."""
+    """Check that Arrow takes the rows in the proposed columns, unless a note states a doubt."""
     schema = arrow_schema(first_version(found.draft))
     if not found.notes:
         batch = pa.RecordBatch.from_pylist(rows, schema=schema)

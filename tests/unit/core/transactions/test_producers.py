@@ -186,7 +186,7 @@ def test_a_start_aborts_the_open_transaction_first(world: TransactionWorld) -> N
 
 
 def test_a_producer_that_goes_on_gets_the_same_answer_again(world: TransactionWorld) -> None:
-    """KIP-360: its answer may have been lost."""
+    """KIP-360: the first answer may have been lost."""
     first = world.init()
     again = world.init(first.producer)
     assert again.producer == raised(first.producer)

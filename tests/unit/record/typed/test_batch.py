@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Typed batches: any rows come back as they were, whole or pruned, and no damaged byte comes through."""
+"""Typed batches: any rows are read as they were written, whole or pruned; every damaged byte is found."""
 
 from __future__ import annotations
 

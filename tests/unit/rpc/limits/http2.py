@@ -85,7 +85,7 @@ class Http2:
         self._writer.write(data)
 
     def call(self, stream: int, path: str, request: bytes | None = None) -> None:
-        """Begin a call; with a request, which is the last one."""
+        """Begin a call; with `request`, send that as its last message."""
         self._windows[stream] = self._initial
         self.send(frame(HEADERS, END_HEADERS, stream, headers(path)))
         if request is not None:

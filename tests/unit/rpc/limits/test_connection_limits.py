@@ -247,7 +247,7 @@ async def test_the_kernel_drops_attempts_of_an_address_with_very_many_connection
     many: list[socket.socket] = []
 
     def more() -> bool:
-        """Connect again and again: on a busy machine the endings come one by one, and one by one they are no crowd."""
+        """Connect again and again: on a busy machine connections end one by one, and then are not a crowd."""
         with contextlib.suppress(TimeoutError):
             for _ in range(ENDED_AT_ONCE):
                 many.append(socket.create_connection(address, timeout=0.3, source_address=(other, 0)))

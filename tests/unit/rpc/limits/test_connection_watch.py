@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a watch of connections looks and rests, and its end at any moment of a wait."""
+"""Times at which a watch of connections looks and rests, and its end at any moment of a wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.rpc.limits.sockets import Peer
 from tidemark.rpc.limits.watch import ConnectionWatch
 
 MOMENTS = 8
-"""More steps of the loop than lie between an attempt to connect and the end of the wait for one."""
+"""More turns of the loop than between an attempt to connect and the end of the wait for it."""
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log directories: their owner, how they were left, where replicas go (rules T1, F4, C8)."""
+"""Log directories: their owner, their state after the last stop, and placement of replicas (rules T1, F4, C8)."""
 
 from __future__ import annotations
 

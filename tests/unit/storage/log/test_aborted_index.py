@@ -195,7 +195,7 @@ def test_a_damaged_file_is_rebuilt_from_the_batches(directory: Path, damage: str
 
 
 def test_an_abort_below_the_checkpoint_of_a_damaged_log_outlives_kills(directory: Path) -> None:
-    """Life 63 of the crash points: the checkpoint stands for lost records, not for those that came instead."""
+    """Life 63 of the crash points: the checkpoint covers lost records, not those that replaced them."""
     logs = open_one(directory)
     log = open_log(logs)
     for batch in transactions(random.Random(1), 90):

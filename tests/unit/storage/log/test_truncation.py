@@ -260,7 +260,7 @@ def test_bytes_below_a_checkpoint_are_never_overwritten_after_a_truncation(path:
 def test_a_power_loss_in_the_flush_after_a_truncation_never_mixes_records_of_before_and_after(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Life 22 of the crash points: the segments of before came back beside the bytes of after in the first of them."""
+    """Life 22 of the crash points: old segments came back beside new bytes in the first of them."""
     disk = StrictDisk(monkeypatch)
     _, log = opened(path / "disk")
     fill(log, 20)
@@ -381,7 +381,7 @@ def test_a_kill_after_a_trim_keeps_the_epoch_below_the_earlier_log_start(path: P
 def test_the_epoch_file_of_a_clean_stop_is_not_rewritten_by_the_next_start(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a trimmed log: else a start would write one file for each replica."""
+    """This holds for a trimmed log, too: else a start would write one file for each replica."""
     logs, log = opened(path)
     fill(log, 20, epoch=5)
     log.trim(Offset(60))

@@ -192,7 +192,7 @@ def judged(state: State, name: str, place: Path, whole: bytes) -> None:
 
 
 def torn(state: State, missing: set[int], whole: bytes) -> bool:
-    """Only the end of the log is lost: no checkpoint covered it, and no complete batch of it remained."""
+    """Only the end of the log is lost: no checkpoint covered the end, and no complete batch of it remained."""
     tail = set(sorted(state.batches)[-len(missing) :])
     return missing == tail and min(missing) >= state.recovery_point and not any(state.batches[b] in whole for b in tail)
 

@@ -68,7 +68,7 @@ def mutated(good: bytes) -> st.SearchStrategy[bytes]:
 
 
 def resealed_lines(good: bytes) -> st.SearchStrategy[bytes]:
-    """Changed before the checksum, as another program or a later version may write."""
+    """Bytes changed before the checksum, as another program or a later version may write them."""
     body = good[: good.rfind(b"crc ")]
     return mutated(body).map(lambda content: content + f"crc {checksum(content):08x}\n".encode())
 
@@ -81,7 +81,7 @@ JSON = st.recursive(
 
 
 def resealed_json(good: bytes) -> st.SearchStrategy[bytes]:
-    """Other members, or members of other types, under a valid checksum."""
+    """Documents with other members, or members of other types, under a valid checksum."""
     document = json.loads(good)
     del document["crc"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Automatic preferred leader election, where too many partitions are led elsewhere."""
+"""Automatic preferred leader election, if too many partitions have other leaders."""
 
 from __future__ import annotations
 

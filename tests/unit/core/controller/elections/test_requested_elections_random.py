@@ -14,7 +14,7 @@ from tests.unit.core.controller.test_controller_random import STEPS, RandomWorld
 
 
 class AskingWorld(RandomWorld):
-    """Besides all else, elections are requested, of existing and unknown partitions, repeatedly."""
+    """Elections are requested besides, of existing and unknown partitions, repeatedly."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

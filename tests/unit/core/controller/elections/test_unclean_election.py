@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unclean elections where the topic allows them (rule T4): the replicas are asked, and the furthest one leads."""
+"""Unclean elections in topics that allow them (rule T4): the controller asks the replicas, and the furthest leads."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Surveys:
 
 
 def heard() -> Surveys:
-    """Both have been asked, one has answered."""
+    """Two replicas were asked, and one has answered."""
     surveys = Surveys()
     assert surveys.decide() is None
     assert set(surveys.asked) == {1, 2}

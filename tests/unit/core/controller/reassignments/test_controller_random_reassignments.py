@@ -16,7 +16,7 @@ from tests.unit.core.controller.worlds.controller_world import EMPTY
 
 
 class MovingWorld(RandomWorld):
-    """Besides all else, everything that the controller does to replicas and partitions is asked for at any time."""
+    """Every change of replicas and partitions that the controller makes is requested besides, at any time."""
 
     def __init__(self, seed: int) -> None:
         self.lists: dict[tuple[str, str], set[tuple[BrokerId, ...]]] = {}

@@ -136,7 +136,7 @@ def test_with_fewer_replicas_min_isr_falls_in_the_write_that_drops_them() -> Non
 
 
 def test_step_7_with_a_lower_min_isr_empties_the_elr() -> None:
-    """Rule T3: there is a leader, and as many in sync as now are enough."""
+    """Rule T3: the partition has a leader, and at least min ISR replicas are in sync."""
     world = a_world(1, 2, 3, m=3)
     world.leader_writes(P, 1, 2)
     world.happens(ev.IsrChangesReported((P,)))

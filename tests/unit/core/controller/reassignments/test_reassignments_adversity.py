@@ -217,7 +217,7 @@ def test_a_topic_created_again_ends_with_whole_replica_lists() -> None:
 
 
 def test_an_isr_with_an_unassigned_replica_is_corrected_before_replicas_are_stopped() -> None:
-    """However it came about: no log is deleted while a leader counts on its replica."""
+    """No log is deleted while a leader counts on its replica, with any cause of such an ISR."""
     world = a_world(1, 2, 3)
     world.move(P, 1, 2)
     settling = goes_on_to(world, fx.WriteStates)

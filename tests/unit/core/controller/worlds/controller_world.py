@@ -54,7 +54,7 @@ def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
 
 
 def node_of(kind: ElectionKind) -> ElectionKind:
-    """Unclean elections of both kinds share a node."""
+    """The node of an election request; both kinds of unclean elections share one."""
     return ElectionKind.PREFERRED if kind is ElectionKind.PREFERRED else ElectionKind.LAST_KNOWN
 
 
@@ -403,7 +403,7 @@ class World:
         return ev.ElectionsRequested(kind, self.requests.get(kind))
 
     def _finish_asked(self, effect: fx.FinishReassignments | fx.FinishPartitionRequests, lost: bool) -> list[Any]:
-        """Retried until it succeeds, as in controller/term.py; then requests are read again."""
+        """Remove finished requests, with retries as in controller/term.py; then requests are read again."""
         if isinstance(effect, fx.FinishReassignments):
             self.asked.finish_moves(effect)
             done: ev.ControllerEvent = ev.ReassignmentsFinished(effect.finished)

@@ -25,7 +25,7 @@ def a_world(*replicas: int, m: int = 2, brokers: int = 6, **settings: int) -> Wo
 
 
 def node(world: World) -> tuple[list[int], list[int], list[int], list[int] | None]:
-    """AR, adding, removing, original."""
+    """AR, adding, removing and original replicas in the topic's node."""
     topic = world.topics["orders"]
     original = topic.original.get(0)
     adding, removing = topic.adding.get(0, ()), topic.removing.get(0, ())

@@ -178,7 +178,7 @@ def test_a_producer_may_retry_batches_that_were_truncated() -> None:
 
 
 def test_a_batch_that_an_earlier_leader_appended_is_not_in_flight_here() -> None:
-    """Five batches of one producer are not known to be committed; the limit applied at the last leader (rule P1)."""
+    """Five batches of one producer may be uncommitted; the limit held at the last leader (rule P1)."""
     stage = follower_of_a_producer(5)
     stage.command(node(1, 6, (1, 2)))
     assert stage.high_watermark() == 0

@@ -22,7 +22,7 @@ def reasons(effects: list[fx.Effect], kind: str) -> str:
 
 
 def time_passes_until_a_follower_leaves(stage: Stage, **hearing: int) -> str:
-    """`hearing`: the log end that follower 2 keeps reporting; without it no follower sends a message."""
+    """Reasons of the ISR change. `hearing`: the log end that follower 2 reports; else no follower sends a message."""
     for _ in range(130):
         if "of_2" in hearing:
             stage.reports(2, hearing["of_2"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lag checks that cannot change anything are left out, and the controller goes first (rules R6, R7, R8, C6)."""
+"""Leaders omit lag checks that cannot change anything, and leave suspected members to the controller (R6-R8, C6)."""
 
 from __future__ import annotations
 
