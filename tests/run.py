@@ -152,7 +152,7 @@ def main(names: list[str]) -> int:
     if unknown:
         sys.stderr.write(f"no such part: {', '.join(unknown)}; there are {', '.join((*known, *_ALIASES))}\n")
         return 2
-    # Started in the background we may have had interrupts ignored; tests that interrupt a command would wait in vain.
+    # In the background this process may ignore interrupts; tests that interrupt a command would wait in vain.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Some environments forbid it; each of the hundreds of processes would compile its imports again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -71,7 +71,7 @@ class Disturbance(NamedTuple):
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of processes whose parent ends: those of the peer stay ours."""
+    """Make this process the parent of processes whose parent ends: those of the peer stay descendants."""
     ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -23,7 +23,7 @@ PINNED: Final = ("4.0.5", "4.1.4", "4.2.1")
 """The last of each supported series but the newest, on which the suite itself runs."""
 LIMIT_S: Final = 1200
 _WARNINGS: Final = ("-W", "ignore:unclosed <socket:ResourceWarning")
-"""PySpark 4.0 leaves a socket open after each toArrow() and collect(): not ours to close."""
+"""PySpark 4.0 leaves a socket open after each toArrow() and collect(): Spark's to close."""
 
 
 def layer(version: str) -> Path:
@@ -74,7 +74,7 @@ def run(version: str, words: list[str]) -> int:
 
 def main(words: list[str]) -> int:
     """Run the named versions, or the pinned ones."""
-    # Started in the background we may have had interrupts ignored, and pytest would ignore ours.
+    # In the background this process may ignore interrupts, and then so would pytest.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     cut = words.index("--") if "--" in words else len(words)
     versions = [version for version in words[:cut] if version != "all"] or list(PINNED)

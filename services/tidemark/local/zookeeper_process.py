@@ -24,7 +24,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import TlsFiles
 
 JUTE_MAXBUFFER_BYTES: Final = 8 << 20
-"""Largest request and answer, as on every ZooKeeper of ours (docs/formats.md)."""
+"""Largest request and answer, as on every ZooKeeper of a Tidemark cluster (docs/formats.md)."""
 
 CLASS_ARCHIVE: Final = Path(sys.prefix) / "zookeeper-classes.jsa"
 """ZooKeeper's classes as Java maps them (class data sharing, JEP 350): parsing them is half of the start's time.

@@ -150,7 +150,7 @@ class GroupHistory:
     """One group that reads one topic.
 
     Attributes:
-        journals: by the name of the life that kept it: a process started again is another life.
+        journals: journals by the name of a life; a restarted process is another life.
         coordinator: the group's records in `__consumer_offsets`, in order.
         final: the records of each partition at the end.
         unfinished: the conditions that did not come about in time.

@@ -34,7 +34,7 @@ Attend = Callable[[socket.socket, int], None]
 
 
 def start_server(module: str, *arguments: str, environment: Mapping[str, str]) -> Path:
-    """The socket of `python -m MODULE SOCKET ARGUMENTS`, which dies with us; returns when it listens."""
+    """The socket of `python -m MODULE SOCKET ARGUMENTS`, which ends with this process; returns when it listens."""
     directory = Path(tempfile.mkdtemp(prefix="tidemark-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     path, log = directory / "socket", directory / "log"

@@ -76,7 +76,7 @@ def _server(module: str) -> tuple[Path, dict[str, str]]:
 
 
 class _Forked(subprocess.Popen[bytes]):
-    """A child of this process that a server forks instead of us."""
+    """A child of this process that a server forks instead of this process."""
 
     def __init__(self, command: list[str], server: Path, environment: Mapping[str, str], output: BinaryIO) -> None:
         self._server, self._environment, self._output = server, environment, output.fileno()
@@ -96,7 +96,7 @@ class _Forked(subprocess.Popen[bytes]):
 
 @contextlib.contextmanager
 def _adopting_orphans() -> Iterator[None]:
-    """Meanwhile each orphan among our descendants becomes our child."""
+    """Meanwhile each orphan among the descendants of this process becomes its child."""
     with _adopting:
         _set_subreaper(True)
         try:

@@ -91,7 +91,7 @@ def counted(cluster: LocalCluster, name: str) -> dict[bytes | None, int]:
 
 
 class Step(StrEnum):
-    """The steps of a driver, of which the last one that it completed."""
+    """The last step that a driver completed."""
 
     BEGUN = "begun"
     WRITTEN_IN_PART = "written in part"

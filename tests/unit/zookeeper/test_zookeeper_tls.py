@@ -164,7 +164,7 @@ def test_answers_that_share_a_record_of_tls_do_not_wait_for_the_next_ping(serve:
 
 
 def test_the_handler_of_kazoo_itself_lets_them_wait(serve: Serve, files: TlsFiles) -> None:
-    """The reason for a handler of our own; once kazoo selects better, the handler is not needed for this any more."""
+    """The reason for Tidemark's own handler, which is obsolete once kazoo selects better."""
     server = serve(three_answers_in_one_record)
     client = KazooClient(
         f"{HOST}:{server.port}",

@@ -178,7 +178,7 @@ async def test_a_poll_ends_when_a_position_has_passed_batches_without_records(fe
 def closes(
     reader: GroupReader, membership: SimpleNamespace
 ) -> Callable[[str], tuple[RebalanceCallback, asyncio.Event]]:
-    """Makes a callback that closes its consumer on the event loop, or on a thread; and its event of the end."""
+    """Makes a callback that closes its consumer on the event loop or on a thread, and an event for its end."""
 
     async def stop(*, commit: bool) -> None:
         return

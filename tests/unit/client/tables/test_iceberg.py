@@ -79,7 +79,7 @@ def test_a_run_that_ended_before_its_commit_is_made_good_by_the_next_one(
     assert archived(tmp_path, properties) == 1
     table = catalog.load_table(NAME)
     assert [row["_offset"] for row in rows(table)] == [0, 1, 2]
-    with table.transaction() as transaction:  # another engine's change, without our properties
+    with table.transaction() as transaction:  # another engine's change, without Tidemark's properties
         transaction.delete("delay = 1")
     logs.append(0, flights(3, 1))
     assert archived(tmp_path, properties) == 1
