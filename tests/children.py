@@ -8,7 +8,7 @@ import signal
 
 
 def suspend(pid: int) -> None:
-    """SIGSTOP, and wait until none of its threads runs: until then one that is on a processor may still answer."""
+    """Send SIGSTOP, and wait until no thread of the process runs: a running thread may still answer."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED)
 
