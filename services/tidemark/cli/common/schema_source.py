@@ -48,7 +48,13 @@ class KeyOptions:
         return None
 
     def of(self, draft: SchemaDraft) -> SchemaDraft:
-        """The draft with these columns as key and event time."""
+        """The draft with these columns as key and event time; raises INVALID_SCHEMA for a column that it lacks."""
+        names = [column.name for column in draft.columns]
+        given = [*(self.key or ()), *filter(None, [self.event_time])]
+        unknown = next((name for name in given if name not in names), None)
+        if unknown is not None:
+            sentence = f"--key and --event-time name columns: there is no {unknown!r}, only {', '.join(names)}"
+            raise TidemarkError(ErrorCode.INVALID_SCHEMA, sentence)
         return draft.keyed(self.key or (), self.event_time) if self.key or self.event_time else draft
 
 

@@ -96,6 +96,17 @@ def test_key_and_event_time_are_options_for_sources_without_them(tmp_path: Path)
     assert all(column["nullable"] is False for column in stated["columns"])
 
 
+@pytest.mark.parametrize("option", ["--key", "--event-time"])
+def test_a_proposal_with_a_key_or_event_time_that_no_column_has_is_refused(tmp_path: Path, option: str) -> None:
+    """No topic could be created with the proposal."""
+    (tmp_path / "s.csv").write_text("id,at\n1,2\n")
+    done = run("infer", str(tmp_path / "s.csv"), option, "ids")
+    assert done.stdout == ""
+    assert isinstance(done.exception, TidemarkError)
+    assert done.exception.code is ErrorCode.INVALID_SCHEMA
+    assert "there is no 'ids', only id, at" in done.exception.message
+
+
 def test_a_check_against_a_saved_version_needs_no_cluster_and_its_status_is_for_ci(tmp_path: Path) -> None:
     saved, wanted = tmp_path / "flights.schema.json", tmp_path / "flights.yaml"
     saved.write_text(to_text(first_version(draft_from_ddl("carrier STRING NOT NULL, delay INT"))) + "\n")
