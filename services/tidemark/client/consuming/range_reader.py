@@ -27,6 +27,7 @@ from tidemark.client.metadata.cluster import (
     ON_ITS_WAY,
     TOPIC_PATIENCE_S,
     Leader,
+    no_brokers,
     none_answers,
     unknown_partition,
 )
@@ -530,6 +531,8 @@ class RangeReader:
                 return
             causes[address] = "the broker has just started and has no metadata yet"
         self._metadata_attempt.note(failures)
+        if all(": unimplemented: " in cause for cause in causes.values()):  # such as the admin service
+            raise no_brokers(causes)
         raise none_answers(causes)
 
     def _of_any(self, addresses: Sequence[str], method: Callable[[grpc.Channel], Any], request: Any) -> Any:

@@ -144,7 +144,7 @@ class Cluster:
             if causes is None:
                 return
             if self.other_services.issuperset(causes):
-                raise _no_brokers(causes)
+                raise no_brokers(causes)
             refused = _token_refused(causes.values()) or refused  # a last round may be too short for some brokers
             if refused is not None and not refused.retriable:
                 raise refused
@@ -584,7 +584,8 @@ def _token_refused(causes: Iterable[TidemarkError]) -> TidemarkError | None:
     return found[0] if found and every else None
 
 
-def _no_brokers(addresses: Iterable[str]) -> TidemarkError:
+def no_brokers(addresses: Iterable[str]) -> TidemarkError:
+    """Make the error for addresses at which other services answer."""
     named = ", ".join(addresses)
     return TidemarkError(
         ErrorCode.INVALID_CONFIG,

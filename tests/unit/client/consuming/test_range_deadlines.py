@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from tidemark.client.consuming import range_reader
 from tidemark.client.consuming.range_reader import RangeReader
@@ -97,3 +99,18 @@ def test_a_topic_of_which_a_broker_knows_a_part_is_asked_for_again(
     with RangeReader("h:9000", deadline_s=30.0) as reader:
         assert sorted(reader.topics(["t"])["t"].partitions) == [0, 1, 2, 3]
     assert next(parts, None) is None
+
+
+def test_an_address_that_is_no_broker_is_refused_without_retries() -> None:
+    """Such as the address of the admin service."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    reader = RangeReader(f"127.0.0.1:{port}", deadline_s=60)
+    try:
+        with pytest.raises(TidemarkError, match="is not a broker: give the address of a broker") as refused:
+            reader.topics(["t"])
+    finally:
+        reader.close()
+        server.stop(None)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
