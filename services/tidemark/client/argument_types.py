@@ -42,6 +42,15 @@ def _within(name: str, number: int, smallest: int, largest: int) -> int:
     return number
 
 
+def key_and_value(record: Any) -> tuple[Any, Any]:
+    """Return the two elements of a record; raises TypeError unless the record is a pair."""
+    try:
+        key, value = record
+    except (TypeError, ValueError):
+        raise TypeError(f"records are pairs of key and value, not {record!r}") from None
+    return key, value
+
+
 def positive(name: str, given: Any) -> int:
     """Return an integer; raises TypeError for another type, and INVALID_REQUEST below 1."""
     found = integer(name, given)

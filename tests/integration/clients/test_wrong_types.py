@@ -257,6 +257,18 @@ def test_an_impossible_partition_is_refused_without_a_call(clients: Clients, ind
             call()
 
 
+@pytest.mark.parametrize("wrong", [b"value", (b"key",), (b"k", b"v", b"more"), None])
+@pytest.mark.parametrize("collect", [list, iter], ids=["a list", "an iterator"])
+def test_send_many_sends_the_records_before_one_that_is_not_a_pair(
+    clients: Clients, collect: Callable[[list[Any]], Any], wrong: object
+) -> None:
+    before = sum(clients.consumer.end_offsets([ZERO]).values())
+    with pytest.raises(TypeError, match="records are pairs of key and value, not "):
+        clients.producer.send_many(TOPIC, collect([(b"k", b"1"), (b"k", b"2"), wrong, (b"k", b"3")]))
+    clients.producer.flush()
+    assert sum(clients.consumer.end_offsets([ZERO]).values()) == before + 2
+
+
 def test_every_method_with_arguments_is_called() -> None:
     kinds = {"producer": Producer, "consumer": Consumer, "member": Consumer, "groups": Groups, "admin": AdminClient}
     called = {(kinds[client], method) for client, method in CALLS}

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Unpack
 import pyarrow as pa
 
 from tidemark.client.aio.transaction import Transaction
-from tidemark.client.argument_types import check_names, seconds
+from tidemark.client.argument_types import check_names, key_and_value, seconds
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
@@ -330,14 +330,15 @@ class Producer(Lifecycle):
         Example: `handles = await producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
         """
         if self.serializes or not isinstance(records, list | tuple):
-            return [await self.send(topic, value, key=key) for key, value in records]
+            return [await self.send(topic, value, key=key) for key, value in map(key_and_value, records)]
         handles: list[SendHandle] = []
         while len(handles) < len(records):
             lane = self.lanes.now.get(topic)
             if lane is not None:
-                lane.send_some(records, handles)
+                with contextlib.suppress(TypeError, ValueError):  # the record that is refused has an error below
+                    lane.send_some(records, handles)
             if len(handles) < len(records):
-                key, value = records[len(handles)]
+                key, value = key_and_value(records[len(handles)])
                 handles.append(await self.send(topic, value, key=key))
         return handles
 

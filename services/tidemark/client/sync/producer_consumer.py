@@ -7,6 +7,7 @@ The producer adds records on the caller's thread. All other work is done on the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any, Final, TypeVar, Unpack
 
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.producer import Producer as AsyncProducer
-from tidemark.client.argument_types import partition_of, partitions_of, positive, seconds, texts
+from tidemark.client.argument_types import key_and_value, partition_of, partitions_of, positive, seconds, texts
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.group_reader import RebalanceCallback, in_callback
 from tidemark.client.group.settings import ConsumerAndGroupOptions
@@ -176,14 +177,15 @@ class Producer(SyncClient[AsyncProducer]):
         if self._background.forked:
             raise forked()
         if self._client.serializes or not isinstance(records, list | tuple):
-            return [self.send(topic, value, key=key) for key, value in records]
+            return [self.send(topic, value, key=key) for key, value in map(key_and_value, records)]
         handles: list[SendHandle] = []
         while len(handles) < len(records):
             lane = self._lanes.now.get(topic)
             if lane is not None:
-                lane.send_some(records, handles)
+                with contextlib.suppress(TypeError, ValueError):  # the record that is refused has an error below
+                    lane.send_some(records, handles)
             if len(handles) < len(records):
-                key, value = records[len(handles)]
+                key, value = key_and_value(records[len(handles)])
                 handles.append(self.send(topic, value, key=key))
         return handles
 
