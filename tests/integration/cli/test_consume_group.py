@@ -145,7 +145,7 @@ def test_a_member_that_is_given_nothing_ends_when_the_others_have_committed_all(
 
 
 def test_options_that_contradict_a_group_are_refused(cluster: LocalCluster, topic: str) -> None:
-    for wrong in (("--group", " "), ("--group", "g", "--from", "offset:5")):
+    for wrong in (("--group", " "), ("--group", "g", "--from", "offset:5"), ("--group", "g", "--partition", "0")):
         ended = tidemark(cluster, "consume", topic, *wrong)
         assert ended.status == 2
         assert "Error" in ended.error or "Invalid" in ended.error

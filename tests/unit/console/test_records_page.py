@@ -55,7 +55,7 @@ async def test_a_page_shows_a_range_of_records(
 
 async def test_a_page_names_the_command_that_reads_the_same_records(browser: httpx.AsyncClient) -> None:
     command = (await browser.get(f"{PAGE}?from=offset:7", headers=JSON)).json()["command"]
-    expected = "tidemark consume flights --from offset:7 --until-end --output json | jq -c 'select(.partition == 0)'"
+    expected = "tidemark consume flights --partition 0 --from offset:7 --until-end --output json"
     assert command == expected
 
 

@@ -39,7 +39,7 @@ def consume(options: ConsumeOptions) -> None:
     \b
     Examples:
       tidemark consume greetings --from earliest
-      tidemark consume flights --from offset:1000 --count 10 --output json | jq .value
+      tidemark consume flights --partition 2 --from offset:1000 --count 10 --output json | jq .value
       tidemark consume flights --from timestamp:2013-01-01T05:00:00Z --timeout 5
       tidemark consume flights --until-end --strings --file flights.parquet
       tidemark consume flights --until-end -o csv > flights.csv
@@ -79,6 +79,8 @@ def _checked(options: ConsumeOptions) -> Start:
             "want earliest or latest, for partitions without a committed offset",
             param_hint="--from",
         )
+    if options.group is not None and options.partition is not None:
+        raise typer.BadParameter("the members of a group share all partitions", param_hint="--partition")
     check_delimiter(options.delimiter)
     if options.shape is Shape.PARQUET and options.file is None and sys.stdout.isatty():
         raise typer.BadParameter("Parquet needs a --file or a pipe, not a terminal", param_hint="--output")

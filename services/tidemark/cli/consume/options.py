@@ -34,6 +34,17 @@ class ConsumeOptions:
             show_default="latest; earliest with --until-end or --group",
         ),
     ] = None
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "--partition",
+            metavar="N",
+            min=0,
+            max=2**31 - 1,
+            help="Only this partition.",
+            show_default="all",
+        ),
+    ] = None
     count: Annotated[
         int | None,
         typer.Option("--count", "--max-records", "--max-messages", "-n", metavar="N", min=1, help="Records to read."),

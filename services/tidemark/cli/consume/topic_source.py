@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source of committed records from all partitions of a topic, in order within each partition (rule K1)."""
+"""Source of committed records from all partitions of a topic, or one, in order within each partition (rule K1)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.outputs.record_format import Start
 from tidemark.client.outputs.typed_rows import next_offset, reader_of
 from tidemark.client.records import PartitionBatch
+from tidemark.model import unknown_partition
 
 _RETRY_S: Final = 0.1
 
 
 class TopicReader:
-    """Reads from `start` on, with each poll; a context manager. Raises UNKNOWN_TOPIC.
+    """Reads from `start` on, with each poll; a context manager. Raises UNKNOWN_TOPIC and UNKNOWN_PARTITION.
 
     The reader waits for an offset that a partition has not reached yet. If all records are older than a timestamp, it
     waits for the next record. With `until_end`, records that are committed after the start are not read.
@@ -32,7 +33,7 @@ class TopicReader:
         self._topic = topic
         try:
             self._view = self._reader.topics([topic])[topic]
-            self._positions = {index: self._position(index, start) for index in sorted(self._view.partitions)}
+            self._positions = {index: self._position(index, start) for index in self._chosen(options.partition)}
             bounds = self._reader.bounds(topic, list(self._positions))
             self._ends = {index: one.latest for index, one in bounds.items()}
             if start.offset is not None:
@@ -119,6 +120,14 @@ class TopicReader:
         for index, start in late.items():
             print_warning(f"{self._topic}:{index} is read from offset {start}: earlier records were deleted")
         self._positions |= late
+
+    def _chosen(self, partition: int | None) -> list[int]:
+        known = sorted(self._view.partitions)
+        if partition is None:
+            return known
+        if partition not in known:
+            raise unknown_partition(self._topic, partition, len(known))
+        return [partition]
 
     def _position(self, partition: int, start: Start) -> int:
         if start.offset is not None:

@@ -72,10 +72,7 @@ async def load(asked: Asked) -> View:
         **_range(found),
         **_addresses(asked, found, follow=follow),
     }
-    command = (
-        f"tidemark consume {topic} --from offset:{found.begin} --until-end --output json "
-        f"| jq -c 'select(.partition == {partition})'"
-    )
+    command = f"tidemark consume {topic} --partition {partition} --from offset:{found.begin} --until-end --output json"
     return View(f"Records of {topic}:{partition}", command, data, live=follow)
 
 

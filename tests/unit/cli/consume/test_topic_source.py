@@ -10,16 +10,23 @@ from tidemark.cli.consume import topic_source
 from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.cli.consume.topic_source import TopicReader
 from tidemark.client.outputs.record_format import Start
+from tidemark.model import ErrorCode, TidemarkError
 
 
-def positions(starts: list[int], offset: int, monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+def positions(
+    starts: list[int], offset: int, monkeypatch: pytest.MonkeyPatch, partition: int | None = None
+) -> dict[int, int]:
     """The positions at which `consume` begins, if the partitions have these log starts."""
     bounds = {index: SimpleNamespace(earliest=start, latest=100) for index, start in enumerate(starts)}
     view = SimpleNamespace(partitions=dict.fromkeys(bounds), schema_version=0, topic_id="t")
-    reader = SimpleNamespace(topics=lambda _: {"t": view}, bounds=lambda *_: bounds, close=lambda: None)
+    reader = SimpleNamespace(
+        topics=lambda _: {"t": view},
+        bounds=lambda _, wanted: {index: bounds[index] for index in wanted},
+        close=lambda: None,
+    )
     monkeypatch.setattr(topic_source, "RangeReader", lambda *_, **__: reader)
     monkeypatch.setattr(topic_source, "reader_of", lambda *_: None)
-    options = ConsumeOptions(topic="t")
+    options = ConsumeOptions(topic="t", partition=partition)
     return TopicReader("b", options, Start(offset=offset))._positions
 
 
@@ -34,3 +41,13 @@ def test_partitions_without_the_offset_are_read_from_their_log_start(
 def test_an_offset_that_each_partition_has_deleted_stays_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The read of the position raises OFFSET_OUT_OF_RANGE."""
     assert positions([50, 8], 7, monkeypatch) == {0: 7, 1: 7}
+
+
+def test_consume_reads_only_the_partition_that_its_option_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert positions([0, 3, 50], 7, monkeypatch, partition=1) == {1: 7}
+
+
+def test_consume_refuses_a_partition_that_the_topic_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TidemarkError, match="topic t has no partition 2; it has 2, from 0") as caught:
+        positions([0, 0], 7, monkeypatch, partition=2)
+    assert caught.value.code is ErrorCode.UNKNOWN_PARTITION
