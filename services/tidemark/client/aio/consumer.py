@@ -237,7 +237,8 @@ class Consumer(Lifecycle):
             on_assigned: awaited with assigned partitions, before their first record is returned; may `seek`.
             on_revoked: awaited with revoked partitions, after the application has processed the records returned of
                 them. After that, their offsets are committed, and another member continues to read.
-            on_lost: awaited with partitions that other members may read already, because the group evicted this member.
+            on_lost: awaited with partitions that other members may read already, because the group evicted this member,
+                or that are open when a member closes that has failed.
 
         Raises:
             TidemarkError: INVALID_TOPIC_NAME; INVALID_REQUEST without a group, or after `assign`. A later read raises

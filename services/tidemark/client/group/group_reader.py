@@ -136,9 +136,9 @@ class GroupReader:
                 if call is not None and call not in callers:
                     await asyncio.wait([call], timeout=timeout_s)
             with _waiting(leaving):
-                while self._membership is not None and self.error is None and self._announced:
+                while self._membership is not None and self._announced:
                     going, self._announced = self._announced, set()
-                    await self._call(self._callbacks[1], going)
+                    await self._call(self._callbacks[1 if self.error is None else 2], going)
         finally:
             self._announced.clear()
             membership, self._membership = self._membership, None

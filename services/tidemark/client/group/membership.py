@@ -136,6 +136,10 @@ class Membership:
                 TidemarkError(ErrorCode.INTERNAL, f"a member of {self._settings.group} failed: {error!r}")
             )
 
+    def _fail(self, error: TidemarkError) -> None:
+        _log.warning("group %s: the member failed: %s", self._settings.group, error)
+        self._reader.fail(error)
+
     def subscribe(self, topics: Iterable[str]) -> None:
         """Change the subscription of the member; the next heartbeat sends it."""
         self.topics = frozenset(topics)
@@ -274,7 +278,7 @@ class Membership:
                 _log.info("group %s: no heartbeat: %s", self._settings.group, error)
                 await asyncio.sleep(min(1.0, self._interval_s))
                 return True
-            self._reader.fail(error)
+            self._fail(error)
             self._reader.drop(self.owned)
             return False
         before_s, self._session_since_s = self._session_since_s, sent_s
@@ -393,7 +397,7 @@ class Membership:
                         continue
                     # ON_ITS_WAY: the coordinator has newer metadata than the broker that refused.
                     if not error.retriable and error.code not in ON_ITS_WAY:
-                        self._reader.fail(error)
+                        self._fail(error)
                         return
                     _log.info("group %s: the reconciliation is retried: %s", self._settings.group, error)
                     await asyncio.sleep(_LOOK_S)

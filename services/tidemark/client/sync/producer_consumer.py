@@ -357,7 +357,8 @@ class Consumer(SyncClient[AsyncConsumer]):
             on_assigned: called with assigned partitions, before their first record is returned; may `seek`.
             on_revoked: called with revoked partitions, after the application has processed the records returned of
                 them. Their offsets are committed, and another member reads on, after that.
-            on_lost: called with partitions that other members may read already, because the group evicted this member.
+            on_lost: called with partitions that other members may read already, because the group evicted this member,
+                or that are open when a member closes that has failed.
 
         Raises:
             TidemarkError: INVALID_TOPIC_NAME; INVALID_REQUEST without a group, or after `assign`. A later read raises

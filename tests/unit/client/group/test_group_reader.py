@@ -21,7 +21,7 @@ from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import FencedMemberError
-from tidemark.model import TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_columns
@@ -441,6 +441,20 @@ async def test_cancelled_task_of_a_callback_is_a_failure_of_the_callback(
     assert not releasing.cancelled()
     assert reader.error is not None
     assert "CancelledError" in reader.error.message
+
+
+async def test_a_failed_member_that_closes_gets_on_lost(
+    reader: GroupReader, membership: SimpleNamespace, callbacks: Callbacks
+) -> None:
+    """The application may close before the read that would raise the error; it commits nothing for these partitions."""
+
+    async def stop(*, commit: bool) -> None:
+        assert not commit
+
+    membership.stop = stop
+    reader.fail(TidemarkError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "refused"))
+    await reader.stop()
+    assert callbacks.all == [("lost", [ONE, OTHER])]
 
 
 async def test_cancelled_reconciliation_ends(reader: GroupReader) -> None:
