@@ -287,6 +287,9 @@ async def _refuse_at_the_start(requests: object, context: Any) -> None:
     await abort_with(context, TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "this service is starting; try again"))
 
 
+_STOPPED: Final = "Server already stopped."
+"""gRPC's error for the request of a call that came as the server stopped."""
+
 _STARTING: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse_at_the_start)
 """Handler of calls before the start is complete: reads no request, and so serves calls of every kind."""
 
@@ -334,6 +337,9 @@ class _Refusals(grpc.aio.ServerInterceptor):
             except grpc.aio.AbortError:
                 raise
             except Exception as error:  # noqa: BLE001 - the last handler of every call
+                if isinstance(error, grpc.aio.BaseError) and str(error) == _STOPPED:
+                    call.abandoned()
+                    raise asyncio.CancelledError from None
                 _log.exception("unexpected", extra={"method": handler_call_details.method})
                 await abort_with(context, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
 

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import check_not_lost_by_fork
@@ -27,21 +27,44 @@ _INTERRUPTED_S: Final = 0.5
 """Time that an interrupted call gives the loop to see its cancellation."""
 
 
-class _Call(Generic[T]):
-    """A coroutine that can be cancelled as long as it has no result; used on the event loop."""
+class _Call(Coroutine[Any, Any, T]):
+    """A coroutine that can be cancelled as long as it has no result; used on the event loop.
+
+    An interrupt may end the calling thread, or the process, before the loop has begun a call. Python would warn of a
+    native coroutine that is never awaited.
+    """
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._unbegun = [work]
+        self._begun: Coroutine[Any, Any, T] | None = None
         self._task: asyncio.Task[Any] | None = None
 
-    async def run(self) -> T:
-        """Run the coroutine, and return its result."""
-        self._task = asyncio.current_task()
-        try:
-            work = self._unbegun.pop()
-        except IndexError:
-            raise asyncio.CancelledError from None
-        return await work
+    def send(self, value: Any) -> Any:
+        """Run to the next wait."""
+        return self._work().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error where the coroutine waits."""
+        return self._work().throw(*error)
+
+    def close(self) -> None:
+        """End the coroutine."""
+        self.drop()
+        if self._begun is not None:
+            self._begun.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Run to the result."""
+        return self._work().__await__()
+
+    def _work(self) -> Coroutine[Any, Any, T]:
+        if self._begun is None:
+            self._task = asyncio.current_task()
+            try:
+                self._begun = self._unbegun.pop()
+            except IndexError:
+                raise asyncio.CancelledError from None
+        return self._begun
 
     def end(self) -> None:
         """Cancel the coroutine, unless it has ended."""
@@ -50,7 +73,7 @@ class _Call(Generic[T]):
             self._task.cancel()
 
     def drop(self) -> None:
-        """Close a coroutine that has not begun, from any thread: Python warns of one that is never awaited."""
+        """Close a coroutine that has not begun, from any thread."""
         with contextlib.suppress(IndexError):
             self._unbegun.pop().close()
 
@@ -85,7 +108,7 @@ class BackgroundLoop:
         refusal = self._refusal()
         if refusal is not None:
             raise refusal
-        future = asyncio.run_coroutine_threadsafe(call.run(), self._loop)
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result(timeout_s)
         except FutureTimeoutError:

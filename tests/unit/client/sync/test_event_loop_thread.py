@@ -14,6 +14,8 @@ import pytest
 from tidemark.client.sync.event_loop_thread import BackgroundLoop
 from tidemark.model import ErrorCode, TidemarkError
 
+MOMENTS = ((BackgroundLoop, "_refusal"), (asyncio, "run_coroutine_threadsafe"), (Future, "result"))
+
 
 @pytest.fixture
 def held() -> tuple[BackgroundLoop, threading.Event]:
@@ -34,7 +36,9 @@ async def work() -> int:
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
-@pytest.mark.parametrize("moment", [(BackgroundLoop, "_refusal"), (Future, "result")])
+@pytest.mark.parametrize(
+    "moment", [(BackgroundLoop, "_refusal"), (asyncio, "run_coroutine_threadsafe"), (Future, "result")]
+)
 def test_an_interrupted_call_that_has_not_begun_leaves_no_warning(
     held: tuple[BackgroundLoop, threading.Event], monkeypatch: pytest.MonkeyPatch, moment: tuple[Any, str]
 ) -> None:
