@@ -44,11 +44,16 @@ def _within(name: str, number: int, smallest: int, largest: int) -> int:
 
 def key_and_value(record: Any) -> tuple[Any, Any]:
     """Return the two elements of a record; raises TypeError unless the record is a pair."""
+    return pair(record, "records are pairs of key and value")
+
+
+def pair(given: Any, wanted: str) -> tuple[Any, Any]:
+    """Return the two elements of a pair; raises TypeError, which begins with `wanted`, unless there are two."""
     try:
-        key, value = record
+        first, second = given
     except (TypeError, ValueError):
-        raise TypeError(f"records are pairs of key and value, not {record!r}") from None
-    return key, value
+        raise TypeError(f"{wanted}, not {given!r}") from None
+    return first, second
 
 
 def positive(name: str, given: Any) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.client.argument_types import integer
+from tidemark.client.argument_types import integer, pair
 from tidemark.client.metadata.cluster import unknown_partition
 from tidemark.client.producing.batch_format import BYTES, BatchFormat
 from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
@@ -372,19 +372,11 @@ def headers_bytes(headers: Headers) -> int:
     """Return the bytes of a record's headers; raises TypeError for invalid headers."""
     pairs = headers.items() if hasattr(headers, "items") else headers
     total = 0
-    for name, value in map(_pair, pairs):
+    for name, value in (pair(one, "headers are pairs of name and value, or a mapping") for one in pairs):
         if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
             raise TypeError(f"a header is (str, bytes or None), not ({type(name).__name__}, {type(value).__name__})")
         total += len(name.encode()) + (0 if value is None else len(value)) + 8
     return total
-
-
-def _pair(header: Any) -> tuple[Any, Any]:
-    try:
-        name, value = header
-    except (TypeError, ValueError):
-        raise TypeError(f"headers are pairs of name and value, or a mapping, not {header!r}") from None
-    return name, value
 
 
 def checked_partition(topic: str, chosen: Any, partitions: int) -> int:
