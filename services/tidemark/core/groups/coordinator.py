@@ -271,8 +271,9 @@ class GroupCoordinator:
     def expire(self, now: Situation, group_ids: Iterable[str] | None = None) -> Outcome[Swept]:
         """Delete offsets older than `offsets.retention.minutes`, of the groups given or of all."""
         changes: list[Change] = []
+        pending = self._pending.keys
         for group_id in tuple(self._groups) if group_ids is None else group_ids:
-            changes.extend(self._change(group_id, lambda changes: offsets.expire(changes, now)).changes)
+            changes.extend(self._change(group_id, lambda changes: offsets.expire(changes, now, pending)).changes)
         return Outcome(Swept((), ()), tuple(changes))
 
     def _remove(self, group_id: str, members: tuple[str, ...], now: Situation) -> Outcome[None]:

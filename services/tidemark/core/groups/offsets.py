@@ -145,20 +145,23 @@ def delete_offsets(changes: PendingChanges, partitions: Collection[TopicPartitio
     return refused
 
 
-def expire(changes: PendingChanges, now: Situation) -> None:
+def expire(changes: PendingChanges, now: Situation, pending: Collection[OffsetKey]) -> None:
     """Delete offsets unused for `offsets.retention.minutes`, and offsets of deleted topics.
 
     An offset ages from its commit; in a group without members, from the departure of the last member at the earliest. A
-    group with neither members nor offsets is deleted by the same rule.
+    group with neither members nor offsets is deleted by the same rule. The keys in `pending` stay: a tombstone would be
+    the later value, and no marker would bring the offset of an open transaction into force (rule X17).
     """
     group = changes.group
     metadata = metadata_of(group)
     horizon_ms = now.wall_ms - now.settings.offsets_retention_ms
     idle = not group.members and metadata.empty_since_ms <= horizon_ms
     for partition, committed in tuple(group.offsets.items()):
+        key = OffsetKey(group.group_id, partition.topic, partition.partition)
         unused = idle or (bool(group.members) and not group.subscribes(partition.topic))
-        if (unused and committed.committed_at_ms <= horizon_ms) or _is_orphan(partition, committed, now):
-            changes.put(OffsetKey(group.group_id, partition.topic, partition.partition), None)
+        expired = (unused and committed.committed_at_ms <= horizon_ms) or _is_orphan(partition, committed, now)
+        if expired and key not in pending:
+            changes.put(key, None)
     if idle and not group.offsets:
         _delete_group_values(changes)
 

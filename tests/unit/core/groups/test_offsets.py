@@ -198,6 +198,24 @@ def test_offsets_of_a_deleted_topic_are_deleted_also_if_it_was_created_again(wor
     assert world.coordinator.find(GROUP) is None
 
 
+@pytest.mark.parametrize("recreated", [False, True])
+def test_an_offset_with_a_value_of_an_open_transaction_does_not_expire(world: GroupWorld, recreated: bool) -> None:
+    """The tombstone would follow the pending value in the log: its commit marker would not bring the value in force."""
+    commit(world, "a")
+    world.now_ms += WEEK_MS
+    topic_id = "another" if recreated else "a-id"
+    world.topics["a"] = TopicFacts(topic_id, 4)
+    where = TopicPartition("a", 0)
+    asked = Commit(GROUP, "", -1, "", {where: replace(at(world, 9), topic_id=topic_id)})
+    world.coordinator.commit_in_transaction(asked, Writer(40, 0), world.situation)
+    assert world.coordinator.expire(world.situation).changes == ()
+    world.coordinator.end_transaction(40, 1, commit=True)
+    assert world.group.offsets[where].offset == 9
+    world.now_ms += WEEK_MS
+    world.coordinator.expire(world.situation)
+    assert world.coordinator.find(GROUP) is None
+
+
 def test_a_group_is_altered_and_deleted_only_without_members(world: GroupWorld) -> None:
     member = world.add("a")
     world.beat(member)
