@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tidemark.local.cluster import LocalCluster
+from tidemark.client import Producer
+from tidemark.local.cluster import LocalCluster, broker_name
 
 from tests.integration.cli.test_cli import refused, succeeds, tidemark
 
@@ -61,6 +63,32 @@ def test_json_output_of_consume_can_be_produced_into_another_topic(cluster: Loca
     names = ("partition", "key", "value", "timestamp_us")
     before, after = ([[row[name] for name in names] for row in rows_of(cluster, one)] for one in (topic, copy))
     assert before == after
+
+
+def test_a_dump_of_a_log_restores_committed_records_only(cluster: LocalCluster, topic: str) -> None:
+    with Producer(cluster.bootstrap, transactional_id=topic) as producer:
+        with producer.transaction():
+            producer.send(topic, b"1", key=b"committed", headers=[("h", b"\xff")], partition=0)
+        with contextlib.suppress(RuntimeError), producer.transaction():
+            producer.send(topic, b"2", key=b"aborted", partition=0)
+            producer.flush()
+            raise RuntimeError("abort")
+    succeeds(cluster, "produce", topic, "-k", "=", stdin="plain=3\n")
+    (described,) = json.loads(succeeds(cluster, "topic", "describe", topic, "-o", "json"))
+    copy = f"{topic}-copy"
+    succeeds(cluster, "topic", "create", copy, "--partitions", "3")
+    columns = ("--key-column", "key", "--value-column", "value", "--timestamp-column", "timestamp_us")
+    for one in described["partitions"]:
+        replica = cluster.directory / broker_name(one["leader"]) / f"{topic}-{one['partition']}"
+        if replica.exists():
+            lines = succeeds(cluster, "log", "dump", str(replica), "--records", "--committed", "--json")
+            succeeds(cluster, "produce", copy, "--format", "json", *columns, stdin=lines)
+    before, after = (
+        sorted([row["key"], row["value"], row["headers"], row["timestamp_us"]] for row in rows_of(cluster, one))
+        for one in (topic, copy)
+    )
+    assert [row[:2] for row in before] == [["aborted", "2"], ["committed", "1"], ["plain", "3"]]
+    assert after == before[1:]
 
 
 def test_a_parquet_file_is_sent_up_to_a_count_and_read_up_to_one(

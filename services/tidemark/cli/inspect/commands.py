@@ -33,6 +33,10 @@ def dump(
         str, typer.Argument(metavar="REPLICA", help="TOPIC-PARTITION, if PATH is a log directory.")
     ] = "",
     records: Annotated[bool, typer.Option("--records", help="Print records instead of batches.")] = False,
+    committed: Annotated[
+        bool,
+        typer.Option("--committed", help="Omit deleted records, markers, and transactions without a commit."),
+    ] = False,
     start: Annotated[int, typer.Option("--from", metavar="OFFSET", min=0, help="First offset.")] = 0,
     end: Annotated[
         int, typer.Option("--to", metavar="OFFSET", min=0, help="Last offset.", show_default=False)
@@ -66,6 +70,7 @@ def dump(
       tidemark log dump data/flights-0
       tidemark log dump data typed-flights-0 --records --schema v1.json --schema v2.json
       tidemark log dump data flights-0 --records --from 1000 --to 1020
+      tidemark log dump data flights-0 --records --committed --json
       tidemark log dump data/flights-0/00000000000000000000.log --verify --json | jq .leader_epoch
       tidemark log dump data/flights-0/00000000000000000000.index
       tidemark log dump data/replication-offset-checkpoint
@@ -76,7 +81,8 @@ def dump(
     from tidemark.cli.inspect import log_dump
 
     shape = Output.JSON if as_json else output
-    log_dump.run(path, replica, log_dump.Wanted(start, end, records, verify, log_dump.readers_of(schemas or [])), shape)
+    readers = log_dump.readers_of(schemas or [])
+    log_dump.run(path, replica, log_dump.Wanted(start, end, records, verify, readers, committed), shape)
 
 
 @log_app.command("verify", short_help="Check all files of log directories.")

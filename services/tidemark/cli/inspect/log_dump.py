@@ -16,11 +16,13 @@ from tidemark.cli.common.schema_source import saved_schema
 from tidemark.client.outputs.record_format import moment, named_bytes, named_headers, shown_bytes_of
 from tidemark.client.outputs.typed_json import columns_of, encode_json, json_rows
 from tidemark.client.typed.batch_rows import BatchRows
+from tidemark.core.schemas.model import TopicSchema
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
 from tidemark.record.envelope import KNOWN_ATTRIBUTES, Attributes, Batch, Codec, Envelope
 from tidemark.record.markers import EndMarker, read_marker
 from tidemark.record.payload import with_offsets
 from tidemark.storage.directories.log_directory import META_FILE
+from tidemark.storage.inspect.committed import committed_part
 from tidemark.storage.inspect.documents import Document, read_document
 from tidemark.storage.inspect.inspection import Bad, Good, is_held, is_segment, read_log, read_segment, replica_paths
 
@@ -38,7 +40,7 @@ _TABLE_ROWS_MAX = 500
 class Wanted(NamedTuple):
     """The part of a log to print: offsets from `start` to `end`, both inclusive.
 
-    `readers` has the known versions of a typed topic's schema.
+    `readers` has the known versions of a typed topic's schema, and `committed` leaves out other records.
     """
 
     start: int
@@ -46,6 +48,7 @@ class Wanted(NamedTuple):
     records: bool
     verify: bool
     readers: Mapping[int, BatchRows] = {}
+    committed: bool = False
 
 
 class Tally:
@@ -93,8 +96,11 @@ def _which(path: Path, replica: str) -> Path:
 
 
 def _dump(path: Path, wanted: Wanted, shape: Output) -> None:
-    if path.is_dir():
-        pieces: Iterable[tuple[Path, Good | Bad]] = read_log(path, from_offset=wanted.start)
+    pieces: Iterable[tuple[Path, Good | Bad]]
+    if wanted.committed:
+        wanted, pieces = _committed(path, wanted)
+    elif path.is_dir():
+        pieces = read_log(path, from_offset=wanted.start)
     elif is_segment(path):
         pieces = ((path, piece) for piece in read_segment(path))
     else:
@@ -115,6 +121,17 @@ def _dump(path: Path, wanted: Wanted, shape: Output) -> None:
             ErrorCode.CORRUPT_BATCH,
             f"{tally.wrong} of the places shown are damaged; `tidemark log verify` names the next step for each",
         )
+
+
+def _committed(path: Path, wanted: Wanted) -> tuple[Wanted, Iterable[tuple[Path, Good | Bad]]]:
+    """The batches with committed records, and damaged places; the bounds lie within the log."""
+    if not path.is_dir():
+        sentence = f"{path} is a file, and another file may have the end of a transaction: name the replica's directory"
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+    part = committed_part(path)
+    bounded = wanted._replace(start=max(wanted.start, part.start), end=min(wanted.end, part.end - 1))
+    found = read_log(path, from_offset=bounded.start)
+    return bounded, ((file, one) for file, one in found if isinstance(one, Bad) or part.has(one.batch.envelope))
 
 
 def _lines(
@@ -205,6 +222,7 @@ def _typed_records(
     times: list[Any] = rows.column("_timestamp").cast(pa.int64()).to_pylist()
     columns: list[list[Any]] = [rows.column(name).to_pylist() for name in ("_offset", "_key", "_headers", "_deleted")]
     values = json_rows(rows, columns_of(rows.schema))
+    of_deletions = _columns_of_deletions(wanted.readers[batch.envelope.schema_version].target)
     for timestamp_us, offset, key, headers, deleted, value in zip(times, *columns, values, strict=True):
         if not wanted.start <= offset <= wanted.end:
             continue
@@ -216,6 +234,7 @@ def _typed_records(
                 "schema_version": batch.envelope.schema_version,
                 **named_bytes("key", key),
                 "value": None if deleted else value,
+                **({"deleted": {name: value[name] for name in of_deletions}} if deleted else {}),
                 "headers": named_headers(headers),
             }
         else:
@@ -223,6 +242,13 @@ def _typed_records(
                 f"{offset} {moment(timestamp_us) or timestamp_us} key={shown_bytes_of(key)} "
                 f"value={'null' if deleted else encode_json(value)}{_headers_text(headers)}"
             )
+
+
+def _columns_of_deletions(schema: TopicSchema) -> list[str]:
+    """Columns of a row that deletes the earlier rows of its key: the key columns, and the event time."""
+    event_time = schema.event_time_column
+    found = [*schema.key_columns, *([] if event_time is None else [event_time])]
+    return list(dict.fromkeys(column.name for column in found))
 
 
 def _batch_text(position: int, envelope: Envelope) -> str:

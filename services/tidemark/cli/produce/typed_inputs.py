@@ -45,6 +45,8 @@ HEADERS: Final = "_headers"
 DELETED: Final = "_deleted"
 _OF_RECORD: Final = frozenset(("offset", "timestamp_us", "value", "headers"))
 """Members of each record in the JSON that `consume` and `log dump` write."""
+DELETION: Final = "deleted"
+"""Member of a record of `log dump` that deletes the rows of a key: its key columns and event time."""
 _FLOATS: Final = (Primitive.FLOAT32, Primitive.FLOAT64)
 _CAST: Final = (
     *INT_BITS,
@@ -137,7 +139,8 @@ class TypedInput:
 
     def _of_record(self, record: Mapping[str, Any]) -> _Row:
         """A row of a record as `consume` and `log dump` write it."""
-        row, stamp_us = record["value"], record["timestamp_us"]
+        stamp_us, deleted = record["timestamp_us"], record["value"] is None and DELETION in record
+        row = record[DELETION] if deleted else record["value"]
         if not isinstance(row, dict):
             raise MisfitError("the record has no row: its value is null, or not of a typed topic")
         try:
@@ -147,7 +150,7 @@ class TypedInput:
             raise
         except ValueError as error:
             raise MisfitError(str(error), ["headers"]) from None
-        return _Row(self._converted(row), stamp, headers)
+        return _Row(self._converted(self._keys_of(row) if deleted else row), stamp, headers, deleted)
 
     def _converted(self, document: Mapping[str, Any]) -> dict[str, Any]:
         of_json = self._of_json

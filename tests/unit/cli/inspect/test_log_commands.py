@@ -19,11 +19,12 @@ from tidemark.record.envelope import Batch, Codec, parse_envelope
 from tidemark.record.payload import build_batch, from_columns
 from typer.testing import CliRunner
 
-from tests.unit.client.typed.samples import FLIGHTS, from_records
+from tests.unit.client.typed.samples import FLIGHTS, from_checked, from_records
 from tests.unit.storage.batches import (
     IDENTITY,
     PARTITION,
     lead,
+    make_batch,
     make_marker,
     make_pending,
     memory_directory,
@@ -198,6 +199,24 @@ def test_a_typed_batch_names_its_schema_version_and_has_rows_with_its_schema(tmp
         assert (record["value"]["price"], record["value"]["scheduled_at"]) == ("1.50", "2026-11-24T12:00:00Z")
 
 
+def test_a_row_that_deletes_others_has_the_columns_that_produce_needs(tmp_path: Path) -> None:
+    typed = TypedFormat("flights", "id", FLIGHTS)
+    at = datetime(2026, 11, 24, 12, tzinfo=UTC)
+    deletion = typed.records.deletion("A", int(at.timestamp()) * 1_000_000)[0]
+    rows = from_checked(typed, [deletion, typed.records.check({"carrier": "B", "scheduled_at": at})[0]])
+    data = typed.build(rows, timestamp_us=7, codec=Codec.NONE, producer_id=-1, producer_epoch=-1, base_sequence=-1)
+    schema = tmp_path / "v1.json"
+    schema.write_text(to_text(FLIGHTS))
+    logs = open_one(tmp_path / "data")
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, Batch(parse_envelope(data), data), epoch=3)
+    logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(2)})
+    deleted, kept = lines_of("dump", log.path, "--records", "--schema", schema)
+    assert (deleted["key"], deleted["value"]) == ("A", None)
+    assert deleted["deleted"] == {"carrier": "A", "scheduled_at": "2026-11-24T12:00:00Z"}
+    assert "deleted" not in kept
+
+
 def test_control_batches_and_aborted_transactions_are_shown(tmp_path: Path) -> None:
     logs = open_one(tmp_path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
@@ -216,3 +235,24 @@ def test_control_batches_and_aborted_transactions_are_shown(tmp_path: Path) -> N
     assert row == {"producer_id": 7, "first_offset": 0, "last_offset": 1, "stable_offset": 2}
     [producer] = lines_of("dump", next(replica.glob("*.snapshot")))
     assert (producer["open_offset"], producer["coordinator_epoch"]) == (-1, 5)
+
+
+def test_records_that_readers_may_not_get_are_left_out_on_request(tmp_path: Path) -> None:
+    logs = open_one(tmp_path)
+    log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": "600"})
+    lead(log, make_batch(["deleted", "kept"]), make_pending(["committed"], producer_id=7))
+    lead(log, make_pending(["aborted"], producer_id=8), make_marker(producer_id=7))
+    lead(log, make_pending(["open"], producer_id=7, producer_epoch=1), make_batch(["plain"]))
+    lead(log, make_marker(producer_id=8, commit=False))
+    log.trim(Offset(1))
+    logs.close_clean(BrokerEpoch(0), {PARTITION: Offset(8)})
+    assert log.segment_count() > 2
+    shown = lines_of("dump", log.path, "--records", "--committed")
+    assert [(one["offset"], one["value"]) for one in shown] == [(1, "kept"), (2, "committed"), (6, "plain")]
+    shown = lines_of("dump", log.path, "--records", "--committed", "--from", 2, "--to", 5)
+    assert [one["value"] for one in shown] == ["committed"]
+    assert [one["base_offset"] for one in lines_of("dump", log.path, "--committed")] == [0, 2, 6]
+    assert [one["value"] for one in lines_of("dump", log.path, "--records")][:2] == ["deleted", "kept"]
+    _, refused = run("dump", next(log.path.glob("*.log")), "--committed")
+    assert refused is not None
+    assert "name the replica's directory" in refused.message

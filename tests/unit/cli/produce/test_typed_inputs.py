@@ -271,6 +271,9 @@ def test_a_row_that_is_marked_as_deleted_is_the_deletion_of_its_key() -> None:
         before = datetime.now(UTC)
         (row,) = of(read, KEYED)
         assert before <= row["at"] <= datetime.now(UTC)
+    dumped = {"offset": 7, "timestamp_us": 5_000_000, "value": None, "headers": []}
+    dumped["deleted"] = {"carrier": "AA", "at": stamp}
+    assert of(json_of(dumped), KEYED) == [{"carrier": "AA", "n": 0, "at": at, "_deleted": True}], "of log dump"
     untouched = csv_of("carrier,n,at,_deleted", f"UA,7,{stamp},false")
     assert of(untouched, KEYED) == [{"carrier": "UA", "n": 7, "at": at}]
     table = pa.table(
