@@ -610,8 +610,8 @@ class MetadataStore(Protocol):
     async def resign(self, term: ControllerTerm) -> None:
         """Delete /controller if the controller of `term` still holds it."""
 
-    async def next_producer_ids(self, count: int) -> range:
-        """A block of producer ids from /producer_ids (rule P1)."""
+    async def next_producer_ids(self, count: int, *, at_least: int = 0) -> range:
+        """A block of producer ids from /producer_ids, from `at_least` on (rule P1)."""
 
     # settings
     async def configs(

@@ -490,6 +490,8 @@ async def test_blocks_of_producer_ids_never_overlap(cluster: Cluster) -> None:
     blocks = await asyncio.gather(*(store.next_producer_ids(100) for store in stores for _ in range(4)))
     given = [producer_id for block in blocks for producer_id in block]
     assert sorted(given) == list(range(1200))
+    assert await stores[0].next_producer_ids(10, at_least=5000) == range(5000, 5010)
+    assert await stores[1].next_producer_ids(10, at_least=5000) == range(5010, 5020)
 
 
 # sessions

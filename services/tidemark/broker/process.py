@@ -241,7 +241,7 @@ class BrokerProcess:
     def _clients_and_coordinators(self, storage: Storage, quotas: ClientQuotas) -> None:
         """Make the parts that serve clients: coordinators append records, and check pending batches of producers."""
         node, from_followers = self._node, self._replication.from_followers
-        appends, producer_ids = InternalAppends(node.driver.submit), ProducerIds(node.store)
+        appends, producer_ids = InternalAppends(node.driver.submit), ProducerIds(node.store, node.clock.wall_us)
         state_logs = StateLogs(
             node.core.queries,
             storage.threads,

@@ -95,12 +95,13 @@ async def cluster_id(session: Session) -> str:
     return codecs.decode_cluster_id(paths.CLUSTER_ID, found[0])
 
 
-async def next_producer_ids(session: Session, count: int) -> range:
-    """The next `count` producer ids; a block whose answer was lost is never handed out again (rule P1)."""
+async def next_producer_ids(session: Session, count: int, at_least: int) -> range:
+    """The next `count` producer ids, the first `at_least` or above; a block whose answer was lost is never handed out
+    again (rule P1)."""
     assert count > 0
     for _ in range(_RETRIES):
         found = await session.get(paths.PRODUCER_IDS)
-        start = 0 if found is None else codecs.decode_number(paths.PRODUCER_IDS, found[0], _NEXT)
+        start = max(at_least, 0 if found is None else codecs.decode_number(paths.PRODUCER_IDS, found[0], _NEXT))
         content = codecs.encode_number(_NEXT, start + count)
         operation: Operation = (
             Create(paths.PRODUCER_IDS, content) if found is None else Set(paths.PRODUCER_IDS, content, found[1].version)

@@ -375,9 +375,9 @@ class SessionMetadataStore:
         """Delete /controller if the controller of `term` still holds it."""
         await election.resign(self._session, term)
 
-    async def next_producer_ids(self, count: int) -> range:
-        """A block of producer ids from /producer_ids (rule P1)."""
-        return await election.next_producer_ids(self._session, count)
+    async def next_producer_ids(self, count: int, *, at_least: int = 0) -> range:
+        """A block of producer ids from /producer_ids, from `at_least` on (rule P1)."""
+        return await election.next_producer_ids(self._session, count, at_least)
 
     # settings
 
