@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tidemark.runtime.configuration_keys import KEYS, ConfigKey
+from tidemark.runtime.configuration.keys import KEYS, ConfigKey
 
 FILE = Path(__file__).parents[2] / "charts" / "tidemark" / "files" / "settings.json"
 _TEMPLATES_MAX = 1 << 53

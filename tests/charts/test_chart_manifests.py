@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from kubernetes_validate import utils
-from tidemark.runtime.configuration_keys import KEYS
+from tidemark.runtime.configuration.keys import KEYS
 
 from tests.charts.rendering import (
     CHARTS,

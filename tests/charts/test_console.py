@@ -8,7 +8,7 @@ from typing import Any
 import helm_python
 import pytest
 import yaml
-from tidemark.runtime.configuration import ConsoleSettings, read_settings
+from tidemark.runtime.configuration.settings import ConsoleSettings, read_settings
 
 from tests.charts.rendering import NAMESPACE, Manifest, containers, manifests, one, pods, rendered, values_of
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tidemark.runtime.configuration_keys import KEYS
+from tidemark.runtime.configuration.keys import KEYS
 
 from tests.charts.rendering import CHARTS, NAME, ROOT, manifests
 

@@ -12,7 +12,7 @@ import helm_python
 import pytest
 import yaml
 from tidemark.rpc.security.jwts import IssuersFile
-from tidemark.runtime.configuration import AdminSettings, BrokerSettings, ControllerSettings, read_settings
+from tidemark.runtime.configuration.settings import AdminSettings, BrokerSettings, ControllerSettings, read_settings
 
 from tests.charts.rendering import NAME, NAMESPACE, ROOT, Manifest, Render, containers, manifests, one, pods
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.model import ErrorCode
-from tidemark.runtime.configuration import KEYS
+from tidemark.runtime.configuration.settings import KEYS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "groups.md").read_text()
 

@@ -41,7 +41,7 @@ with no_collections():
     from tidemark.rpc.security.service import load_ports
     from tidemark.rpc.server import GrpcServer, Service
     from tidemark.runtime.clock import SystemClock
-    from tidemark.runtime.configuration import AdminSettings, load_settings
+    from tidemark.runtime.configuration.settings import AdminSettings, load_settings
     from tidemark.runtime.logging import configure_logging
     from tidemark.runtime.metrics import METRICS, tell_what_runs
     from tidemark.runtime.service import end_process, run_until_stopped

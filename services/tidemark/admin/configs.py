@@ -22,7 +22,7 @@ from tidemark.ports import AdminRequest, MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.config import entry_from_proto
-from tidemark.runtime.configuration_entries import (
+from tidemark.runtime.configuration.entries import (
     HEARTBEAT_KEY,
     LAG_KEY,
     ConfigChange,

@@ -21,7 +21,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
 )
-from tidemark.runtime.configuration import topic_settings
+from tidemark.runtime.configuration.settings import topic_settings
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
 

@@ -14,7 +14,7 @@ from tidemark.model import (
     TopicPartition,
     VersionedState,
 )
-from tidemark.runtime.configuration import topic_settings
+from tidemark.runtime.configuration.settings import topic_settings
 
 States = Mapping[TopicPartition, VersionedState]
 

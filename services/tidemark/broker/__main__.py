@@ -13,7 +13,7 @@ with lean_imports():
     from tidemark.core.security.principals import Role
     from tidemark.rpc.security.handshakes import NativeLines
     from tidemark.rpc.security.service import load_ports
-    from tidemark.runtime.configuration import BrokerSettings, load_settings
+    from tidemark.runtime.configuration.settings import BrokerSettings, load_settings
     from tidemark.runtime.freed_memory import keep_freed_memory
     from tidemark.runtime.logging import configure_logging
     from tidemark.runtime.metrics import METRICS

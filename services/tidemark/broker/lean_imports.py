@@ -3,23 +3,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from typing import Final
 
 from tidemark.runtime.collecting import no_collections
+from tidemark.runtime.imports import refuse_import
 
 _NUMPY_OPTIONAL: Final = 18
 """The first version of pyarrow that works without numpy."""
-
-
-class _WithoutNumpy(MetaPathFinder):
-    def find_spec(self, name: str, path: object, target: object = None) -> None:
-        if name == "numpy":
-            raise ModuleNotFoundError("brokers do without numpy, to start faster", name=name)
 
 
 @contextmanager
@@ -29,6 +22,6 @@ def lean_imports() -> Iterator[None]:
     Brokers convert no arrays to numpy. A later import of numpy in this process raises ModuleNotFoundError.
     """
     if int(version("pyarrow").partition(".")[0]) >= _NUMPY_OPTIONAL:
-        sys.meta_path.insert(0, _WithoutNumpy())
+        refuse_import("numpy")
     with no_collections():
         yield

@@ -43,7 +43,7 @@ from tidemark.rpc.security.authorization import cluster_in, make_authorization
 from tidemark.rpc.security.listeners import ListenerPort, identity_in
 from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.server import GrpcServer, Service
-from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.coordination import cluster_id_when_reachable
 from tidemark.runtime.host_port import HostPort, Listeners
 from tidemark.runtime.metrics import METRICS, tell_what_runs

@@ -30,7 +30,6 @@ from tidemark.cli.common.output import print_error
 from tidemark.cli.common.process import (
     check_streams,
     flush_output,
-    keep_pandas_out,
     refusal_of_output,
     refusal_of_words,
 )
@@ -50,6 +49,7 @@ from tidemark.cli.transaction.commands import transaction_app
 from tidemark.cli.zookeeper import zookeeper_app
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.token_source import VARIABLE
+from tidemark.runtime.imports import refuse_import
 
 EXIT_REFUSED = 1
 PROGRAM: Final = "tidemark"
@@ -185,7 +185,7 @@ def main() -> None:
     """Run the command `tidemark`, and end the process with its exit status."""
     # Logs of libraries are for services; a command reports its error in one line.
     logging.getLogger().addHandler(logging.NullHandler())
-    keep_pandas_out()
+    refuse_import("pandas")
     try:
         check_streams()
         if shells.is_asked():

@@ -16,7 +16,7 @@ from tidemark.cli.common.output import print_json, print_line, print_table, prin
 from tidemark.client.created_topic import MIN_ISR, restart_warnings
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import TidemarkError
-from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry, ConfigSource
+from tidemark.runtime.configuration.entries import ConfigChange, ConfigEntry, ConfigSource
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from tidemark.core.cluster_view import TopicView
-from tidemark.runtime.configuration import topic_settings
+from tidemark.runtime.configuration.settings import topic_settings
 
 MIN_ISR = "min.insync.replicas"
 

@@ -15,7 +15,7 @@ from tidemark.console.server import HttpServer
 from tidemark.model import TidemarkError
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
-from tidemark.runtime.configuration import ConsoleSettings, load_settings
+from tidemark.runtime.configuration.settings import ConsoleSettings, load_settings
 from tidemark.runtime.logging import configure_logging
 from tidemark.runtime.metrics import start_metrics_server, tell_what_runs
 from tidemark.runtime.service import run_until_stopped

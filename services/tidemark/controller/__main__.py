@@ -22,7 +22,7 @@ with no_collections():
     from tidemark.rpc.security.service import load_ports
     from tidemark.rpc.server import GrpcServer, Service
     from tidemark.runtime.clock import SystemClock
-    from tidemark.runtime.configuration import ControllerSettings, load_settings
+    from tidemark.runtime.configuration.settings import ControllerSettings, load_settings
     from tidemark.runtime.coordination import start_when_reachable
     from tidemark.runtime.logging import configure_logging
     from tidemark.runtime.metrics import METRICS, MetricsServer, tell_what_runs

@@ -14,7 +14,7 @@ from tidemark.core.config import ControllerConfig
 from tidemark.core.controller.controller import ControllerCore
 from tidemark.model import BrokerId
 from tidemark.ports import Clock, ControllerTerm, MetadataStore
-from tidemark.runtime.configuration import ControllerSettings
+from tidemark.runtime.configuration.settings import ControllerSettings
 from tidemark.runtime.host_port import Listeners
 from tidemark.runtime.scheduler import AsyncioScheduler
 

@@ -33,7 +33,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.ports import Clock, ControllerTerm, MetadataStore, Scheduler, StoreEvent, WriteOutcome
-from tidemark.runtime.configuration import topic_settings
+from tidemark.runtime.configuration.settings import topic_settings
 
 _log = logging.getLogger(__name__)
 _TICK_MS: Final = 100

@@ -30,7 +30,7 @@ from tidemark.rpc.limits.watch import ConnectionWatch
 from tidemark.rpc.reflection import add_reflection
 from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.runtime.clock import timeout
-from tidemark.runtime.configuration_key import UNLIMITED
+from tidemark.runtime.configuration.key import UNLIMITED
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.limits import connections_max
 from tidemark.runtime.metrics import METRICS

@@ -71,7 +71,7 @@ from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 from tidemark.zookeeper.whole_nodes import quotas as quota_node
 
 if TYPE_CHECKING:
-    from tidemark.runtime.configuration import ServiceSettings
+    from tidemark.runtime.configuration.settings import ServiceSettings
 
 _WATCHED: Final = (
     StoreEvent.BROKERS,

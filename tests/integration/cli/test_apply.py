@@ -12,7 +12,7 @@ import pytest
 from tidemark.client import AdminClient
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.local.cluster import LocalCluster
-from tidemark.runtime.configuration_entries import ConfigSource
+from tidemark.runtime.configuration.entries import ConfigSource
 
 from tests.integration.cli.test_cli import Ended, succeeds, tidemark
 

@@ -12,7 +12,7 @@ from tidemark.client import AdminClient, Producer
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_entries import ConfigChange, ConfigSource
+from tidemark.runtime.configuration.entries import ConfigChange, ConfigSource
 
 from tests.integration.cli.test_cli import refused, succeeds, tidemark
 from tests.integration.harness.waiting import wait_for

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidemark.cli.common.process import keep_pandas_out
+from tidemark.runtime.imports import refuse_import
 
 from tests.integration.harness import patience, warm
 
@@ -109,7 +109,7 @@ def _import_everything() -> None:
 if __name__ == "__main__":
     from tidemark.cli.app import main
 
-    keep_pandas_out()
+    refuse_import("pandas")
     _import_everything()
     sys.argv = ["tidemark", *warm.serve(sys.argv[1], attend=tell_the_end)]
     patience.as_told()

@@ -14,7 +14,7 @@ from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription
 from tidemark.rpc.codecs.config import change_from_proto, resource_to_proto
 from tidemark.runtime.clock import SystemClock
-from tidemark.runtime.configuration_entries import ConfigChange, ConfigSource
+from tidemark.runtime.configuration.entries import ConfigChange, ConfigSource
 from tidemark.v1 import admin_configs_pb2 as pb
 
 from tests.fakes.contexts import PlainContext

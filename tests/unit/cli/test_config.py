@@ -9,7 +9,7 @@ import pytest
 from tidemark.cli.app import app
 from tidemark.cli.common import options
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_entries import ConfigChange
+from tidemark.runtime.configuration.entries import ConfigChange
 from typer.testing import CliRunner
 
 

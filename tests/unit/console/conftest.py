@@ -32,7 +32,7 @@ from tidemark.model import (
 )
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
-from tidemark.runtime.configuration_entries import ConfigEntry, ConfigSource
+from tidemark.runtime.configuration.entries import ConfigEntry, ConfigSource
 from tidemark.runtime.metrics import Metrics
 
 from tests.unit.console.record_log import FakeLog

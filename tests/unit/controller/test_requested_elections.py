@@ -25,7 +25,7 @@ from tidemark.model import (
     UncleanElection,
 )
 from tidemark.ports import ControllerTerm, StateWrite
-from tidemark.runtime.configuration import ControllerSettings, load_settings
+from tidemark.runtime.configuration.settings import ControllerSettings, load_settings
 from tidemark.runtime.metrics import Metrics
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock

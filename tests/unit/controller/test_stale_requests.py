@@ -12,7 +12,7 @@ from tidemark.controller.assembly import new_term
 from tidemark.controller.metrics import ControllerMetrics
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, TopicDescription, TopicPartition
-from tidemark.runtime.configuration import ControllerSettings, load_settings
+from tidemark.runtime.configuration.settings import ControllerSettings, load_settings
 from tidemark.runtime.metrics import Metrics
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tidemark.runtime.configuration import AdminSettings, BrokerSettings, load_settings
+from tidemark.runtime.configuration.settings import AdminSettings, BrokerSettings, load_settings
 from tidemark.runtime.termination import MESSAGE_BYTES_MAX, write_termination_message
 
 

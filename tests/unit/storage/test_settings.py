@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from tidemark.runtime.configuration import topic_settings
+from tidemark.runtime.configuration.settings import topic_settings
 from tidemark.storage.settings import storage_settings
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one

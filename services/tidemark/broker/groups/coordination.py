@@ -20,7 +20,7 @@ from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.replication import effects as ef
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import TopicPartition
-from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.metrics import METRICS
 
 _VERIFY_S: Final = 5.0

@@ -26,7 +26,7 @@ from tidemark.core.groups.heartbeat import Situation
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import GroupState, TopicFacts
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
-from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.configuration.settings import BrokerSettings
 
 _SWEEP_MS: Final = 500
 _COUNT_S: Final = 5.0

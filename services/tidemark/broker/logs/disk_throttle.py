@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidemark.core.quotas.bucket import Bucket
-from tidemark.runtime.configuration import UNLIMITED
+from tidemark.runtime.configuration.settings import UNLIMITED
 
 _CHUNK_BYTES: Final = 1 << 20
 _CHUNK_BYTES_MIN: Final = 16 << 10

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, TidemarkError, TopicPartition
-from tidemark.runtime.configuration import BrokerSettings, TopicSettings
+from tidemark.runtime.configuration.settings import BrokerSettings, TopicSettings
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of

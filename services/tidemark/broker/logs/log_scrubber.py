@@ -21,7 +21,7 @@ from typing import Final
 from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.log_cleaner import Stopped, wait_unless_stopped
 from tidemark.model import Offset, TidemarkError, TopicPartition
-from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.directories.scrub_position import ScrubPosition, read_scrub_position, write_scrub_position

@@ -18,7 +18,7 @@ from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import Offset, TopicPartition
 from tidemark.ports import Log, RetentionLimits
-from tidemark.runtime.configuration import UNLIMITED, TopicSettings
+from tidemark.runtime.configuration.settings import UNLIMITED, TopicSettings
 
 _SLICE = 200
 """Replicas that are checked before the event loop gets control back."""

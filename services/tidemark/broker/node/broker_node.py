@@ -21,7 +21,7 @@ from tidemark.core.replication.broker import BrokerCore
 from tidemark.model import BrokerId
 from tidemark.ports import Clock
 from tidemark.runtime.clock import SystemClock
-from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.zookeeper.store import ZooKeeperMetadataStore, store_of

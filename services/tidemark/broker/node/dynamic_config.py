@@ -16,8 +16,7 @@ from typing import Any, Final
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import TidemarkError
 from tidemark.ports import MetadataStore, StoreEvent
-from tidemark.runtime.configuration import BrokerSettings
-from tidemark.runtime.configuration_entries import (
+from tidemark.runtime.configuration.entries import (
     LAG_KEY,
     ConfigEntry,
     broker_entries,
@@ -25,8 +24,9 @@ from tidemark.runtime.configuration_entries import (
     check_lag,
     text_of,
 )
-from tidemark.runtime.configuration_key import Scope
-from tidemark.runtime.configuration_keys import keys_of
+from tidemark.runtime.configuration.key import Scope
+from tidemark.runtime.configuration.keys import keys_of
+from tidemark.runtime.configuration.settings import BrokerSettings
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.text import from_text
 from tidemark.model import TidemarkError
 from tidemark.record.checks import ProduceLimits
-from tidemark.runtime.configuration import UNLIMITED, TopicSettings, topic_settings
+from tidemark.runtime.configuration.settings import UNLIMITED, TopicSettings, topic_settings
 
 _log = logging.getLogger(__name__)
 _NO_CONFIGS: Final[Mapping[str, str]] = {}

@@ -18,7 +18,7 @@ from tidemark.core.transactions.phases import Phase
 from tidemark.core.transactions.refusals import check_transactional_id
 from tidemark.core.transactions.requests import Situation, TransactionSettings
 from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
-from tidemark.runtime.configuration import BrokerSettings
+from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.slices import Pace
 
 _WRITE_TIMEOUT_S: Final = 5.0

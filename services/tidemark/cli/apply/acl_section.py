@@ -18,7 +18,7 @@ from tidemark.core.security.acls import (
     check_acl,
     option,
 )
-from tidemark.runtime.configuration_entries import ConfigChange
+from tidemark.runtime.configuration.entries import ConfigChange
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient

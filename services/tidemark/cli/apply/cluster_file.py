@@ -19,7 +19,7 @@ from tidemark.core.quotas.quotas import QuotaEntity
 from tidemark.core.schemas.model import SchemaDraft
 from tidemark.core.security.acls import Acl
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_entries import check_alterable
+from tidemark.runtime.configuration.entries import check_alterable
 
 _TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs", "schema", "delete")
 _COUNT_MAX: Final = (1 << 31) - 1

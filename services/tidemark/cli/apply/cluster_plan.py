@@ -23,7 +23,7 @@ from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.core.quotas.quotas import Limits, QuotaEntity
 from tidemark.core.security.acls import Acl
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_entries import ConfigChange, changes_between
+from tidemark.runtime.configuration.entries import ConfigChange, changes_between
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient

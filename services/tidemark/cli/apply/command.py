@@ -19,7 +19,7 @@ from tidemark.cli.common.output import counted, error_json, print_error, print_j
 from tidemark.cli.config import change_lines
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_entries import ConfigSource
+from tidemark.runtime.configuration.entries import ConfigSource
 
 if TYPE_CHECKING:
     from tidemark.cli.apply.cluster_file import ClusterFile, Problem

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemark.cli.quota import limit_of
 from tidemark.core.quotas.quotas import Limits, QuotaEntity, QuotaKind, check_entity, limit_text
-from tidemark.runtime.configuration_entries import ConfigChange
+from tidemark.runtime.configuration.entries import ConfigChange
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient

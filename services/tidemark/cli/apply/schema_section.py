@@ -17,7 +17,7 @@ from tidemark.core.schemas.evolution import next_version
 from tidemark.core.schemas.model import SchemaDraft
 from tidemark.core.schemas.refusals import naming
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration import topic_settings
+from tidemark.runtime.configuration.settings import topic_settings
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient

@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 
 from tidemark.cli.bench.histogram import Measured
 from tidemark.cli.bench.options import Span
-from tidemark.cli.common.process import keep_pandas_out
 from tidemark.client import Consumer, Producer
 from tidemark.model import TidemarkError
 from tidemark.record.schema import TIMESTAMP_TYPE
+from tidemark.runtime.imports import refuse_import
 
 START_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.2
@@ -104,7 +104,7 @@ def consume_worker(reading: Reading, links: WorkerLinks) -> None:
 
 def _work(kind: str, links: WorkerLinks, work: Callable[[], Measured]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends its workers
-    keep_pandas_out()
+    refuse_import("pandas")
     try:
         measured = work()
     except TidemarkError as error:

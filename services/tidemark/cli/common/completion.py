@@ -19,8 +19,8 @@ import typer
 from tidemark.cli.common.connection import connect_admin
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.core.transactions.phases import Phase
-from tidemark.runtime.configuration_key import Scope
-from tidemark.runtime.configuration_keys import keys_of
+from tidemark.runtime.configuration.key import Scope
+from tidemark.runtime.configuration.keys import keys_of
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of a command: its standard streams, errors of writing the output, and no import of pandas."""
+"""The process of a command: its standard streams, and errors of writing the output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
@@ -59,20 +58,3 @@ def flush_output() -> None:
 def give_up_output() -> None:
     """Redirect stdout to /dev/null: the interpreter flushes stdout at exit, and would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class _NoPandas:
-    """A finder that refuses pandas; None in sys.modules would stop Python's import statement, but not Cython's."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(f"the import of {name} is disabled in this process", name=name)
-
-
-def keep_pandas_out() -> None:
-    """Make `import pandas` fail in this process; no effect after pandas was imported. Only for processes of the CLI.
-
-    Arrow imports an installed pandas as soon as a Python value becomes an array. The import of pandas costs a quarter
-    of a second and 44 MB, and no command uses pandas.
-    """
-    sys.meta_path.insert(0, _NoPandas())

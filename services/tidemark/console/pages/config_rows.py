@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemark.runtime.configuration_entries import ConfigEntry, ConfigSource
+from tidemark.runtime.configuration.entries import ConfigEntry, ConfigSource
 
 _UNCHANGED = (ConfigSource.DEFAULT, ConfigSource.UNKNOWN)
 

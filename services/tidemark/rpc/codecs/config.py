@@ -8,7 +8,7 @@ from typing import Final
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.codecs.message import OPTIONAL, Codec, enum
-from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry, ConfigSource
+from tidemark.runtime.configuration.entries import ConfigChange, ConfigEntry, ConfigSource
 from tidemark.v1 import admin_configs_pb2 as pb
 
 _KINDS: Final = {

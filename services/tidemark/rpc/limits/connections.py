@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 from tidemark.rpc.channel import MESSAGE_BYTES_MAX, WINDOW
 from tidemark.rpc.limits.rates import Rate
 from tidemark.rpc.limits.sockets import Found, Peer
-from tidemark.runtime.configuration import ServiceSettings
-from tidemark.runtime.configuration_key import UNLIMITED
+from tidemark.runtime.configuration.key import UNLIMITED
+from tidemark.runtime.configuration.settings import ServiceSettings
 from tidemark.runtime.slices import Pace
 
 _FRAMING: Final = 32

@@ -14,7 +14,7 @@ from tidemark.rpc.security.gate import Gate
 from tidemark.rpc.security.listeners import ListenerPort, identity_in
 
 if TYPE_CHECKING:
-    from tidemark.runtime.configuration import ClientFacingSettings
+    from tidemark.runtime.configuration.settings import ClientFacingSettings
 
 
 class Authorization(NamedTuple):

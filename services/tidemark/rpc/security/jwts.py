@@ -16,7 +16,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.callers import Verified, refused
 from tidemark.rpc.security.changed_file import ChangedFile
 from tidemark.rpc.security.jwks import KeySet, PublicKey
-from tidemark.runtime.configuration import read_yaml
+from tidemark.runtime.configuration.settings import read_yaml
 
 _FIELDS: Final = frozenset({"issuer", "audience", "jwks", "ca.file", "token.file", "kubernetes"})
 _REQUIRED: Final = ("exp", "iss", "aud", "sub")

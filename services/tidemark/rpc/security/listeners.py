@@ -16,11 +16,11 @@ from tidemark.rpc.security.callers import Authentication, CallerCheck, TokenVeri
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.tokens import StaticTokens, Tokens
-from tidemark.runtime.configuration_key import UNLIMITED
+from tidemark.runtime.configuration.key import UNLIMITED
 from tidemark.runtime.host_port import HostPort, Listeners
 
 if TYPE_CHECKING:
-    from tidemark.runtime.configuration import ClientFacingSettings
+    from tidemark.runtime.configuration.settings import ClientFacingSettings
 
 _GRACE_MS: Final = 30_000
 """Time for the calls of a connection that has reached its age: new ones go to a new connection."""

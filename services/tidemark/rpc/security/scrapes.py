@@ -14,7 +14,7 @@ from tidemark.rpc.security.files import Material, TlsIdentity
 from tidemark.runtime.metrics import MetricsServer, start_metrics_server
 
 if TYPE_CHECKING:
-    from tidemark.runtime.configuration import ServiceSettings
+    from tidemark.runtime.configuration.settings import ServiceSettings
 
 PLAIN, SERVER, MUTUAL = "none", "server", "mutual"
 _NAME: Final = "metrics.tls"

@@ -13,7 +13,7 @@ from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.listeners import ListenerPort, listener_ports
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.tokens import REASONS
-from tidemark.runtime.configuration import ClientFacingSettings, ServiceSettings
+from tidemark.runtime.configuration.settings import ClientFacingSettings, ServiceSettings
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.termination import refuse_settings
 

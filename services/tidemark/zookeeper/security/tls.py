@@ -18,7 +18,7 @@ from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
 from tidemark.zookeeper.kazoo_handler import PollHandler, ReadAheadSocket
 
 if TYPE_CHECKING:
-    from tidemark.runtime.configuration import ServiceSettings
+    from tidemark.runtime.configuration.settings import ServiceSettings
 
 _log = logging.getLogger(__name__)
 

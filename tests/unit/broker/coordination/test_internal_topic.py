@@ -9,7 +9,7 @@ import pytest
 from tidemark.broker.coordination.internal_topic import InternalTopic
 from tidemark.core.internal_topics import OFFSETS_TOPIC, partition_of
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
-from tidemark.runtime.configuration import topic_settings
+from tidemark.runtime.configuration.settings import topic_settings
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 

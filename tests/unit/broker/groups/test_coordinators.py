@@ -31,7 +31,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.runtime.configuration import BrokerSettings, read_settings
+from tidemark.runtime.configuration.settings import BrokerSettings, read_settings
 from tidemark.runtime.metrics import Metrics
 
 HERE, THERE = BrokerId(0), BrokerId(1)

@@ -13,7 +13,7 @@ from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.log_cleaner import LogCleaner, Stopped, wait_unless_stopped
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, ReplicaIdentity, TopicPartition
-from tidemark.runtime.configuration import BrokerSettings, read_settings
+from tidemark.runtime.configuration.settings import BrokerSettings, read_settings
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.partition_log import PartitionLog

@@ -19,7 +19,7 @@ from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs
-from tidemark.runtime.configuration import UNLIMITED
+from tidemark.runtime.configuration.settings import UNLIMITED
 from tidemark.storage.directories import future_log as future_module
 from tidemark.storage.directories import replica_mover as mover_module
 from tidemark.storage.directories.future_log import Copied, FutureLog

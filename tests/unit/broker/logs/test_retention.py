@@ -15,7 +15,7 @@ from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.replica import StatedOffsets
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import RetentionLimits
-from tidemark.runtime.configuration import topic_settings
+from tidemark.runtime.configuration.settings import topic_settings
 from tidemark.v1 import delete_records_pb2 as pb
 
 P = TopicPartition("flights", 0)

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 from tidemark.broker.node.dynamic_config import DynamicConfig
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
-from tidemark.runtime.configuration import BrokerSettings, read_settings
-from tidemark.runtime.configuration_entries import ConfigSource
+from tidemark.runtime.configuration.entries import ConfigSource
+from tidemark.runtime.configuration.settings import BrokerSettings, read_settings
 
 from tests.fakes.metadata_store import FakeZooKeeper
 

@@ -14,7 +14,7 @@ from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.config_resource import ConfigResource
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_entries import ConfigEntry, absent_broker_entries, cluster_entries
+from tidemark.runtime.configuration.entries import ConfigEntry, absent_broker_entries, cluster_entries
 from typer.testing import CliRunner
 
 from tests.unit.cli.apply.test_cluster_plan import PlayedCluster

@@ -14,7 +14,7 @@ from tidemark.rpc.codecs.config import (
     resource_from_proto,
     resource_to_proto,
 )
-from tidemark.runtime.configuration_entries import (
+from tidemark.runtime.configuration.entries import (
     ConfigChange,
     ConfigEntry,
     ConfigSource,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidemark.record.envelope import DELETE_HORIZON_MAX_S
-from tidemark.runtime.configuration_key import I64_MAX
+from tidemark.runtime.configuration.key import I64_MAX
 from tidemark.storage.log.cleaner import CleanerSettings
 
 from tests.unit.storage.batches import lead

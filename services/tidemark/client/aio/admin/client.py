@@ -80,7 +80,7 @@ from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.rpc.codecs.topic_answers import TopicReader
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
-from tidemark.runtime.configuration_entries import ConfigChange, ConfigEntry
+from tidemark.runtime.configuration.entries import ConfigChange, ConfigEntry
 from tidemark.v1 import (
     admin_brokers_pb2,
     admin_configs_pb2,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of the services and of topics, parsed by the table in `configuration_keys`.
+"""Settings of the services and of topics, parsed by the table in `keys`.
 
 Order of the sources: flag, environment (`TIDEMARK_` + upper snake case), YAML file (`--config`), default.
 """
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_key import UNLIMITED, ConfigKey, Value
-from tidemark.runtime.configuration_keys import KEYS, keys_of, unknown_config
+from tidemark.runtime.configuration.key import UNLIMITED, ConfigKey, Value
+from tidemark.runtime.configuration.keys import KEYS, keys_of, unknown_config
 from tidemark.runtime.host_port import HostPort, Listeners, zookeeper_hosts
 from tidemark.runtime.listener_settings import derive_listeners
 from tidemark.runtime.termination import refuse_settings
@@ -38,7 +38,6 @@ __all__ = [
     "TopicSettings",
     "load_settings",
     "read_settings",
-    "render_documentation",
     "topic_settings",
 ]
 
@@ -463,46 +462,4 @@ def _help(owner: str) -> str:
             f"  --{key.name}  ({key.environment_name})",
             f"      {key.doc}. {key.valid_values}; {tail}{unit}.",
         ]
-    return "\n".join(lines) + "\n"
-
-
-def render_documentation() -> str:
-    """Text of docs/configuration.md."""
-    lines = [
-        "# Configuration",
-        "",
-        "Start a service with its settings, and change dynamic settings while it runs:",
-        "",
-        "    python -m tidemark.broker --config broker.yaml --broker.id 0          # flags come before the file",
-        "    TIDEMARK_BROKER_ID=0 python -m tidemark.broker --config broker.yaml   # and so does the environment",
-        "    tidemark config set broker 0 log.level=debug",
-        "    tidemark config set topic flights retention.ms=86400000",
-        "",
-        "A service takes each setting from the first of these sources: flag (`--broker.id 0`), environment",
-        "(`TIDEMARK_BROKER_ID`), the YAML file that `--config` or `TIDEMARK_CONFIG` names, default. With an unknown",
-        "key or a value out of range the service does not start; it prints one line with the valid values.",
-        "",
-        "| scope | how to change a setting |",
-        "| --- | --- |",
-        "| static | restart the service with the new value |",
-        "| broker-dynamic | `tidemark config set broker`, for one broker or all, while they run |",
-        "| topic | `tidemark topic create --config`, later `tidemark config set topic` |",
-        "",
-        "[configuring.md](configuring.md) has the details. This page is generated from",
-        "`services/tidemark/runtime/configuration_keys.py` by `python -m tidemark.runtime.configuration_docs`; a test",
-        "compares both.",
-    ]
-    for owner in ("broker", "controller", "admin", "console", "topic"):
-        lines += [
-            "",
-            f"## {owner.capitalize()}",
-            "",
-            "| key | meaning | default | values | unit | scope |",
-            "| --- | --- | --- | --- | --- | --- |",
-        ]
-        for key in keys_of(owner).values():
-            default = key.default_for(owner)
-            shown = "*required*" if default is None else f"`{default}`" if default else ""
-            values = key.valid_values.replace("|", "\\|")
-            lines.append(f"| `{key.name}` | {key.doc} | {shown} | {values} | {key.unit} | {key.scope_for(owner)} |")
     return "\n".join(lines) + "\n"

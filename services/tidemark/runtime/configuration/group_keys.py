@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of consumer groups and of transactions: rows for the table in `configuration_keys`."""
+"""Settings of consumer groups and of transactions: rows for the table in `keys`."""
 
 from __future__ import annotations
 

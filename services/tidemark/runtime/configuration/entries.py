@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from tidemark.core.config_resource import ConfigKind
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_key import ConfigKey, Scope, Value
-from tidemark.runtime.configuration_keys import keys_of, unknown_config
+from tidemark.runtime.configuration.key import ConfigKey, Scope, Value
+from tidemark.runtime.configuration.keys import keys_of, unknown_config
 
 LAG_KEY: Final = "replica.lag.time.max.ms"
 HEARTBEAT_KEY: Final = "replica.heartbeat.interval.ms"

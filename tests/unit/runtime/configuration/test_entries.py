@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tidemark.core.config_resource import ConfigKind
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration import KEYS, BrokerSettings, read_settings
-from tidemark.runtime.configuration_entries import (
+from tidemark.runtime.configuration.entries import (
     ConfigChange,
     ConfigSource,
     broker_entries,
@@ -19,8 +18,9 @@ from tidemark.runtime.configuration_entries import (
     text_of,
     topic_entries,
 )
-from tidemark.runtime.configuration_key import Scope
-from tidemark.runtime.configuration_keys import keys_of
+from tidemark.runtime.configuration.key import Scope
+from tidemark.runtime.configuration.keys import keys_of
+from tidemark.runtime.configuration.settings import KEYS, BrokerSettings, read_settings
 from tidemark.runtime.host_port import HostPort
 
 

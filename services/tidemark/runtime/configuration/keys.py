@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.configuration_group_keys import (
+from tidemark.runtime.configuration.group_keys import (
     ASSIGNORS_DEFAULT,
     ASSIGNORS_DOC,
     GROUP_NUMBERS,
     TRANSACTION_NUMBERS,
 )
-from tidemark.runtime.configuration_key import I32_MAX, I64_MAX, UNLIMITED, ConfigKey, Kind, Scope, whole_number
-from tidemark.runtime.configuration_service_keys import CONSOLE, LIMITS, METRICS_SWITCHES
+from tidemark.runtime.configuration.key import I32_MAX, I64_MAX, UNLIMITED, ConfigKey, Kind, Scope, whole_number
+from tidemark.runtime.configuration.service_keys import CONSOLE, LIMITS, METRICS_SWITCHES
 
 _DAY_MS: Final = 24 * 3600 * 1000
 

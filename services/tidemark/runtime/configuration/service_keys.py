@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of connections, switches of metrics, the console: rows for the table in `configuration_keys`."""
+"""Limits of connections, switches of metrics, the console: rows for the table in `keys`."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tidemark.runtime.configuration_key import I32_MAX, ConfigKey, Kind, whole_number
+from tidemark.runtime.configuration.key import I32_MAX, ConfigKey, Kind, whole_number
 
 _ALL: Final = ("broker", "controller", "admin")
 
