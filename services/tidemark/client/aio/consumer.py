@@ -7,11 +7,11 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from copy import copy
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, TypeVar, Unpack, cast
 
+from tidemark.client.aio.delivery import Delivery
 from tidemark.client.argument_types import (
     check_names,
     int64,
@@ -35,7 +35,7 @@ from tidemark.client.consuming.health import (
 )
 from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start, move_into_range
 from tidemark.client.consuming.partition_cursor import Cursor, cursor_at
-from tidemark.client.consuming.record_reader import RecordReader, WaitingRecords
+from tidemark.client.consuming.record_reader import RecordReader
 from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group.group_reader import GroupReader, RebalanceCallback, in_callback
 from tidemark.client.group.settings import ConsumerAndGroupOptions, GroupOptions, group_settings
@@ -53,8 +53,8 @@ from tidemark.rpc.security.token_source import TokenGiven
 
 _log = logging.getLogger("tidemark.client")
 _Found = TypeVar("_Found")
-_OWN: Final = ("bootstrap", "group", "key_deserializer", "value_deserializer", "value_class", "tls", "token_file")
-_ARGUMENTS: Final = frozenset((*_OWN, *ConsumerAndGroupOptions.__annotations__))
+_BESIDE_SETTINGS: Final = "bootstrap group key_deserializer value_deserializer value_class tls token_file"
+_ARGUMENTS: Final = frozenset((*_BESIDE_SETTINGS.split(), *ConsumerAndGroupOptions.__annotations__))
 
 
 class Consumer(Lifecycle):
@@ -123,24 +123,25 @@ class Consumer(Lifecycle):
         self._group: GroupReader | None = None
         self._started: Fetcher | None = None
         self._typed_topics: TypedTopics | None = None
-        self._held: Cursor | None = None
-        """The cursor of the last returned records."""
-        self._failed = self._passed = False
-        self._given_records = 0
+        self._delivery: Delivery | None = None
+        self._failed = False
         self._tasks: set[asyncio.Task[None]] = set()
         """Look-ups in the background: of positions to reset, and of subscribed topics."""
-        self._waiting = WaitingRecords(self.reader)
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
         if self._started is not None:
             return
         await self.cluster.start()
-        self._started = Fetcher(self.cluster, self.settings, on_out_of_range=self._on_out_of_range)
-        self._started.start()
-        self._typed_topics = TypedTopics(self.cluster, self.settings, self._started, self.reader.check_typed)
-        if self.group_settings is not None:
-            self._group = GroupReader(self.cluster, self._started, self.group_settings, self.starts)
+        fetcher = Fetcher(self.cluster, self.settings, on_out_of_range=self._on_out_of_range)
+        fetcher.start()
+        settings = self.group_settings
+        group = None if settings is None else GroupReader(self.cluster, fetcher, settings, self.starts)
+        self._read(fetcher, group, TypedTopics(self.cluster, self.settings, fetcher, self.reader.check_typed))
+
+    def _read(self, fetcher: Fetcher, group: GroupReader | None, topics: TypedTopics) -> None:
+        self._started, self._group, self._typed_topics = fetcher, group, topics
+        self._delivery = Delivery(fetcher, group, topics, self.reader, self._in_background)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -150,8 +151,8 @@ class Consumer(Lifecycle):
 
     async def close(self) -> None:
         """Stop fetching, and end waiting reads with CLIENT_CLOSED. A member of a group commits and leaves the group."""
-        if not self._failed:
-            self._done_with_last()
+        if not self._failed and self._delivery is not None:
+            self._delivery.done()
         try:
             if self._group is not None:
                 await self._group.stop()  # `on_revoked` may commit
@@ -162,7 +163,7 @@ class Consumer(Lifecycle):
     async def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
-        fetcher, self._started, self._held = self._started, None, None
+        fetcher, self._started, self._delivery = self._started, None, None
         try:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         finally:
@@ -177,6 +178,11 @@ class Consumer(Lifecycle):
         if self._started is None:
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the consumer is not started, or closed")
         return self._started
+
+    @property
+    def _reading(self) -> Delivery:
+        self._fetcher  # noqa: B018 - raises when closed
+        return cast(Delivery, self._delivery)
 
     @property
     def _typed(self) -> TypedTopics:
@@ -257,7 +263,7 @@ class Consumer(Lifecycle):
         if self._fetcher.cursors and not group.is_member:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: this consumer has partitions assigned")
         if not in_callback():  # else the application may be processing a record
-            self._done_with_last()
+            self._reading.done()
         await group.subscribe(topics, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
         self.cluster.follow(topics)
         self._in_background(log_missing(self.cluster, topics, self._timeout_s))
@@ -275,8 +281,9 @@ class Consumer(Lifecycle):
         Example: `consumer.commit({("orders", 0): 42})`
         """
         wanted = None if offsets is None else offsets_of("offsets", offsets)
-        if offsets is None and self._held is not None and not in_callback():
-            self._held.settle()  # otherwise the next automatic commit would commit an earlier offset
+        held = None if self._delivery is None else self._delivery.held
+        if offsets is None and held is not None and not in_callback():
+            held.settle()  # otherwise the next automatic commit would commit an earlier offset
         await self.reading_group.commit(wanted, timeout_s=self._timeout_s)
 
     async def committed(
@@ -376,8 +383,8 @@ class Consumer(Lifecycle):
         """
         cursor = self._cursor_of(partition)
         cursor.seek(await self._offsets.find(cursor.partition, start))
-        if cursor is self._held:
-            self._held = None
+        if cursor is self._reading.held:
+            self._reading.held = None
         self._fetcher.moved(cursor)
 
     async def seek_to_committed(self) -> None:
@@ -392,7 +399,7 @@ class Consumer(Lifecycle):
         Example: `await consumer.seek_to_committed()`
         """
         await self.reading_group.seek_to_committed(timeout_s=self._timeout_s)
-        self._held = None
+        self._reading.held = None
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """Return the offset of the next record to return of an assigned partition.
@@ -434,7 +441,7 @@ class Consumer(Lifecycle):
         cursors = self._fetcher.cursors.values()
         read_ahead_bytes = sum(cursor.buffered_bytes for cursor in cursors)
         sums = self._fetcher.follower_bytes, self._fetcher.throttled_s
-        return ConsumerMetrics(self._given_records, read_ahead_bytes, *total_lag(cursors), *sums)
+        return ConsumerMetrics(self._reading.given_records, read_ahead_bytes, *total_lag(cursors), *sums)
 
     async def end_offsets(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
@@ -497,7 +504,7 @@ class Consumer(Lifecycle):
         Example: `batch = consumer.poll(timeout_s=1.0)`
         """
         self._typed.want(None if columns is None else texts("columns", columns))
-        return await self._in_time(self._take_batch, timeout_s)
+        return await self._in_time(lambda: self._reading.next_batch(), timeout_s)
 
     async def poll_records(self, timeout_s: float | None = None, max_records: int = 500) -> list[ConsumerRecord]:
         """Return the next records of one partition; an empty list if no record came in time, and early as `poll`.
@@ -516,20 +523,19 @@ class Consumer(Lifecycle):
         Example: `records = consumer.poll_records(timeout_s=1.0, max_records=1000)`
         """
         most = positive("max_records", max_records)
-        return await self._in_time(lambda: self._take(lambda: self._waiting.take_some(most)), timeout_s) or []
+        return await self._in_time(lambda: self._reading.next_records(most), timeout_s) or []
 
     async def _in_time(self, take: Callable[[], _Found | None], timeout_s: float | None) -> _Found | None:
         """The first result of `take` that is not None; None after the timeout, or if positions passed no records."""
         deadline_s = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s)
         while True:
-            self._done_with_last()
+            self._reading.done()
             found = take()
             if found is not None:
                 return found
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
-            if left_s is not None and (left_s <= 0 or self._passed):
-                if self._group is not None:
-                    self._group.gave(None)
+            if left_s is not None and (left_s <= 0 or self._reading.passed):
+                self._reading.give_nothing()
                 return None
             await self._fetcher.wait_for_rows(left_s)
 
@@ -551,7 +557,7 @@ class Consumer(Lifecycle):
         try:
             while True:
                 topics.want(wanted)  # repeated after each batch, since the application may have called `poll`
-                found = await self._in_time(self._take_batch, None)
+                found = await self._in_time(lambda: self._reading.next_batch(), None)
                 if found is not None:
                     yield found
         finally:
@@ -561,29 +567,13 @@ class Consumer(Lifecycle):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        held, fetcher, group = self._held, self._started, self._group
-        if held is not None and fetcher is not None:
-            if group is not None:
-                group.asked()
-            record = None if fetcher.suspended else self._waiting.take_next(held)
-            if record is not None:
-                if group is not None:
-                    group.gave(held.partition)
-                return record
-        while True:
-            self._done_with_last()
-            record = self._take(self._waiting.take)
-            if record is not None:
-                return record
-            await self._fetcher.wait_for_rows(None)
-
-    def _done_with_last(self) -> None:
-        """Mark the returned records as processed, since the application polls again."""
-        if self._held is not None:
-            self._held.settle()
-            self._held = None
-        if self._group is not None:
-            self._group.asked()
+        record = None if self._delivery is None else self._delivery.next_of_held()
+        while record is None:
+            self._reading.done()
+            record = self._reading.next_record()
+            if record is None:
+                await self._fetcher.wait_for_rows(None)
+        return record
 
     def not_done_with_last(self) -> None:
         """Keep the last returned records out of the commit, since the application failed on them."""
@@ -592,85 +582,17 @@ class Consumer(Lifecycle):
     @property
     def held_partition(self) -> TopicPartition | None:
         """The partition of the last returned records; None if it has left or moved since. Any thread may call."""
-        held = self._held
+        held = None if self._delivery is None else self._delivery.held
         return None if held is None or held.withheld else held.partition
 
     @property
     def wants_back(self) -> bool:
-        """Whether the unprocessed of the last records should be given back with `give_back`; any thread may call."""
-        held, group = self._held, self._group
-        return held is None or held.withheld or held.paused or (group is not None and group.is_suspended)
+        """See `Delivery.wants_back`; any thread may call."""
+        return self._delivery is None or self._delivery.wants_back
 
     def give_back(self, partition: TopicPartition, offset: int) -> None:
-        """Return to that offset: the application has processed the returned records only up to there."""
-        cursor = self._fetcher.cursors.get(partition)
-        if cursor is not None and cursor is self._held:
-            error, self._held = cursor.error, None
-            cursor.seek(offset)
-            cursor.error = error
-            self._fetcher.moved(cursor)
-        if self._group is not None:
-            self._group.asked()
-
-    def _next_rows(self) -> tuple[Cursor, Any] | None:
-        """Take rows or the error of the first partition with either, and move that partition to the end of the list."""
-        self._passed = False
-        cursors = self._fetcher.cursors
-        if self._group is not None and self._group.error is not None:
-            raise copy(self._group.error)
-        if self._fetcher.suspended:
-            return None
-        for where, cursor in list(cursors.items()):
-            if not cursor.gives:
-                continue
-            if cursor.has_rows:
-                cursors[where] = cursors.pop(where)
-            generation, known, position = cursor.generation, cursor.wanted_version, cursor.position
-            rows = cursor.next_rows()
-            self._passed |= cursor.position != position
-            if cursor.wanted_version != known:
-                self._in_background(self._typed.learn_version(cursor))
-            if cursor.generation != generation:  # damaged: the fetch in flight starts behind the damaged batch
-                self._fetcher.moved(cursor)
-            if rows is not None:
-                return cursor, rows
-        return None
-
-    def _take_batch(self) -> PartitionBatch | None:
-        self._fetcher  # noqa: B018 - raises when closed
-        self._waiting.forget()
-        found = self._next_rows()
-        if found is None:
-            return None
-        cursor, rows = found
-        cursor.passed()
-        self._given_records += rows.num_rows
-        self._gave(cursor)
-        self._fetcher.look_again()
-        return PartitionBatch(*cursor.partition, rows)
-
-    def _gave(self, cursor: Cursor) -> None:
-        self._held = cursor
-        if self._group is not None:
-            self._group.gave(cursor.partition)
-
-    def _take(self, take: Callable[[], _Found]) -> _Found | None:
-        waiting, fetcher = self._waiting, self._fetcher
-        cursor = None if fetcher.suspended else waiting.cursor
-        if cursor is None:
-            self._typed.want(None)  # `poll` may have named columns
-            found = self._next_rows()
-            if found is None:
-                waiting.forget()
-                return None
-            cursor, rows = found
-            waiting.begin(cursor, rows)
-            self._given_records += rows.num_rows
-        taken = take()
-        self._gave(cursor)
-        if waiting.cursor is None:
-            fetcher.look_again()
-        return taken
+        """See `Delivery.give_back`."""
+        self._reading.give_back(partition, offset)
 
     def _cursor_of(self, partition: TopicPartition | tuple[str, int]) -> Cursor:
         where = partition_of("partition", partition)

@@ -142,8 +142,7 @@ async def test_stopped_process_returns_no_records_of_lost_partitions(
     reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
 ) -> None:
     consumer = Consumer("127.0.0.1:1", group="g")
-    consumer._started, consumer._group = cast(Fetcher, fetcher), reader
-    consumer._typed_topics = cast(TypedTopics, SimpleNamespace(want=lambda columns: None))
+    consumer._read(cast(Fetcher, fetcher), reader, cast(TypedTopics, SimpleNamespace(want=lambda columns: None)))
     for number in range(2):
         data = build_batch(from_columns(None, [b"a", b"b"], [7, 7]))
         stamp = stamped(Batch(parse_envelope(data), data), base_offset=2 * number, leader_epoch=0)
@@ -167,8 +166,7 @@ async def test_a_poll_ends_when_a_position_has_passed_batches_without_records(fe
     fetcher.wait_for_rows = wait_for_rows
     fetcher.cursors[ONE] = Cursor(ONE, 0, topic_id="t", incarnation="i")
     consumer = Consumer("127.0.0.1:1")
-    consumer._started = cast(Fetcher, fetcher)
-    consumer._typed_topics = cast(TypedTopics, SimpleNamespace(want=lambda columns: None))
+    consumer._read(cast(Fetcher, fetcher), None, cast(TypedTopics, SimpleNamespace(want=lambda columns: None)))
     async with asyncio.timeout(10):
         assert await consumer.poll(600) is None
     assert consumer.position(ONE) == 1

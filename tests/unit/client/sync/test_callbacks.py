@@ -61,8 +61,8 @@ class Offline(AsyncConsumer):
         async def close() -> None:
             return
 
-        self._started = cast(Any, Log())
-        self._typed_topics = cast(Any, SimpleNamespace(want=lambda _: None, schemas=SimpleNamespace(close=close)))
+        topics = SimpleNamespace(want=lambda _: None, schemas=SimpleNamespace(close=close))
+        self._read(cast(Any, Log()), None, cast(Any, topics))
 
 
 @pytest.fixture
