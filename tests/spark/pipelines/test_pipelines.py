@@ -373,3 +373,20 @@ def test_a_job_runs_under_spark_submit_and_reports_an_error_in_one_sentence(clus
     assert done.returncode == 2, told
     assert "audit: UNKNOWN_TOPIC" in told
     assert "Traceback" not in told
+
+
+def test_a_job_uses_unix_sockets_unless_a_setting_of_spark_chooses(spark: SparkSession) -> None:
+    setting = "spark.python.unix.domain.socket.enabled"
+
+    class Noted(SparkSession.Builder):
+        def config(self, *given: Any, **_: Any) -> Noted:
+            self.given = given
+            return self
+
+    properties = spark.sparkContext._jvm.System  # type: ignore[union-attr]
+    assert compat.prefer_unix_sockets(Noted()).given == (setting, "true")  # type: ignore[attr-defined]
+    properties.setProperty(setting, "false")  # as spark-submit passes settings
+    try:
+        assert not hasattr(compat.prefer_unix_sockets(Noted()), "given")
+    finally:
+        properties.clearProperty(setting)
