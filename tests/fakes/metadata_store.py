@@ -188,7 +188,8 @@ class FakeZooKeeper:
     def corrupt(self, path: str, data: bytes) -> None:
         """Write content that no store would write."""
         node = self.nodes[path]
-        self.nodes[path] = replace(node, data=data, version=node.version + 1)
+        self.zxid += 1
+        self.nodes[path] = replace(node, data=data, version=node.version + 1, modified_zxid=self.zxid)
         self._fire_watches(dict.fromkeys(self._data_watches.pop(path, {}), path))
         self._report([path])
 

@@ -11,14 +11,14 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration
 from tidemark.admin.replica_sizes import ReplicaSizes, sizes_of
 from tidemark.admin.restart_claims import RestartClaims
 from tidemark.admin.views import partitions_of
 from tidemark.core.planning.broker_plans import Plan, add_brokers, generate, remove_brokers
-from tidemark.core.planning.restart_safety import RestartObstacle, claimed_meanwhile, obstacles_to_restart
+from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle, claimed_meanwhile, obstacles_to_restart
 from tidemark.core.reassignment.progress import ReassignmentProgress
 from tidemark.core.reassignment.status import status
 from tidemark.model import (
@@ -35,6 +35,8 @@ from tidemark.model import (
 )
 from tidemark.ports import Clock, MetadataStore
 from tidemark.runtime.clock import SystemClock
+
+_NAMED_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class _Snapshot(NamedTuple):
     busy: frozenset[TopicPartition]
     wanted: Mapping[TopicPartition, tuple[BrokerId, ...]]
     """Replicas of each partition; during a reassignment, its target replicas."""
+    unreadable: frozenset[str] = frozenset()
+    """Topics whose node cannot be read, so that their replicas are not known."""
 
     def racks(self, without: Collection[BrokerId] = (), but: Collection[BrokerId] = ()) -> dict[BrokerId, str]:
         """Return the racks of the live brokers that may get replicas."""
@@ -170,11 +174,12 @@ class BrokerAdministration:
         Raises:
             TidemarkError: INVALID_REQUEST; THROTTLE_TOO_LOW; UNKNOWN_BROKER for a broker that never registered.
                 INVALID_REPLICATION_FACTOR if too few brokers would be left. NO_REASSIGNMENT_IN_PROGRESS if another
-                request adds one of the brokers again.
+                request adds one of the brokers again. INTERNAL while the node of a topic cannot be read.
         """
         _check_ids(brokers)
         snapshot = await self._read()
         await self._check_known(brokers, snapshot)
+        _check_readable(brokers, snapshot)
         costed = await self._plan(PlanQuery(remove=tuple(brokers)), snapshot)
         yield RemovalUpdate(partitions_left=len(snapshot.left_on(brokers)), plan=costed)
         if validate_only:
@@ -185,6 +190,7 @@ class BrokerAdministration:
         # Read twice: a placement by a process that had not read the draining mark is visible in the second read.
         while empty_looks < 2:
             snapshot = await self._read()
+            _check_readable(brokers, snapshot)
             left = snapshot.left_on(brokers)
             empty_looks = 0 if left or await self._is_asked_for_on(brokers) else empty_looks + 1
             if not snapshot.draining.issuperset(brokers):
@@ -224,7 +230,10 @@ class BrokerAdministration:
         restarting = await self._claims.holder(epochs)
         states = await self._store.states(partitions_of(snapshot.topics.values()), sync=True)
         topics = snapshot.topics.values()
-        return obstacles_to_restart(broker, epochs, topics, states, snapshot.busy, restarting)
+        found = obstacles_to_restart(broker, epochs, topics, states, snapshot.busy, restarting)
+        if snapshot.unreadable:
+            found.append(RestartObstacle(Obstacle.TOPIC_UNREADABLE, _unreadable([broker], snapshot)))
+        return found
 
     async def _is_asked_for_on(self, brokers: Sequence[BrokerId]) -> bool:
         """Whether a requested partition will have a replica on one of these brokers."""
@@ -293,8 +302,9 @@ class BrokerAdministration:
         return sizes, set(partitions) - set(sizes)
 
     async def _read(self) -> _Snapshot:
+        unreadable: set[str] = set()
         topics, live, draining, requests = await asyncio.gather(
-            self._store.topics(),
+            self._store.topics(unreadable=unreadable),
             self._store.live_brokers(),
             self._store.draining_brokers(),
             self._store.move_requests(),
@@ -311,7 +321,7 @@ class BrokerAdministration:
             if move.partition in wanted:
                 busy.add(move.partition)
                 wanted[move.partition] = _destination(move, topics[move.partition.topic])
-        return _Snapshot(topics, live, draining, frozenset(busy), wanted)
+        return _Snapshot(topics, live, draining, frozenset(busy), wanted, frozenset(unreadable))
 
     async def _check_known(self, brokers: Sequence[BrokerId], snapshot: _Snapshot) -> None:
         epochs = await self._store.broker_epochs()
@@ -323,6 +333,20 @@ class BrokerAdministration:
                     f"broker {broker} never registered in this cluster; there are {known}",
                     {"broker": str(broker)},
                 )
+
+
+def _check_readable(brokers: Sequence[BrokerId], snapshot: _Snapshot) -> None:
+    """Refuse to call a broker empty that may hold replicas of a topic whose node cannot be read."""
+    if snapshot.unreadable:
+        named = ",".join(sorted(snapshot.unreadable)[:_NAMED_MAX])
+        raise TidemarkError(ErrorCode.INTERNAL, _unreadable(brokers, snapshot), {"topics": named})
+
+
+def _unreadable(brokers: Sequence[BrokerId], snapshot: _Snapshot) -> str:
+    listed, found = ", ".join(str(broker) for broker in brokers), sorted(snapshot.unreadable)
+    named = ", ".join(found[:_NAMED_MAX]) + (f" and {len(found) - _NAMED_MAX} more" if found[_NAMED_MAX:] else "")
+    nodes = "its ZooKeeper node" if len(found) == 1 else "their ZooKeeper nodes"
+    return f"broker {listed} may hold replicas of {named}, because {nodes} cannot be read: restore that first"
 
 
 def _added_again(brokers: Sequence[BrokerId]) -> TidemarkError:

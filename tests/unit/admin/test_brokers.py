@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -98,6 +98,15 @@ async def remove(
             interval_s=0.0,
         )
     ]
+
+
+async def drained(cluster: Cluster, removal: AsyncIterator[RemovalUpdate]) -> RemovalUpdate:
+    """Complete the reassignments of a removal; returns its last update."""
+    last = RemovalUpdate()
+    async for update in removal:
+        last = update
+        await carry_out(cluster)
+    return last
 
 
 async def test_plan_reports_its_cost_and_the_number_of_unknown_sizes(
@@ -220,6 +229,23 @@ async def test_removal_fails_when_the_broker_is_added_again(cluster: Cluster, br
     assert ended.value.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
+async def test_removal_ends_with_an_error_while_the_node_of_a_topic_is_unreadable(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    """The broker may hold the last replica of that topic, and its disk may be wiped after the removal."""
+    removal = brokers.remove(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)
+    await anext(removal)
+    node = cluster.ensemble.nodes["/brokers/topics/u"].data
+    cluster.ensemble.corrupt("/brokers/topics/u", b"garbage")
+    with pytest.raises(TidemarkError, match="broker 1 may hold replicas of u") as ended:
+        await drained(cluster, removal)
+    assert (ended.value.code, ended.value.metadata) == (ErrorCode.INTERNAL, {"topics": "u"})
+    assert await refusal(remove(brokers, 1, validate_only=True)) is ErrorCode.INTERNAL
+    cluster.ensemble.corrupt("/brokers/topics/u", node)
+    again = brokers.remove(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)
+    assert (await drained(cluster, again)).removed == ids(1)
+
+
 async def test_offline_broker_can_be_removed(cluster: Cluster, brokers: BrokerAdministration) -> None:
     await cluster.kill_broker(1)
     update = await remove(brokers, 1, validate_only=True)
@@ -274,6 +300,15 @@ async def test_obstacles_to_a_restart_follow_from_zookeeper_state(
     assert (obstacle.reason, obstacle.partitions) == (Obstacle.NO_IN_SYNC_HEIR, (TopicPartition("t", 1),))
     await cluster.kill_broker(1)
     assert (await brokers.obstacles_to_restart(BrokerId(1)))[0].reason is Obstacle.BROKER_NOT_LIVE
+
+
+async def test_restart_is_not_safe_while_the_node_of_a_topic_is_unreadable(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    cluster.ensemble.corrupt("/brokers/topics/u", b"garbage")
+    (obstacle,) = await brokers.obstacles_to_restart(BrokerId(1))
+    assert obstacle.reason is Obstacle.TOPIC_UNREADABLE
+    assert "broker 1 may hold replicas of u" in obstacle.message
 
 
 async def test_of_two_brokers_that_claim_a_restart_at_once_one_gets_a_yes(

@@ -28,7 +28,11 @@ class Obstacle(StrEnum):
     OTHER_BROKER_RESTARTS = "OTHER_BROKER_RESTARTS"
     MOVE_UNDER_WAY = "MOVE_UNDER_WAY"
     NOT_IN_SYNC = "NOT_IN_SYNC"
+    TOPIC_UNREADABLE = "TOPIC_UNREADABLE"  # added by the admin service, which reads the topics' nodes
     OTHER = "OTHER"  # a kind of a later version; its message explains it
+
+
+_OF_PARTITIONS: Final = tuple(kind for kind in Obstacle if kind not in (Obstacle.TOPIC_UNREADABLE, Obstacle.OTHER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def obstacles_to_restart(
         wanted: partitions with a requested reassignment, running or not.
         restarting: the broker that has claimed a restart.
     """
-    found: dict[Obstacle, list[TopicPartition]] = {kind: [] for kind in Obstacle if kind is not Obstacle.OTHER}
+    found: dict[Obstacle, list[TopicPartition]] = {kind: [] for kind in _OF_PARTITIONS}
     asked = set(wanted)
     away: set[BrokerId] = set()
     for topic in topics:
