@@ -237,6 +237,31 @@ async def test_partitions_are_asked_for_seen_and_answered(cluster: Cluster) -> N
     assert (await other.partition_requests()).added == {F2: (B1,)}, "their parent is made again"
 
 
+async def test_a_forced_removal_replaces_one_that_is_not_forced(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    ear = Ear(other)
+    await store.create_topic(topic_of())
+    await store.request_partition_removal({F2: False, F3: False})
+    assert (await other.partition_requests(watch=True)).removed == {F2: False, F3: False}
+    await store.request_partition_removal({F2: True, F3: True})
+    await ear.hears(StoreEvent.PARTITION_REQUESTS)
+    assert (await other.partition_requests()).removed == {F2: True, F3: True}
+    with pytest.raises(TidemarkError) as refused:
+        await store.request_partition_removal({F2: False, F3: False})
+    assert code_of(refused) is ErrorCode.INVALID_REQUEST
+
+
+async def test_the_deletion_of_a_topic_removes_requests_about_its_partitions(cluster: Cluster) -> None:
+    store = await cluster.store()
+    topic, other = await store.create_topic(topic_of()), await store.create_topic(topic_of("other"))
+    kept = TopicPartition(other.topic, 1)
+    await store.request_partition_removal({F3: True, kept: True})
+    await store.request_partitions({TopicPartition("flights", index): (B1,) for index in range(4, 6)})
+    await store.delete_topic(await elected(store), topic)
+    assert await store.topics(["flights"]) == {}
+    assert await store.partition_requests() == PartitionRequests({}, {kept: True})
+
+
 async def test_partitions_of_a_topic_that_is_not_there_cannot_be_asked_for(cluster: Cluster) -> None:
     store = await cluster.store()
     for asked in (store.request_partitions({F0: (B1,)}), store.request_partition_removal({F0: True})):

@@ -37,12 +37,21 @@ async def request_added(session: Session, added: Mapping[TopicPartition, tuple[B
 
 
 async def request_removed(session: Session, removed: Mapping[TopicPartition, bool]) -> None:
-    """Create znodes that request the removal of these partitions, either all or none; idempotent."""
-    await _request(session, REMOVE, {one: codecs.encode_removed_partition(force) for one, force in removed.items()})
+    """Create znodes that request the removal of these partitions, either all or none; idempotent.
+
+    A forced removal replaces one that is not forced, which may wait for the leader of a partition without one.
+    """
+    nodes = {one: codecs.encode_removed_partition(force) for one, force in removed.items()}
+    await _request(session, REMOVE, nodes, replaceable=codecs.encode_removed_partition(False))
 
 
-async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, bytes]) -> None:
-    """Create the znodes of a request; raises UNKNOWN_TOPIC, or INVALID_REQUEST while another request exists."""
+async def _request(
+    session: Session, kind: str, nodes: Mapping[TopicPartition, bytes], replaceable: bytes | None = None
+) -> None:
+    """Create the znodes of a request; raises UNKNOWN_TOPIC, or INVALID_REQUEST while another request exists.
+
+    `replaceable` is the content of a znode that the request replaces; a replaced znode fires the watch on its parent.
+    """
     topics = sorted({one.topic for one in nodes})
     for _ in range(_TRIES_MAX):
         parents = await session.read_many([f"{_ROOTS[kind]}/{topic}" for topic in topics])
@@ -56,6 +65,9 @@ async def _request(session: Session, kind: str, nodes: Mapping[TopicPartition, b
             if node is None:
                 missing += 1
                 operations.append(Create(_path(kind, one), data))
+            elif node[0] != data and node[0] == replaceable:
+                missing += 1
+                operations += [Delete(_path(kind, one)), Create(_path(kind, one), data)]
             elif node[0] != data:
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST,

@@ -135,7 +135,8 @@ async def request_deletion(session: Session, topic: str) -> None:
 
 
 async def delete(session: Session, term: ControllerTerm, topic: TopicDescription) -> None:
-    """Partitions first, then znode, config, schema and request in one multi: the deletion can be repeated."""
+    """Partitions and requests to add and remove them first, then znode, config, schema and request in one multi: the
+    deletion can be repeated. A request that stays would change the next topic of the name."""
     found = (await read(session, [topic.topic])).get(topic.topic)
     if found is not None and found.topic_id != topic.topic_id:
         return  # a new topic of the same name
@@ -152,6 +153,7 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
         for name in reports
         if name.rpartition("-")[0] == topic.topic
     ]
+    items += [(path, [Delete(path)]) for path in await _partition_requests(session, topic.topic)]
     schemas = schema_nodes.deletions(topic.topic, await session.children(paths.topic_config(topic.topic)))
     items += [(operation.path, [operation]) for operation in schemas[:-_SCHEMAS_LAST]]
     for batch in batches(items, reserved=[term_check(term)]):
@@ -164,6 +166,16 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
         last.append(Delete(paths.topic(topic.topic), found.version))
     if last:
         await commit_of(session, term, last)
+
+
+async def _partition_requests(session: Session, topic: str) -> list[str]:
+    """Paths of the requests to add partitions to the topic and to remove them, children before their parents."""
+    found = []
+    for root in (paths.PARTITIONS_ADD, paths.PARTITIONS_REMOVE):
+        parent = f"{root}/{topic}"
+        if await session.exists(parent):
+            found += [*(f"{parent}/{name}" for name in await session.children(parent)), parent]
+    return found
 
 
 async def commit_of(session: Session, term: ControllerTerm, operations: Sequence[Operation]) -> None:

@@ -53,7 +53,8 @@ class _Removal:
     Attributes:
         forced: the partitions, each with whether it is removed even where it is not empty.
         until_ms: the removal is refused if a leader does not report by then.
-        ready: sealed and empty, or forced. Invariant: a subset of `forced`; once equal, the topic's node is written.
+        ready: sealed and empty, or forced, or removed already. Invariant: a subset of `forced`; once equal, the topic's
+            node is written.
         ask_at_ms: time when a partition's leader is asked next.
         gone: the topic's node no longer names them.
         deleting: the deletion of their nodes is in flight. Invariant: only once `gone`.
@@ -115,11 +116,14 @@ class PartitionCountChanges:
         requests = event.requests  # removals first: none is added to a topic that has a removal
         for refusal in requests.malformed:
             self._refuse(refusal.kind, refusal.partition, refusal.error)
-        removed = _by_topic(requests.removed)
+        removed, wanted = _by_topic(requests.removed), _by_topic(requests.added)
+        for topic, added in wanted.items():
+            self._finish_written(topic, added)
+        waiting = self._finishing_in(ADD)
         if event.resumed:
             self._resumed_later = set(filter(self._ctx.is_unread, removed))
         for topic, forced in removed.items():
-            if self._ctx.is_unread(topic):
+            if self._ctx.is_unread(topic) or topic in waiting:
                 continue
             self._remove(
                 topic,
@@ -128,8 +132,9 @@ class PartitionCountChanges:
                 resumed=event.resumed or topic in self._resumed_later,
             )
             self._resumed_later.discard(topic)
-        for topic, added in _by_topic(requests.added).items():
-            if not self._ctx.is_unread(topic):
+        waiting = self._finishing_in(REMOVE)
+        for topic, added in wanted.items():
+            if not self._ctx.is_unread(topic) and topic not in waiting:
                 self._add(topic, {one: found for one, found in added.items() if self._is_new(ADD, topic, one)})
         for topic in [name for name, one in self._removals.items() if name not in removed and not one.gone]:
             del self._removals[topic]  # the request was withdrawn
@@ -138,14 +143,24 @@ class PartitionCountChanges:
     def _is_new(self, kind: str, topic: str, index: int) -> bool:
         return (kind, TopicPartition(topic, index)) not in self._finishing
 
+    def _finishing_in(self, kind: str) -> set[str]:
+        """Topics with finished or refused requests of this kind whose nodes are still there. The next controller would
+        take such a node for a request about partitions that were added or removed after it. So a request of the other
+        kind waits; the requests are read again after the deletion of the nodes."""
+        return {one.topic for of_kind, one in self._finishing if of_kind == kind}
+
+    def _finish_written(self, name: str, added: Mapping[int, tuple[BrokerId, ...]]) -> None:
+        """Finish additions that an earlier controller has written to the topic's node."""
+        topic, known = self._ctx.topics.get(name), self._added.get(name, {})
+        if topic is not None:
+            new = [index for index in added if index not in known and self._is_new(ADD, name, index)]
+            self._finish(ADD, name, [index for index in new if topic.partitions.get(index) == added[index]])
+
     def _add(self, name: str, added: Mapping[int, tuple[BrokerId, ...]]) -> None:
         topic = self._ctx.topics.get(name)
         known = self._added.get(name, {})
         for index in sorted(set(added) - set(known)):
             there = 0 if topic is None else len(topic.partitions)
-            if topic is not None and topic.partitions.get(index) == added[index]:
-                self._finish(ADD, name, [index])  # an earlier controller has written the partition
-                continue
             error = self._why_not_added(name, topic, index, added[index], there + len(self._added[name]))
             if error is not None:
                 self._refuse(ADD, TopicPartition(name, index), error)
@@ -346,7 +361,10 @@ class PartitionCountChanges:
             for index in added:
                 del self._added[name][index]
         removal = self._removals.get(name)
-        if removal is not None and not removal.gone and not set(removal.forced) & set(topic.partitions):
+        if removal is None or removal.gone:
+            return
+        removal.ready |= set(removal.forced) - set(topic.partitions)  # a write of a smaller removal before this one
+        if not set(removal.forced) & set(topic.partitions):
             removal.gone = True
             self._ctx.observe("partitions_removed", None, topic=name, partitions=len(topic.partitions))
             self._delete(name, removal)

@@ -280,6 +280,19 @@ def test_force_removes_a_partition_without_a_leader() -> None:
     is_whole(world)
 
 
+def test_force_ends_a_removal_that_waits_for_a_leader() -> None:
+    world = a_world()
+    world.down(0, 1, 2)
+    world.settle()
+    world.remove(P2)
+    world.settle()
+    assert partitions(world) == [0, 1, 2]
+    world.remove(P2, force=True)
+    world.settle()
+    assert partitions(world) == [0, 1]
+    assert not world.asked.refusals
+
+
 def test_a_withdrawn_request_removes_the_seal() -> None:
     world = a_world()
     world.remove(P2)

@@ -105,6 +105,63 @@ def test_a_topic_deleted_during_a_removal_ends_the_request() -> None:
         assert not any(knows.commands for knows in world.brokers.values())
 
 
+@pytest.mark.parametrize("failovers", [0, 1])
+def test_an_addition_waits_until_the_request_of_an_earlier_removal_has_left_zookeeper(failovers: int) -> None:
+    """Else the next controller would take the earlier request for one to remove the added partition."""
+    world = a_world()
+    world.remove(P2, force=True)
+    while not world.waiting(fx.FinishPartitionRequests):
+        world.answer(world.pending.pop(0))
+    finish = world.take(fx.FinishPartitionRequests)
+    world.add({P2: (3, 4)})
+    world.settle()
+    assert partitions(world) == [0, 1]
+    world.pending.append(finish)
+    for _ in range(failovers):
+        world.fails_over()
+    world.settle(catching_up=True)
+    assert (partitions(world), codes(world)) in (([0, 1, 2], []), ([0, 1], [ErrorCode.INVALID_REQUEST]))
+    is_whole(world)
+
+
+@pytest.mark.parametrize("failovers", [0, 1, 2])
+def test_a_removal_waits_until_the_request_of_an_earlier_addition_has_left_zookeeper(failovers: int) -> None:
+    """Else the next controller would take the earlier request for one to add the partition again."""
+    world = a_world()
+    world.add({P3: (0, 1, 2)})
+    while not world.waiting(fx.FinishPartitionRequests):
+        world.answer(world.pending.pop(0))
+    finish = world.take(fx.FinishPartitionRequests)
+    world.remove(P3)
+    world.settle()
+    assert partitions(world) == [0, 1, 2, 3]
+    world.pending.append(finish)
+    for _ in range(failovers):
+        world.fails_over()
+    world.settle(catching_up=True)
+    assert partitions(world) == [0, 1, 2]
+    assert not world.asked.refusals
+    is_whole(world)
+
+
+def test_a_larger_removal_ends_though_a_smaller_one_is_being_written() -> None:
+    """The question about P2 is answered when its replica is gone."""
+    world = a_world()
+    world.remove(P2)
+    while not world.waiting(fx.WriteTopic):
+        world.answer(world.pending.pop(0))
+    write = world.take(fx.WriteTopic)
+    world.remove(P1)
+    world.answer(write)
+    for question in world.waiting(fx.DescribeReplicas):
+        world.pending.remove(question)
+        world.answer(question, lost=True)
+    world.settle()
+    assert partitions(world) == [0]
+    assert not world.asked.refusals
+    is_whole(world)
+
+
 # -- settings ------------------------------------------------------------------------------------------------------
 
 
