@@ -525,11 +525,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """Add and remove access rules in one write."""
         facts: dict[str, object] = {}
         async with observed("AlterAcls", context, None if request.validate_only else facts):
-            changed = await self._acls.alter(
-                [acl_from_proto(one) for one in request.add],
-                [acl_from_proto(one) for one in request.remove],
-                validate_only=request.validate_only,
-            )
+            add, remove = list(map(acl_from_proto, request.add)), list(map(acl_from_proto, request.remove))
+            facts["add"], facts["remove"] = ([str(acl) for acl in asked[:_LOGGED_MAX]] for asked in (add, remove))
+            changed = await self._acls.alter(add, remove, validate_only=request.validate_only)
             facts["added"] = [str(acl) for acl in changed.added[:_LOGGED_MAX]]
             facts["removed"] = [str(acl) for acl in changed.removed[:_LOGGED_MAX]]
             facts["changed_count"] = len(changed.added) + len(changed.removed)
@@ -578,6 +576,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         async with observed("AlterClientQuotas", context, None if request.validate_only else facts):
             check_named(request.changes, "changes")
             changes = [quota_change_from_proto(one) for one in request.changes]
+            facts["changes"] = [str(one) for one in changes[:_LOGGED_MAX]]
             done = await self._quotas.alter(changes, validate_only=request.validate_only)
             facts["changed"] = [str(one) for one in done.changed[:_LOGGED_MAX]]
             facts["changed_count"] = len(done.changed)

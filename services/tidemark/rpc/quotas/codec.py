@@ -18,6 +18,10 @@ class QuotaChange(NamedTuple):
     set: Limits
     remove: frozenset[QuotaKind] = frozenset()
 
+    def __str__(self) -> str:
+        limits = {**dict.fromkeys(self.remove, "none"), **{kind: limit_text(one) for kind, one in self.set.items()}}
+        return f"{self.entity}: {', '.join(f'{kind}={limits[kind]}' for kind in sorted(limits))}"
+
 
 class ChangedQuota(NamedTuple):
     """A limit before and after a change; None: no limit."""
