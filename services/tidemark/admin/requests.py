@@ -157,6 +157,19 @@ class AnsweredOnce:
         return self._clock.wall_us() // 1000
 
 
+def by_content(request: Any) -> Any:
+    """The request under an id of its content: several requests with one id are parts of one change, each kept apart.
+
+    A request without an id, or with one that is too long, stays as it is.
+    """
+    if not 0 < len(request.request_id) <= REQUEST_ID_CHARACTERS_MAX:
+        return request
+    part = type(request)()
+    part.CopyFrom(request)
+    part.request_id = hashlib.sha256(f"{_digest(request)}:{request.request_id}".encode()).hexdigest()
+    return part
+
+
 def _key(request: Any) -> str:
     """The id, with the principal if authorization is on: no caller gets the response to another one's request."""
     access = CURRENT.get()

@@ -21,7 +21,7 @@ from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemov
 from tidemark.admin.planning import TopicRequest, new_topic_id
 from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, interval_of
-from tidemark.admin.requests import AnsweredOnce, Facts
+from tidemark.admin.requests import AnsweredOnce, Facts, by_content
 from tidemark.admin.schema_requests import alter_schema, schema_to_proto
 from tidemark.admin.schemas import SchemaAdministration, compatibility_of
 from tidemark.admin.topics import TopicAdministration
@@ -367,20 +367,32 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             "request_id": request.request_id,
         }
         async with observed("AlterPartitionReassignments", context, None if request.validate_only else facts):
-            query = MovesQuery(
-                moves=[move_from_proto(one) for one in request.moves],
-                cancel=[ref_from_proto(ref) for ref in request.cancel],
-                throttle_bytes_per_s=request.throttle_bytes_per_s,
-                request_id=request.request_id,
-                allow_partial=request.allow_partial,
+            response = await self._requests.once(
+                "AlterPartitionReassignments",
+                by_content(request),
+                reassignments_pb.AlterPartitionReassignmentsResponse,
+                lambda _: self._alter_reassignments(request),
+                is_final=lambda answer: not any(result.HasField("error") for result in answer.results),
             )
-            answer = await self._reassignments.alter(query, validate_only=request.validate_only)
-            facts["refused"] = sum(outcome.error is not None for outcome in answer.outcomes)
-            inbound = answer.inbound_bytes_per_s
-            return reassignments_pb.AlterPartitionReassignmentsResponse(
-                results=[reassignment_outcome_to_proto(outcome) for outcome in answer.outcomes],
-                inbound_bytes_per_s=-1 if inbound is None else round(inbound),
-            )
+            facts["refused"] = sum(result.HasField("error") for result in response.results)
+            return response
+
+    async def _alter_reassignments(
+        self, request: reassignments_pb.AlterPartitionReassignmentsRequest
+    ) -> reassignments_pb.AlterPartitionReassignmentsResponse:
+        query = MovesQuery(
+            moves=[move_from_proto(one) for one in request.moves],
+            cancel=[ref_from_proto(ref) for ref in request.cancel],
+            throttle_bytes_per_s=request.throttle_bytes_per_s,
+            request_id=request.request_id,
+            allow_partial=request.allow_partial,
+        )
+        answer = await self._reassignments.alter(query, validate_only=request.validate_only)
+        inbound = answer.inbound_bytes_per_s
+        return reassignments_pb.AlterPartitionReassignmentsResponse(
+            results=[reassignment_outcome_to_proto(outcome) for outcome in answer.outcomes],
+            inbound_bytes_per_s=-1 if inbound is None else round(inbound),
+        )
 
     async def ListPartitionReassignments(
         self, request: reassignments_pb.ListPartitionReassignmentsRequest, context: Context

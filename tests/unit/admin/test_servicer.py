@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RPCs whose answer was lost: the audit log has what the caller asked for."""
+"""RPCs whose answer was lost: the caller repeats the call, and the audit log has what the caller asked for."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tidemark.admin.acls import AclAdministration
 from tidemark.admin.quotas import QuotaAdministration
+from tidemark.admin.reassignments import ReassignmentAdministration
+from tidemark.admin.requests import AnsweredOnce
 from tidemark.admin.servicer import AdminServicer
 from tidemark.core.security.acls import Acl, Operation, Pattern, Permission, ResourceType
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.codecs.acl import acl_to_proto
-from tidemark.v1 import admin_acls_pb2, admin_quotas_pb2
+from tidemark.rpc.codecs.refs import ref_to_proto
+from tidemark.runtime.clock import SystemClock
+from tidemark.v1 import admin_acls_pb2, admin_quotas_pb2, admin_reassignments_pb2
 
 from tests.fakes.contexts import PlainContext
-from tests.unit.admin.moving import Cluster
+from tests.unit.admin.moving import Cluster, Sizes, ids
 
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 READ = Acl(
     ResourceType.TOPIC, Pattern.LITERAL, "t", "User:token:alice", "*", Operation.READ, Permission.ALLOW
 )  # fmt: skip
@@ -53,8 +59,8 @@ def servicer(cluster: Cluster) -> AdminServicer:
         unused,
         descriptions=unused,
         configs=unused,
-        requests=unused,
-        reassignments=unused,
+        requests=AnsweredOnce(cluster.store, SystemClock()),
+        reassignments=ReassignmentAdministration(cluster.store, Sizes()),
         partitions=unused,
         brokers=unused,
         log_dirs=unused,
@@ -107,3 +113,72 @@ async def test_audit_line_of_quotas_written_without_an_answer_has_the_quotas(
     line = await audited(caplog, servicer.AlterClientQuotas(request, CONTEXT))
     assert line["outcome"] == "COORDINATION_UNAVAILABLE"
     assert line["changes"] == ["client id app: consumer_byte_rate=none, producer_byte_rate=1000"]
+
+
+def moves(
+    *moves: tuple[TopicPartition, tuple[int, ...]], cancel: tuple[TopicPartition, ...] = ()
+) -> admin_reassignments_pb2.AlterPartitionReassignmentsRequest:
+    return admin_reassignments_pb2.AlterPartitionReassignmentsRequest(
+        moves=[
+            admin_reassignments_pb2.ReplicaMove(partition=ref_to_proto(partition), replicas=replicas)
+            for partition, replicas in moves
+        ],
+        cancel=[ref_to_proto(one) for one in cancel],
+        request_id="r",
+    )
+
+
+async def alter(
+    servicer: AdminServicer, request: admin_reassignments_pb2.AlterPartitionReassignmentsRequest
+) -> list[bool]:
+    """Whether each partition is refused."""
+    response = await servicer.AlterPartitionReassignments(request, CONTEXT)
+    return [result.HasField("error") for result in response.results]
+
+
+async def carry_out(cluster: Cluster) -> None:
+    """Complete or cancel every requested reassignment."""
+    assert cluster.term is not None
+    wanted = (await cluster.store.move_requests()).moves
+    for move in wanted:
+        topic = (await cluster.store.topics(["t"]))["t"]
+        replicas = topic.partitions[move.partition.partition] if move.cancel else move.replicas
+        await cluster.rewrite(replace(topic, partitions={**topic.partitions, move.partition.partition: replicas}))
+    await cluster.store.finish_moves(cluster.term, wanted, [])
+
+
+async def test_repeated_cancellation_of_an_ended_reassignment_gets_its_first_answer(
+    cluster: Cluster, servicer: AdminServicer
+) -> None:
+    assert await alter(servicer, moves((T0, (2, 1)))) == [False]
+    assert await alter(servicer, moves(cancel=(T0,))) == [False]
+    await carry_out(cluster)
+    assert await alter(servicer, moves(cancel=(T0,))) == [False]
+    assert (await cluster.store.topics(["t"]))["t"].partitions[0] == ids(0, 1)
+
+
+async def test_repeated_reassignment_does_not_undo_a_later_one(cluster: Cluster, servicer: AdminServicer) -> None:
+    first, later = moves((T0, (2, 1))), moves((T0, (3, 1)))
+    later.request_id = "later"
+    assert await alter(servicer, first) == [False]
+    await carry_out(cluster)
+    assert await alter(servicer, later) == [False]
+    await carry_out(cluster)
+    assert await alter(servicer, first) == [False]
+    assert (await cluster.store.move_requests()).moves == ()
+
+
+async def test_parts_of_a_reassignment_have_one_id(cluster: Cluster, servicer: AdminServicer) -> None:
+    assert await alter(servicer, moves((T0, (2, 1)))) == [False]
+    assert await alter(servicer, moves((T1, (3, 2)))) == [False]
+    wanted = (await cluster.store.move_requests()).moves
+    assert [(one.partition, one.request_id) for one in wanted] == [(T0, "r"), (T1, "r")]
+
+
+async def test_refused_reassignment_is_checked_again_when_it_is_repeated(
+    cluster: Cluster, servicer: AdminServicer
+) -> None:
+    await cluster.kill_broker(3)
+    assert await alter(servicer, moves((T0, (3, 1)))) == [True]
+    await cluster.start_broker(3)
+    assert await alter(servicer, moves((T0, (3, 1)))) == [False]
