@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -40,6 +41,7 @@ class MoveFeed:
         self._request_id = request_id
         self._at_once = max(1, len(self._waiting))
         self._running: set[TopicPartition] = set()
+        self._targets = {move.partition: move.replicas for move in moves}
 
     def begin(self) -> int:
         """Start as many reassignments as fit; returns the number of the remaining ones.
@@ -87,8 +89,9 @@ class MoveFeed:
                 updates = self._client.watch_partition_reassignments(
                     sorted(self._running), interval_ms=_INTERVAL_MS, request_id=self._request_id
                 )
-                for moves, ends in updates:
+                for moves, found in updates:
                     patience_until_s = time.monotonic() + _PATIENCE_S
+                    ends = [_as_it_ended(one, self._targets[one.partition]) for one in found]
                     ended += ends
                     self._running -= {one.partition for one in ends}
                     view.show(moves, ends, f", {len(self._waiting)} not started" if self._waiting else "")
@@ -100,6 +103,15 @@ class MoveFeed:
                     raise
                 time.sleep(_PAUSE_S)
         return ended
+
+
+def _as_it_ended(ended: EndedReassignment, target: tuple[BrokerId, ...]) -> EndedReassignment:
+    """Add the error that the service cannot know: it keeps the latest refusals only, and may have been away."""
+    if ended.error is not None or ended.replicas == target:
+        return ended
+    listed = ",".join(str(broker) for broker in ended.replicas)
+    sentence = f"{ended.partition} was not reassigned: its replicas are {listed}; see tidemark reassign list"
+    return replace(ended, error=TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence))
 
 
 def cancel(

@@ -80,6 +80,8 @@ class Client:
         self.originals: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         self.too_late: set[TopicPartition] = set()
         self.sizes_bytes: dict[TopicPartition, int] | None = None
+        self.targets: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        self.unmoved: set[TopicPartition] = set()
 
     def __enter__(self) -> Client:
         return self
@@ -109,6 +111,7 @@ class Client:
         if self.ends_first:
             raise self.ends_first.pop()
         self.wanted += names
+        self.targets |= {move.partition: move.replicas for move in moves}
         self.cancelled += [name for name in cancel if name not in self.refusals]
         self.wanted = [name for name in self.wanted if name not in cancel]
         return AlteredReassignments(outcomes, None)
@@ -130,7 +133,8 @@ class Client:
         while left:
             name = left.pop(0)
             self.wanted.remove(name)
-            yield ReassignmentUpdate([moved(one) for one in left], [EndedReassignment(name, TWO_ONE, self.ends_with)])
+            replicas = ONE_TWO if name in self.unmoved else self.targets.get(name, TWO_ONE)
+            yield ReassignmentUpdate([moved(one) for one in left], [EndedReassignment(name, replicas, self.ends_with)])
         assert partitions, "without partitions it would wait for all reassignments"
         gone = [name for name in partitions if name in self.cancelled]
         ends = [EndedReassignment(name, TWO_ONE if name in self.too_late else ONE_TWO, self.ends_with) for name in gone]
@@ -481,6 +485,19 @@ def test_requests_are_retried_during_an_outage_of_the_service(monkeypatch: pytes
     client.failures = [TidemarkError(ErrorCode.INTERNAL, "broken")]
     with pytest.raises(TidemarkError), MoveView(silent=True) as view:
         MoveFeed(client, many(2), 0, "r").follow(view)  # type: ignore[arg-type]
+
+
+def test_a_reassignment_that_ends_with_other_replicas_is_an_error_without_a_kept_refusal() -> None:
+    """The service keeps the latest 100 refusals only."""
+    client = Client()
+    client.unmoved = {T2}
+    moves = [PartitionReassignment(T2, TWO_ONE), PartitionReassignment(T3, TWO_ONE)]
+    with MoveView(silent=True) as view:
+        ended = MoveFeed(client, moves, 0, "r").follow(view)  # type: ignore[arg-type]
+    assert [(one.partition, one.error and one.error.code) for one in ended] == [
+        (T2, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+        (T3, None),
+    ]
 
 
 def test_without_a_terminal_each_change_is_a_line_with_regular_summaries(
