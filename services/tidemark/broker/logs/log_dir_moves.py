@@ -100,7 +100,8 @@ class DirMoves:
     async def alter(self, request: AlterLogDirs) -> tuple[Alteration, ...]:
         """Record an operator's choices; answers when the moves are recorded and their copies made.
 
-        Refused one by one: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE, REPLICA_OFFLINE, and errors of making a copy.
+        Refused one by one: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE, REPLICA_OFFLINE, and errors of making a copy. A replica
+        that is not open yet gets no copy, and a kill of the broker would lose the choice, so it is refused, too.
         """
         throttle = DiskThrottle(request.throttle_bytes_per_s) if request.throttle_bytes_per_s else self._throttle
         answers: list[tuple[TopicPartition, TidemarkError | None, asyncio.Task[TidemarkError | None] | None]] = []
@@ -108,7 +109,7 @@ class DirMoves:
             begun = None
             try:
                 directory = self._directory(log_dir)
-                self._check_replica(partition)
+                self._check_replica(partition, must_be_open=not request.validate_only)
             except TidemarkError as error:
                 answers.append((partition, error, None))
                 continue
@@ -291,10 +292,13 @@ class DirMoves:
             raise TidemarkError(ErrorCode.LOG_DIR_OFFLINE, f"{failed}: repair it and start the broker, or name another")
         return directory
 
-    def _check_replica(self, partition: TopicPartition) -> None:
+    def _check_replica(self, partition: TopicPartition, *, must_be_open: bool) -> None:
         view = self._queries.replica(partition)
         if view is not None and view.role == "offline":
             raise TidemarkError(
                 ErrorCode.REPLICA_OFFLINE,
                 f"the log of {partition} on this broker has failed: move the replica when it is online again",
             )
+        if must_be_open and self._threads.replica(partition) is None:
+            sentence = f"the log of {partition} on this broker is not open yet: retry when its logs are open"
+            raise TidemarkError(ErrorCode.REPLICA_OFFLINE, sentence)

@@ -223,6 +223,19 @@ async def test_a_replica_opened_in_another_directory_moves_to_the_wanted_one() -
         await world.stop()
 
 
+async def test_a_move_of_a_replica_that_is_not_open_is_refused(world: MovesWorld) -> None:
+    """The broker opens its logs after a crash: another kill would lose a move that has no copy yet."""
+    await world.close_log()
+    refused = await world.alter(world.paths[1])
+    assert refused is not None
+    assert (refused.code, "is not open yet" in refused.message) == (ErrorCode.REPLICA_OFFLINE, True)
+    assert await world.alter(world.paths[1], validate_only=True) is None
+    await world.open()
+    assert world.where() == 0
+    assert await world.alter(world.paths[1]) is None
+    await world.moved_to(1)
+
+
 async def test_a_replica_that_is_reopened_during_a_move_continues_it(world: MovesWorld) -> None:
     await slow_move(world)
     await world.close_log()
