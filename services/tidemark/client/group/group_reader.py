@@ -51,6 +51,7 @@ class GroupReader:
         starts: Callable[[TopicPartition, Any], Awaitable[Cursor]],
     ) -> None:
         self.error: TidemarkError | None = None
+        self._cluster = cluster
         self._settings = settings
         self._fetcher = fetcher
         self._starts = starts
@@ -280,6 +281,8 @@ class GroupReader:
         for where in sorted(partitions):
             offset = known[where].offset if where in known else -1
             made[where] = await self._starts(where, offset if offset >= 0 else self._reset(where))
+            if offset >= 0:
+                self._check_same(made[where], known[where])
             if membership is not None and offset >= 0:
                 membership.began_at(where, offset)
         while self._ending:
@@ -298,6 +301,15 @@ class GroupReader:
         for where in self._among_cursors(made):
             made[where].withheld = False
             self._fetcher.moved(made[where])
+
+    def _check_same(self, cursor: Cursor, committed: pb.CommittedOffset) -> None:
+        """Refuse an offset of another incarnation of the partition: metadata of a broker is behind for a moment."""
+        if (cursor.topic_id, cursor.incarnation) != (committed.topic_id, committed.incarnation):
+            self._cluster.refresh()
+            raise TidemarkError(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"{cursor.partition} was deleted and created again, and not every broker knows this yet; retry",
+            )
 
     def _among_cursors(self, made: Mapping[TopicPartition, Cursor]) -> list[TopicPartition]:
         """The partitions of which these cursors are still read."""

@@ -65,7 +65,8 @@ def callbacks() -> Callbacks:
 
 @pytest.fixture
 def membership() -> SimpleNamespace:
-    return SimpleNamespace(member_id="m", member_epoch=1, owned=frozenset({ONE, OTHER}), may_be_out=False)
+    facts = {"member_id": "m", "member_epoch": 1, "owned": frozenset({ONE, OTHER}), "may_be_out": False}
+    return SimpleNamespace(**facts, began_at=lambda where, offset: None)
 
 
 @pytest.fixture
@@ -266,6 +267,28 @@ def assignable(reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> GroupRea
     monkeypatch.setattr(reader, "fetch", fetch)
     monkeypatch.setattr(reader, "_starts", start)
     return reader
+
+
+async def test_an_offset_of_a_deleted_topic_is_not_a_position_in_its_successor(
+    assignable: GroupReader, fetcher: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator may learn last that a topic was created again: records would be skipped up to its old offset."""
+    new, refreshed = TopicPartition("a", 2), asyncio.Event()
+    assignable._cluster = cast(Any, SimpleNamespace(refresh=refreshed.set))
+    old = pb.CommittedOffset(topic="a", partition=2, offset=500, topic_id="before", incarnation="i")
+
+    async def fetch(*_: Any, **__: Any) -> dict[TopicPartition, Any]:
+        return {new: old}
+
+    monkeypatch.setattr(assignable, "fetch", fetch)
+    with pytest.raises(TidemarkError, match="created again") as refusal:
+        await assignable.take_up(frozenset({new}))
+    assert refusal.value.retriable
+    assert refreshed.is_set(), "this client may be the one that does not know it"
+    assert new not in fetcher.cursors
+    old.topic_id = "t"
+    await assignable.take_up(frozenset({new}))
+    assert new in fetcher.cursors
 
 
 async def test_on_assigned_may_seek_and_pause_before_the_first_record(
