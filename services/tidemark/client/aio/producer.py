@@ -57,7 +57,7 @@ class TypedTable(NamedTuple):
     """Rows of a table that fit a schema version."""
 
     typed: TypedFormat
-    rows: pa.RecordBatch
+    batches: list[pa.RecordBatch]
 
 
 class Producer(Lifecycle):
@@ -406,11 +406,10 @@ class Producer(Lifecycle):
 
     async def _send_typed(self, topic: str, sent: TypedTable, count: int, partition: int | None) -> TableHandle:
         sender, now_us = self.sender, _now_us()
-        parts = [(partition, sent.rows)] if partition is not None else self._typed_parts(topic, sent, count)
         pieces = [
             (target, piece)
-            for target, part in parts
-            if part.num_rows
+            for rows in sent.batches
+            for target, part in self._typed_parts(topic, sent.typed, rows, count, partition)
             for piece in typed_format.slices(part, self.settings.batch_bytes)
         ]
         batches = []
@@ -507,15 +506,19 @@ class Producer(Lifecycle):
                 raise
         return TypedTable(newer, newer.fit_table(table, timestamp))
 
-    def _typed_parts(self, topic: str, sent: TypedTable, count: int) -> Iterable[tuple[int | None, pa.RecordBatch]]:
-        keys = sent.typed.keys(sent.rows)
+    def _typed_parts(
+        self, topic: str, typed: TypedFormat, rows: pa.RecordBatch, count: int, partition: int | None
+    ) -> Iterable[tuple[int | None, pa.RecordBatch]]:
+        if partition is not None:
+            return [(partition, rows)]
+        keys = typed.keys(rows)
         if self._partitioner is not None:
-            of_rows = [None] * sent.rows.num_rows if keys is None else keys.to_pylist()
+            of_rows = [None] * rows.num_rows if keys is None else keys.to_pylist()
             chosen = [checked_partition(topic, self._partitioner(topic, key, None, count), count) for key in of_rows]
-            return tables.by_target(sent.rows, chosen)
+            return tables.by_target(rows, chosen)
         if keys is None:
-            return [(None, sent.rows)]
-        return tables.by_target_array(sent.rows, partitions_of(keys, count))
+            return [(None, rows)]
+        return tables.by_target_array(rows, partitions_of(keys, count))
 
     async def _wait_for_room(self, sender: Sender) -> None:
         timeout_s = self.settings.delivery_timeout_ms / 1000

@@ -30,6 +30,8 @@ _HEADERS: Final = "_headers"
 _DELETED: Final = "_deleted"
 _HASHES_MAX: Final = 10_000
 """Largest number of keys whose hash is remembered."""
+_JOINED_BYTES_MAX: Final = (1 << 31) - 1
+"""Largest column of texts in one array of Arrow."""
 
 
 class TypedFormat:
@@ -138,8 +140,10 @@ class TypedFormat:
 
     # -- tables --------------------------------------------------------------------------------------------------------
 
-    def fit_table(self, table: Frame, timestamp: str | None) -> pa.RecordBatch:
-        """The rows of a table as one batch, with timestamps if the argument names their column.
+    def fit_table(self, table: Frame, timestamp: str | None) -> list[pa.RecordBatch]:
+        """The rows of a table as one batch, with timestamps if the argument names their column; no batch is empty.
+
+        The chunks of a table of more than 2 GiB stay separate batches, since Arrow cannot join every such column.
 
         Columns `_headers` and `_deleted` of the table become the headers, and the rows that delete earlier rows of
         their key.
@@ -178,8 +182,9 @@ class TypedFormat:
                 raise misfit.error(self.topic, self.schema.version, first_row) from None
             found.append(pa.RecordBatch.from_arrays([*system, *columns], schema=schema))
             first_row += rows.num_rows
-        whole = pa.Table.from_batches(found, schema).combine_chunks().to_batches()
-        return whole[0] if len(whole) == 1 else pa.RecordBatch.from_pylist([], schema=schema)
+        if sum(rows.nbytes for rows in found) <= _JOINED_BYTES_MAX:
+            found = pa.Table.from_batches(found, schema).combine_chunks().to_batches()
+        return [rows for rows in found if rows.num_rows]
 
     def _check_arrays(self, batches: list[pa.RecordBatch]) -> None:
         first_row = 0

@@ -25,7 +25,7 @@ OTHER = next_version(FIRST, draft_from_ddl("a INT, b STRING, c INT NOT NULL"), C
 
 def stored(schema: TopicSchema, table: pa.Table, base_offset: int) -> bytes:
     typed = TypedFormat("t", "id", schema)
-    return sealed(typed, typed.fit_table(table, None), base_offset=base_offset).data
+    return sealed(typed, *typed.fit_table(table, None), base_offset=base_offset).data
 
 
 def cursor_of(typed: BatchRows, position: int = 0) -> Cursor:

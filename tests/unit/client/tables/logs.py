@@ -71,7 +71,7 @@ class Logs:
     def append(self, partition: int, table: pa.Table) -> None:
         """Store rows in the newest version."""
         typed = TypedFormat(TOPIC, self.topic_id, self.versions[max(self.versions)])
-        batch = sealed(typed, typed.fit_table(table, None), base_offset=self.end(partition))
+        batch = sealed(typed, *typed.fit_table(table, None), base_offset=self.end(partition))
         self.batches[partition].append(batch)
 
     def evolve(self, schema: TopicSchema) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import mmap
+import struct
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from random import Random
@@ -17,6 +19,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pydantic
 import pytest
 from tidemark.client.producing.typed_format import TypedFormat, slices
@@ -44,8 +47,8 @@ def check(record: Any, schema: TopicSchema = FLIGHTS) -> Any:
 
 
 def fit(table: Any, schema: TopicSchema = FLIGHTS, timestamp: str | None = None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = TypedFormat("flights", "id", schema).fit_table(table, timestamp).to_pylist()
-    return found
+    batches = TypedFormat("flights", "id", schema).fit_table(table, timestamp)
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 BAD_RECORDS: list[tuple[str, Any, str, str]] = [
@@ -410,6 +413,16 @@ def test_tables_of_many_libraries_are_taken() -> None:
         ([("a", 1)], [{"origin": "A", "miles": None}]),
         ([], None),
     ]
+
+
+def test_a_table_with_more_bytes_than_arrow_joins_keeps_all_rows() -> None:
+    half_bytes = (1 << 30) + 1
+    ends = pa.py_buffer(struct.pack("<iii", 0, half_bytes, half_bytes))
+    half = pa.Array.from_buffers(pa.binary(), 2, [None, ends, pa.py_buffer(mmap.mmap(-1, half_bytes))])
+    table = pa.Table.from_batches([pa.record_batch({"blob": half})] * 2)
+    batches = TypedFormat("blobs", "id", schema_of("blob BINARY")).fit_table(table, None)
+    lengths = [length for batch in batches for length in pc.binary_length(batch.column("blob")).to_pylist()]
+    assert lengths == [half_bytes, 0] * 2
 
 
 @pytest.mark.parametrize("value", [1, object(), [[1], "a"]])

@@ -56,7 +56,7 @@ def test_tables_come_back(random: Random) -> None:
     given_rows = batch(schema, records)
     table = pa.Table.from_batches([given_rows, given_rows.slice(1)])
     reader = BatchRows("t", {1: schema}, system=(), dictionaries=False)
-    found = reader.rows(sealed(typed, typed.fit_table(table, None), codec), 0, 0)
+    found = reader.rows(sealed(typed, *typed.fit_table(table, None), codec), 0, 0)
     found.validate(full=True)
     assert found.schema.equals(given_rows.schema)
     assert found.to_pylist() == table.to_pylist()
@@ -68,7 +68,7 @@ def test_tables_come_back(random: Random) -> None:
 def test_records_and_tables_have_the_same_key_bytes(random: Random) -> None:
     schema, records, _ = sample(random)
     typed = TypedFormat("t", "id", schema)
-    of_rows = typed.keys(typed.fit_table(batch(schema, records), None))
+    of_rows = typed.keys(*typed.fit_table(batch(schema, records), None))
     values = [typed.records.check(record)[0] for record in records]
     wanted = [None] * len(records) if of_rows is None else of_rows.to_pylist()
     assert [typed.records.key(row) for row in values] == wanted
@@ -91,7 +91,7 @@ def test_every_version_is_read_as_the_newest_with_any_columns_whole_or_pruned(ra
     for source in versions.values():
         records = rows(random, source)
         typed = TypedFormat("t", "id", source)
-        table = typed.fit_table(batch(source, records), None)
+        (table,) = typed.fit_table(batch(source, records), None)
         stored = sealed(typed, table, random.choice(list(Codec)))
         if reader.column_ids and random.randrange(3):
             data = prune(stored.data, layout_of(source), frozenset(reader.column_ids))
