@@ -194,8 +194,9 @@ def _size_class(task: Sequence[OffsetRange]) -> int:
 
 def _range(options: ReadOptions, topic: str, partition: int, held: PartitionBounds, by_time: ByTime) -> OffsetRange:
     strict = options.fail_on_data_loss
-    start = resolve(options.starting, topic, partition, held, by_time, strict=strict)
-    end = resolve(options.ending, topic, partition, held, by_time, strict=strict)
+    # A lookup by time comes after the bounds, and may find a record that came in between.
+    start = min(held.end, resolve(options.starting, topic, partition, held, by_time, strict=strict))
+    end = min(held.end, resolve(options.ending, topic, partition, held, by_time, strict=strict))
     if end < start:
         raise ValueError(f"{topic}-{partition}: {options.ending.name} {end} is below {options.starting.name} {start}")
     return OffsetRange(topic, partition, start, end)

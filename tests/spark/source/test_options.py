@@ -97,6 +97,14 @@ def test_a_start_time_after_every_record_is_an_error_or_the_end_as_asked() -> No
     assert plan_ranges(parse_options({**FLIGHTS, **lenient}), HELD, young) == []
 
 
+def test_a_record_that_comes_while_a_read_is_planned_does_not_count() -> None:
+    late = {("flights", partition, 9): held.end + 5 for partition, held in HELD["flights"].items()}
+    assert plan_ranges(parse_options({**FLIGHTS, "startingTimestamp": "9"}), HELD, late) == []
+    assert plan_ranges(parse_options({**FLIGHTS, "endingTimestamp": "9"}), HELD, late) == plan_ranges(
+        parse_options(FLIGHTS), HELD
+    )
+
+
 def test_the_schema_follows_from_the_options() -> None:
     json_values = {"valueFormat": "json", "valueSchema": "carrier STRING, delay INT", "malformedValues": "deadLetter"}
     columns = parse_schema_options({**json_values, "columns": "offset, VALUE"})
