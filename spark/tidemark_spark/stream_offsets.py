@@ -206,19 +206,24 @@ def share(lengths: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str,
     return shares
 
 
-def clamp(available: StreamOffset, target: StreamOffset) -> StreamOffset:
-    """Current offsets, limited to an earlier target; later partitions are excluded."""
+def clamp(available: StreamOffset, target: StreamOffset, start: StreamOffset | None = None) -> StreamOffset:
+    """Current offsets, limited to an earlier target; later partitions are excluded.
+
+    The broker that stated the target may not have known every partition of `start`: these stay at the start.
+    """
     topics = {}
     for name, topic in available.topics.items():
-        bound = target.topics.get(name)
-        if bound is None or bound.topic_id != topic.topic_id:
-            continue
+        bounds: dict[int, Position] = {}
+        for known in (start, target):
+            found = None if known is None else known.topics.get(name)
+            bounds |= found.partitions if found is not None and found.topic_id == topic.topic_id else {}
         kept = {
-            index: position if position.offset <= bound.partitions[index].offset else bound.partitions[index]
+            index: position if position.offset <= bounds[index].offset else bounds[index]
             for index, position in topic.partitions.items()
-            if index in bound.partitions
+            if index in bounds
         }
-        topics[name] = TopicPosition(topic.topic_id, kept)
+        if kept:
+            topics[name] = TopicPosition(topic.topic_id, kept)
     return StreamOffset(available.cluster_id, topics)
 
 

@@ -53,6 +53,8 @@ _NAMED_MAX: Final = 3
 _WARNED_MAX: Final = 1000
 _PATIENCE_S: Final = 1.0
 _AGAIN_S: Final = 0.1
+_UNKNOWN: Final = StreamOffset("", {})
+"""Stands for the start of a query that may have a checkpoint."""
 
 
 class _Whole(NamedTuple):
@@ -163,14 +165,18 @@ class StreamPlanner:
         if gone:
             self._note_losses(gone)
         if self._target is not None:
-            available = Available(clamp(available.latest, self._target), available.log_starts)
+            available = Available(clamp(available.latest, self._target, start), available.log_starts)
         if not unlimited and self._target is None and self._should_wait(start, available):
             return start
         return advance(start, available, None if unlimited else self._options.max_offsets)
 
     def set_target(self) -> None:
-        """Fix the current offsets as the end of the query, for availableNow triggers."""
-        self._target = self._available(None).latest
+        """Fix the current offsets as the end of the query, for availableNow triggers.
+
+        Spark calls this before it states the start. If the options skip losses, a topic that was deleted since the last
+        run is left out; `initial` refuses a missing topic of a new query.
+        """
+        self._target = self._available(None if self._options.fail_on_data_loss else _UNKNOWN).latest
 
     def reported(self) -> StreamOffset | None:
         """Latest offsets at the last `next_end` or `set_target`."""

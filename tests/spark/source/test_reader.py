@@ -121,6 +121,26 @@ def test_an_available_now_query_ends_at_the_end_offsets_of_its_start(cluster: Lo
 
 
 @needs_read_limits
+@pytest.mark.usefixtures("impatient")
+def test_an_available_now_query_continues_without_a_deleted_topic_by_option(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    name, other = topic("left-out", partitions=1), topic("left-over", partitions=1)
+    options = options_of(cluster, f"{name},{other}", failOnDataLoss="false")
+    start = next_end(stream_reader(options), stream_reader(options).initialOffset())
+    with AdminClient(cluster.admin_address) as admin:
+        admin.delete_topic(name)
+    fill(cluster, other, {0: 2})
+    reader = stream_reader(options)
+    reader.prepareForTriggerAvailableNow()
+    assert places(reader, reader.partitions(start, next_end(reader, start))) == [(other, 0, 0), (other, 0, 1)]
+    new = stream_reader(options)
+    new.prepareForTriggerAvailableNow()
+    with pytest.raises(TidemarkError, match="UNKNOWN_TOPIC"):
+        new.initialOffset()
+
+
+@needs_read_limits
 def test_a_small_micro_batch_waits_for_more_but_not_for_ever(cluster: LocalCluster, topic: MakeTopic) -> None:
     name = topic("patient", partitions=1)
     fill(cluster, name, {0: 5})

@@ -123,6 +123,14 @@ def test_an_available_now_query_stops_at_its_target() -> None:
     assert offsets_in(clamp(offset_of({"flights": {0: 7}}), target)) == {"flights": {0: 7}}
 
 
+def test_an_available_now_query_keeps_its_place_in_partitions_that_its_target_lacks() -> None:
+    start = offset_of({"flights": {0: 5, 1: 4}, "trains": {0: 3}})
+    now = Available(offset_of({"flights": {0: 25, 1: 9, 2: 8}, "trains": {0: 6}, "ships": {0: 1}}))
+    end = clamp(now.latest, offset_of({"flights": {0: 10}}), start)
+    assert offsets_in(end) == {"flights": {0: 10, 1: 4}, "trains": {0: 3}}
+    assert losses(advance(start, Available(end), None), now) == []
+
+
 def test_pending_records_are_counted_over_all_partitions() -> None:
     start = offset_of({"flights": {0: 5, 1: 5}})
     available = Available(offset_of({"flights": {0: 9, 1: 5, 2: 20}}), {("flights", 2): 18})
