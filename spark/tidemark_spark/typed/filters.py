@@ -57,7 +57,10 @@ def _mask(one: Any, schema: pa.Schema) -> Mask | None:
             scalar = pa.scalar(one.value, data_type)
             return _with_nan(lambda rows: _COMPARE[kind](values(rows), scalar), data_type, values)
         if kind == "In":
-            among: Any = pa.array([value for value in one.value if value is not None], data_type)
+            chosen = [value for value in one.value if value is not None]
+            # Spark's 0.0 is equal to -0.0, but Arrow looks both up by their bits.
+            zeros = [-value for value in chosen if value == 0] if pa.types.is_floating(data_type) else []
+            among: Any = pa.array([*chosen, *zeros], data_type)
             return _with_nan(lambda rows: _compute.is_in(values(rows), value_set=among), data_type, values)
         if kind in _TEXT and pa.types.is_string(data_type):
             text = one.value

@@ -293,6 +293,7 @@ def test_filters_leave_rows_out_in_the_task_and_none_that_pass(cluster: LocalClu
         (d.StringStartsWith(("carrier",), "C3"), lambda one: one["carrier"] == "C3"),
         # NaN is larger than any number for Spark.
         (d.GreaterThan(("share",), 7.0), lambda one: not one["share"] <= 7.0),
+        (d.In(("share",), (-0.0, 1.5)), lambda one: one["share"] in (0.0, 1.5) or one["share"] != one["share"]),
     ]
     for pushed, passes in wanted:
         reader = filtering(source)
