@@ -54,6 +54,7 @@ _NOT_APPENDED: Final = _BEHIND_A_GAP | {
     ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.TRANSACTION_NOT_FOUND,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
 }
 """Refusals that precede the append; any other error leaves the batch in doubt."""
 
@@ -268,20 +269,20 @@ class PartitionQueue:
             self._next_sequence = (sequence + batch.count) % SEQUENCE_SPACE
 
     def _maybe_settle(self) -> None:
-        """When every attempt has its outcome, prepare the retry of the failed batches, or fail the first of them."""
+        """When every attempt has its outcome, prepare the retry of the failed batches, or fail the first or all."""
         if not self.failing or self.unanswered:
             return
         self.failing = False
         self._ready.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
-        if not self._ready or self._ready[0].refusal is None:
+        first = self._ready[0] if self._ready else None
+        if first is None or (error := first.refusal) is None:
             return
-        first = self._ready[0]
-        if first.refused_in_company:
+        if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            self._break(list(self._ready), error.code, error.message)  # a right is for all batches of the topic
+        elif first.refused_in_company:
             return  # a separate retry shows whether this batch is the cause
-        error = first.refusal
-        assert error is not None
-        if error.code in _BEHIND_A_GAP:
+        elif error.code in _BEHIND_A_GAP:
             # The batches before it are acknowledged, so the log has lost the state of this producer.
             # A transaction cannot get another producer id.
             failed = [first] if first.in_doubt or self._transactional else []

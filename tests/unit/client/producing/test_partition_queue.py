@@ -171,6 +171,18 @@ def test_batch_of_other_columns_fails_and_was_certainly_not_appended() -> None:
     assert (resolved.error.code, resolved.error.metadata["in_doubt"]) == (ErrorCode.SCHEMA_MISMATCH, "False")
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_missing_right_fails_all_batches_and_none_was_appended(shared: bool, idempotent: bool) -> None:
+    queue = queue_of(7, idempotent=idempotent)
+    taken = take_all(queue)
+    for batch in taken:
+        queue.refused(batch, batch.attempt, refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED), shared=shared)
+    told = [(one.error.code, one.error.metadata["in_doubt"]) for one in queue.take_resolved() if one.error]
+    assert told == [(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "False")] * 7
+    assert not len(queue)
+
+
 def test_without_idempotence_one_refusal_fails_one_batch() -> None:
     queue = queue_of(3, idempotent=False)
     batches = take_all(queue)
