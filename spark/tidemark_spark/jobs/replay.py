@@ -98,6 +98,11 @@ def _typed_rows(spark: SparkSession, arguments: argparse.Namespace, target: Topi
     topic = next(iter(footers.values())).topic
     if arguments.topic not in (None, topic):
         raise ValueError(f"{arguments.source} is the archive of topic {topic}, not of {arguments.topic}")
+    for partition, start, end in archive.gaps():
+        say(
+            f"warning: offsets {start} to {end - 1} of partition {partition} are not in {arguments.source}: a file is "
+            "missing, or a run skipped rows that retention had deleted"
+        )
     table = archived_table(spark, arguments.source)
     if arguments.where is not None:
         table = table.where(arguments.where)

@@ -124,6 +124,26 @@ def test_a_replay_of_a_typed_archive_keeps_columns_headers_times_deletions_and_o
     assert sum(row["_deleted"] for row in expected) == 1
 
 
+def test_a_replay_names_the_offsets_of_a_missing_file(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    stored: tuple[str, list[dict[str, Any]]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = tmp_path / "damaged"
+    shutil.copytree(stored[0], root)
+    index, files = next((index, files) for index, files in Archive(root).files().items() if len(files) > 1)
+    shutil.copyfile(files[-1].path, files[-1].path.with_name(f"{10**6:020d}.parquet"))
+    end = files[-1].footer().end
+    make(cluster, "lake-damaged", WIDER.replace(" RENAMED FROM shop", ""), **{"cleanup.policy": "compact"})
+    assert run(spark, replay, cluster, "--from", str(root), "--to-topic", "lake-damaged") == 0
+    warned = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert [line.partition(" are not in ")[0] for line in warned] == [
+        f"warning: offsets {end} to {10**6 - 1} of partition {index}"
+    ]
+
+
 def test_a_replay_by_key_and_condition_fits_other_partitions_and_one_that_fails_leaves_no_row(
     spark: SparkSession, cluster: LocalCluster, stored: tuple[str, list[dict[str, Any]]]
 ) -> None:

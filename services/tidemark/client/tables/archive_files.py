@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlparse
@@ -198,6 +199,18 @@ class Archive:
     def ends(self) -> dict[int, Footer]:
         """The last footer of each partition: its `end` is where the archive of the partition ends."""
         return {partition: files[-1].footer() for partition, files in self.files().items()}
+
+    def gaps(self) -> list[tuple[int, int, int]]:
+        """Partition, first offset and end offset (exclusive) of offsets between two files that no file covers.
+
+        A file is missing then, or a run skipped rows that retention had deleted.
+        """
+        return [
+            (partition, end, following.start)
+            for partition, files in self.files().items()
+            for file, following in pairwise(files)
+            if (end := file.footer().end) < following.start
+        ]
 
     def add(self, footer: Footer, path: Path) -> None:
         """Make a whole file valid, durably.

@@ -64,6 +64,15 @@ def test_files_have_the_ids_of_all_columns_and_the_newest_version_of_their_time(
     assert [file.footer().schema for file in Archive(evolved).files()[0]] == [FIRST, SECOND]
 
 
+def test_offsets_between_files_are_a_gap_once_a_file_is_missing(logs: Logs, evolved: Path) -> None:
+    logs.append(0, flights(5, 1, "airline"))
+    archived(logs, evolved)
+    files = Archive(evolved).files()[0]
+    assert Archive(evolved).gaps() == []
+    files[1].path.unlink()
+    assert Archive(evolved).gaps() == [(0, 3, 5)]
+
+
 def ids_of(fields: Any) -> list[tuple[str, int]]:
     """Names and ids in depth-first order; structs and lists of this test."""
     found = []
