@@ -394,7 +394,8 @@ class Consumer(Lifecycle):
         may still change the offsets.
 
         Raises:
-            TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT.
+            TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT. LEADER_NOT_AVAILABLE if a topic was
+                created again just now; retry.
 
         Example: `await consumer.seek_to_committed()`
         """

@@ -215,6 +215,8 @@ class GroupReader:
         for where, cursor in cursors.items():
             if self._fetcher.cursors.get(where) is cursor:  # otherwise the member left during the wait
                 offset = known[where].offset if where in known else -1
+                if offset >= 0:
+                    self._check_same(cursor, known[where])
                 cursor.seek(offset if offset >= 0 else cursor.began)
                 self._fetcher.moved(cursor)
 

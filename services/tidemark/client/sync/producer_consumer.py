@@ -451,7 +451,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         that may still change the offsets.
 
         Raises:
-            TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT.
+            TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT. LEADER_NOT_AVAILABLE if a topic was
+                created again just now; retry.
 
         Example: `consumer.seek_to_committed()`
         """
