@@ -47,6 +47,13 @@ def test_whole_pending_batches_of_the_producer_within_the_range_are_dropped(
     assert [batch.envelope.base_offset for batch in batches if has_records(batch.envelope, dropped)] == seen
 
 
+def test_each_of_very_many_aborted_transactions_of_a_producer_is_recognized_in_any_order() -> None:
+    dropped = AbortedBatches(AbortedTransaction(7, first, first + 3) for first in reversed(range(0, 1_000_000, 10)))
+    found = [offset for offset in range(500_000, 500_012) if data(offset).envelope in dropped]
+    assert found == [500_000, 500_001, 500_002, 500_010, 500_011]
+    assert data(5, producer_id=8).envelope not in dropped
+
+
 def test_the_end_of_concatenated_batches_is_found_by_their_lengths() -> None:
     together = data(5).data + marker(8).data
     assert end_of_batches(together) == 9
