@@ -67,38 +67,7 @@ class FollowerEnd:
             for stop in message.stops
             if stop.partition in self._handles
         ]
-        return pb.ReplicateRequest(
-            epoch_queries=[
-                pb.EpochQuery(
-                    replica=self._name(query.partition, query.identity),
-                    current_leader_epoch=query.current_leader_epoch,
-                    last_epoch=query.last_epoch,
-                )
-                for query in message.queries
-            ],
-            positions=[
-                pb.FetchPosition(
-                    replica=self._name(position.partition, position.identity),
-                    current_leader_epoch=position.current_leader_epoch,
-                    fetch_offset=position.fetch_offset,
-                    last_epoch=position.last_epoch,
-                    directory=position.directory,
-                    flushed_offset=position.flushed_offset,
-                    log_start_offset=position.log_start_offset,
-                )
-                for position in message.positions
-            ],
-            reports=[
-                pb.ReplicaReport(
-                    handle=self._handles[report.partition][0],
-                    current_leader_epoch=report.current_leader_epoch,
-                    log_end_offset=report.log_end_offset,
-                    flushed_offset=report.flushed_offset,
-                    log_start_offset=report.log_start_offset,
-                )
-                for report in message.reports
-                if report.partition in self._handles
-            ],
+        request = pb.ReplicateRequest(
             stops=stops,
             credits=[
                 pb.DirectoryCredit(directory=credit.directory, credit_bytes=credit.credit_bytes)
@@ -106,6 +75,33 @@ class FollowerEnd:
             ],
             echo_ms=message.echo_ms,
         )
+        # Thousands of partitions begin at once. A message made apart would be copied into the request.
+        for query in message.queries:
+            added = request.epoch_queries.add(
+                current_leader_epoch=query.current_leader_epoch, last_epoch=query.last_epoch
+            )
+            self._name(query.partition, query.identity, added.replica)
+        for position in message.positions:
+            begun = request.positions.add(
+                current_leader_epoch=position.current_leader_epoch,
+                fetch_offset=position.fetch_offset,
+                last_epoch=position.last_epoch,
+                directory=position.directory,
+                flushed_offset=position.flushed_offset,
+                log_start_offset=position.log_start_offset,
+            )
+            self._name(position.partition, position.identity, begun.replica)
+        for report in message.reports:
+            known = self._handles.get(report.partition)
+            if known is not None:
+                request.reports.add(
+                    handle=known[0],
+                    current_leader_epoch=report.current_leader_epoch,
+                    log_end_offset=report.log_end_offset,
+                    flushed_offset=report.flushed_offset,
+                    log_start_offset=report.log_start_offset,
+                )
+        return request
 
     def decode(self, response: pb.ReplicateResponse) -> LeaderMessage:
         """The message of a response, its batches checked; raises INVALID_REQUEST for an unknown handle."""
@@ -161,23 +157,19 @@ class FollowerEnd:
             LeaderEpoch(refusal.log_start_epoch) if refusal.HasField("log_start_epoch") else NO_EPOCH,
         )
 
-    def _name(self, partition: TopicPartition, identity: ReplicaIdentity) -> pb.ReplicaHandle:
+    def _name(self, partition: TopicPartition, identity: ReplicaIdentity, into: pb.ReplicaHandle) -> None:
         known = self._handles.get(partition)
         if known is not None and known[1] == identity:
-            return pb.ReplicaHandle(handle=known[0])
+            into.handle = known[0]
+            return
         if known is not None:
             self._release(partition)
-        handle = self._next_handle
+        into.handle = handle = self._next_handle
         self._next_handle += 1
         self._partitions[handle] = partition
         self._handles[partition] = (handle, identity)
-        return pb.ReplicaHandle(
-            handle=handle,
-            topic=partition.topic,
-            partition=partition.partition,
-            topic_id=identity.topic_id,
-            incarnation=identity.incarnation,
-        )
+        into.topic, into.partition = partition
+        into.topic_id, into.incarnation = identity
 
     def _release(self, partition: TopicPartition) -> int:
         """Release the handle, which stays known for a while; returns it."""
