@@ -6,14 +6,17 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tidemark.client import AdminClient, Consumer, Producer
+import pytest
+from tidemark.client import AdminClient, Consumer, LogTruncatedError, Producer
 from tidemark.core.cluster_view import PartitionView
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 
 from tests.integration.harness.waiting import wait_for
 
 TOPIC = "gauges"
+GROUP: Any = {"group": "readers", "offset_reset": "earliest", "auto_commit_interval_ms": 0}
 SETTINGS = {"broker": {"zookeeper.session.timeout.ms": "3000"}}
 
 
@@ -71,3 +74,41 @@ def test_a_follower_that_was_away_is_elected_where_allowed_when_the_only_trusted
         with Consumer(cluster.bootstrap) as consumer:
             consumer.assign(TOPIC)
             assert sum(consumer.end_offsets().values()) == 41
+
+
+def test_a_group_that_continues_after_an_unclean_election_learns_of_the_lost_records(tmp_path: Path) -> None:
+    """Its offset is below the end of the new log: without a check the group would skip records of the new lineage."""
+    with (
+        LocalCluster(tmp_path, controllers=1, settings=SETTINGS) as cluster,
+        AdminClient(cluster.admin_address) as admin,
+    ):
+        configs = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+        admin.create_topic(TOPIC, partitions=1, replication_factor=2, configs=configs)
+
+        def partition() -> PartitionView:
+            return admin.describe_topics([TOPIC])[0].partitions[0]
+
+        wait_for(lambda: len(partition().in_sync_replicas) == 2, "both in sync")
+        led_by = partition().leader
+        (follower,) = set(partition().assigned_replicas) - {led_by}
+        produce(cluster, 40)
+        with Consumer(cluster.bootstrap, **GROUP) as consumer:
+            consumer.subscribe(TOPIC)
+            assert consumer.poll_records(30, 1)
+            cluster.terminate(broker_name(follower))
+            wait_for(lambda: partition().in_sync_replicas == (led_by,), "the follower has left")
+            assert produce(cluster, 25) == 64
+            wait_for(lambda: bool(consumer.poll_records(1, 65)) and consumer.position((TOPIC, 0)) == 65, "all are read")
+            consumer.commit()
+        cluster.kill(broker_name(led_by))
+        cluster.restart(broker_name(follower))
+        wait_for(lambda: partition().leader == follower, "the follower leads")
+        assert produce(cluster, 30) == 69
+        with Consumer(cluster.bootstrap, **GROUP) as consumer:
+            consumer.subscribe(TOPIC)
+            with pytest.raises(LogTruncatedError) as truncated:
+                consumer.poll_records(30, 1)
+            end = int(truncated.value.metadata["diverging_end_offset"])
+            assert end == 40
+            consumer.seek((TOPIC, 0), end)
+            assert consumer.poll_records(30, 1)[0].offset == 40

@@ -16,6 +16,7 @@ import pytest
 from tidemark import client
 from tidemark.client import InvalidRecordError
 from tidemark.client.aio import AdminClient, Consumer, Groups, Producer
+from tidemark.client.group.offset_commits import GroupPosition
 from tidemark.client.records import ConsumerRecord
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -82,6 +83,23 @@ async def test_the_next_member_continues_at_the_committed_offset(cluster: LocalC
         after = await read(second, 130)
         assert await second.poll(0.2) is None
     assert sorted(before + after) == list(range(200))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1_000_000])
+async def test_a_member_continues_behind_a_leader_epoch_that_is_unknown_or_an_upper_bound(
+    cluster: LocalCluster, topic: str, group: str, epoch: int
+) -> None:
+    """Spark commits the epoch of a leader that may have no record."""
+    async with Consumer(cluster.bootstrap, group=group, auto_commit_interval_ms=0) as simple:
+        commits = simple.reading_group._commits
+        positions = [GroupPosition(TopicPartition(topic, index), 45, epoch, "", "") for index in range(4)]
+        request = commits.request(positions, "", -1)
+        await simple.reading_group._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=_DEADLINE_S)
+    async with Consumer(cluster.bootstrap, group=group) as consumer:
+        await consumer.subscribe([topic])
+        assert sorted(await read(consumer, 20)) == list(range(180, 200))
+        await produce(cluster, topic, range(200, 204))
+        assert sorted(await read(consumer, 4)) == list(range(200, 204))
 
 
 async def test_members_share_a_topic_and_no_record_is_read_by_two(

@@ -365,6 +365,8 @@ class Fetcher:
                 return
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._on_out_of_range(cursor, error):
                 return
+            if error.code is ErrorCode.LOG_TRUNCATED and cursor.lowers_epoch(error):
+                return
             damaged = error.code is ErrorCode.CORRUPT_BATCH  # the broker found no valid copy either
             if damaged or (not error.retriable and error.code not in MISPLACED):
                 self._end(cursor, error)

@@ -76,6 +76,8 @@ class Cursor:
         self.buffered_bytes = 0
         self._batches: deque[Batch] = deque()
         self._position_epoch: int = NO_EPOCH
+        self._is_bound = False
+        """Whether `last_epoch` may be above the epoch of the record before, as `follows` states it."""
         self._bad_reads = 0
         self._lineage = 0
         self.began = self.covered = self.processed = position
@@ -87,11 +89,28 @@ class Cursor:
         """Continue at an offset, inclusive."""
         self.generation += 1
         self.position = self.covered = offset
-        self._position_epoch = NO_EPOCH
+        self._position_epoch, self._is_bound = NO_EPOCH, False
         self.error = self.refusal = None
         self._bad_reads = 0
         self.forget_buffer()
         self.settle()
+
+    def follows(self, epoch: int) -> None:
+        """State the leader epoch of the record before `position`, or an upper bound of that epoch; -1: unknown.
+
+        The next fetch checks that the log has this record (rule E4).
+        """
+        self.last_epoch = self._position_epoch = self.processed_epoch = epoch
+        self._is_bound = True
+
+    def lowers_epoch(self, truncated: TidemarkError) -> bool:
+        """Whether the epoch of `follows` was only an upper bound, by a LOG_TRUNCATED; the next fetch has the log's."""
+        end_offset = int(truncated.metadata.get("diverging_end_offset", -1))
+        if not self._is_bound or end_offset < self.fetch_offset:
+            return False
+        self.last_epoch = self._position_epoch = int(truncated.metadata["diverging_epoch"])
+        self._is_bound = False
+        return True
 
     def settle(self) -> None:
         """Note that the application has processed all returned records."""
@@ -133,6 +152,7 @@ class Cursor:
             self.buffered_bytes += len(kept.data)
             self.fetch_offset = batch.envelope.next_offset
             self.last_epoch = batch.envelope.leader_epoch
+            self._is_bound = False
             progress = True
         if damage is not None and not progress:
             self._count_bad_read(damage)

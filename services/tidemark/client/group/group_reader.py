@@ -218,6 +218,8 @@ class GroupReader:
                 if offset >= 0:
                     self._check_same(cursor, known[where])
                 cursor.seek(offset if offset >= 0 else cursor.began)
+                if offset >= 0:
+                    cursor.follows(known[where].leader_epoch)
                 self._fetcher.moved(cursor)
 
     async def fetch(
@@ -285,6 +287,7 @@ class GroupReader:
             made[where] = await self._starts(where, offset if offset >= 0 else self._reset(where))
             if offset >= 0:
                 self._check_same(made[where], known[where])
+                made[where].follows(known[where].leader_epoch)
             if membership is not None and offset >= 0:
                 membership.began_at(where, offset)
         while self._ending:

@@ -54,6 +54,29 @@ def test_each_offset_is_returned_once_for_any_position_and_fetches(sizes: list[i
     assert offsets == list(range(start, end))
 
 
+def truncated(end_offset: int) -> TidemarkError:
+    ends = {"diverging_epoch": "3", "diverging_end_offset": str(end_offset)}
+    return TidemarkError(ErrorCode.LOG_TRUNCATED, "the log was truncated", ends)
+
+
+def test_only_a_stated_epoch_whose_offset_the_log_has_is_lowered_and_only_once() -> None:
+    cursor = cursor_at(4)
+    assert not cursor.lowers_epoch(truncated(9)), "no epoch was stated"
+    cursor.follows(7)
+    assert (cursor.last_epoch, cursor.position_epoch, cursor.processed_epoch) == (7, 7, 7)
+    assert not cursor.lowers_epoch(truncated(3)), "the record before the position is lost"
+    assert cursor.lowers_epoch(truncated(4))
+    assert cursor.last_epoch == 3
+    assert not cursor.lowers_epoch(truncated(4)), "the log has contradicted its own answer"
+    cursor.follows(7)
+    cursor.take(b"".join(batches([6])))
+    assert not cursor.lowers_epoch(truncated(9)), "a batch proves the epoch"
+    cursor.follows(7)
+    cursor.seek(0)
+    assert cursor.last_epoch == -1
+    assert not cursor.lowers_epoch(truncated(9))
+
+
 def test_refetched_batches_are_no_progress() -> None:
     (first, second) = batches([2, 2])
     cursor = cursor_at(0)
