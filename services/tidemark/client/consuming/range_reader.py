@@ -66,10 +66,14 @@ _WAIT_MS: Final = 500
 
 
 class Bounds(NamedTuple):
-    """The offsets of a partition: `earliest` inclusive, `latest` (as in ListOffsetsRequest) exclusive."""
+    """The offsets of a partition: `earliest` inclusive, `latest` (as in ListOffsetsRequest) exclusive.
+
+    `latest_epoch`: upper bound of the leader epochs of the records before `latest`; -1: unknown.
+    """
 
     earliest: int
     latest: int
+    latest_epoch: int = NO_EPOCH
 
 
 class StatedOffset(NamedTuple):
@@ -173,7 +177,7 @@ class RangeReader:
         wanted = [TopicPartition(topic, index) for index in partitions]
         earliest = self.offsets(dict.fromkeys(wanted, "earliest"))
         latest = self.offsets(dict.fromkeys(wanted, "latest"))
-        return {where.partition: Bounds(earliest[where].offset, latest[where].offset) for where in wanted}
+        return {where.partition: Bounds(earliest[where].offset, *latest[where]) for where in wanted}
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_us: int) -> int | None:
         """Return the first offset at or after a time, in microseconds since 1970; None without such a record."""

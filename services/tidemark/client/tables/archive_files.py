@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from tidemark.core.schemas.arrow_types import arrow_type
 from tidemark.core.schemas.model import Column, ColumnType, ListOf, MapOf, Primitive, StructOf, TopicSchema
 from tidemark.core.schemas.text import from_text, to_text
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError
 
 DATA: Final = "data"
 WRITING: Final = "writing"
@@ -77,6 +77,7 @@ class Footer(NamedTuple):
         start: first offset, inclusive.
         end: end offset, exclusive. A compacted topic may have fewer rows than offsets.
         schema: version of the rows.
+        end_epoch: upper bound of the leader epochs of the records before `end`; -1: unknown, as in older files.
     """
 
     topic: str
@@ -86,6 +87,7 @@ class Footer(NamedTuple):
     start: int
     end: int
     schema: TopicSchema
+    end_epoch: int = NO_EPOCH
 
     def as_metadata(self) -> dict[str, str]:
         """Keys and values of a Parquet footer."""
@@ -142,11 +144,11 @@ def read_footer(path: Path) -> Footer:
 def footer_of(opened: pq.ParquetFile, path: Path) -> Footer:
     """The footer of an open file; raises INVALID_REQUEST for a file that no archive wrote."""
     found = opened.metadata.metadata or {}
-    try:
-        facts: dict[str, Any] = {name: found[f"tidemark.{name}".encode()].decode() for name in Footer._fields}
-    except KeyError:
-        raise _invalid(f"{path} is not a file of an archive: its footer names no topic") from None
-    for name in ("partition", "start", "end"):
+    keys = {name: f"tidemark.{name}".encode() for name in Footer._fields}
+    facts: dict[str, Any] = {name: found[key].decode() for name, key in keys.items() if key in found}
+    if keys.keys() - facts.keys() - Footer._field_defaults.keys():
+        raise _invalid(f"{path} is not a file of an archive: its footer names no topic")
+    for name in facts.keys() & {"partition", "start", "end", "end_epoch"}:
         facts[name] = int(facts[name])
     return Footer(**{**facts, "schema": from_text(facts["schema"])})
 

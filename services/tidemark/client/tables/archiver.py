@@ -32,7 +32,7 @@ from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.text import from_text, to_text
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError
 
 _FETCH_BYTES: Final = 4 << 20
 _ISOLATION_LEVEL: Final = "read_committed"
@@ -59,6 +59,8 @@ class ArchiveTask:
         version: version of the schema that the rows get: the newest.
         schemas: texts of all versions.
         file_bytes: approximate size of a file at most.
+        last_epoch: upper bound of the leader epochs of the archived records before `start`; -1: unknown.
+        end_epoch: upper bound of the leader epochs of the records before `end`; -1: unknown.
     """
 
     bootstrap: Bootstrap | None
@@ -72,6 +74,8 @@ class ArchiveTask:
     version: int
     schemas: Mapping[int, str]
     file_bytes: int
+    last_epoch: int = NO_EPOCH
+    end_epoch: int = NO_EPOCH
 
 
 Run = Callable[[Iterable[ArchiveTask]], Iterable[int]]
@@ -113,6 +117,7 @@ def archive_topic(
     Raises:
         TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE. INVALID_REQUEST: no schema, the archive is of another topic,
             or another run writes it. OFFSET_OUT_OF_RANGE: retention deleted rows before they were archived.
+            LOG_TRUNCATED: an unclean election removed archived rows; archive the topic to another directory.
     """
     archive = Archive(root)
     with archive.lease():
@@ -152,7 +157,9 @@ def plan(
         if start < bound.latest:
             texts = {version: to_text(schema) for version, schema in versions.items()}
             place = (str(archive.root), topic, view.topic_id, incarnation, index, start, bound.latest)
-            tasks.append(ArchiveTask(bootstrap, *place, max(versions), texts, file_bytes))
+            last_epoch = archived.end_epoch if archived is not None and archived.end == start else NO_EPOCH
+            epochs = last_epoch, bound.latest_epoch
+            tasks.append(ArchiveTask(bootstrap, *place, max(versions), texts, file_bytes, *epochs))
     return tasks
 
 
@@ -179,7 +186,7 @@ def write_partition(task: ArchiveTask) -> int:
     """
     last = Archive(task.root).ends().get(task.partition)
     if last is not None and last.end > task.start:
-        task = replace(task, start=last.end)
+        task = replace(task, start=last.end, last_epoch=last.end_epoch)
     if task.start >= task.end:
         return 0
     versions = {version: from_text(text) for version, text in task.schemas.items()}
@@ -193,6 +200,7 @@ def write_partition(task: ArchiveTask) -> int:
             task.end,
             topic_id=task.topic_id,
             incarnation=task.incarnation,
+            last_epoch=task.last_epoch,
             fetch_bytes=_FETCH_BYTES,
             typed=typed,
         )
@@ -202,7 +210,8 @@ def write_partition(task: ArchiveTask) -> int:
 def write_batches(task: ArchiveTask, schema: TopicSchema, batches: Iterable[pa.RecordBatch]) -> int:
     """Write rows, in the columns of `parquet_schema`, to files of about `file_bytes`. Returns the number of rows."""
     archive = Archive(task.root)
-    footer = Footer(task.topic, task.topic_id, task.incarnation, task.partition, task.start, task.end, schema)
+    where = (task.topic, task.topic_id, task.incarnation, task.partition)
+    footer = Footer(*where, task.start, task.end, schema, task.end_epoch)
     groups = row_groups(batches)
     total, group = 0, next(groups, None)
     while group is not None:

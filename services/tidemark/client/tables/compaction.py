@@ -143,7 +143,8 @@ def _groups(
 
 
 def _follows(footer: Footer, last: Footer) -> bool:
-    return footer._replace(start=last.start, end=last.end) == last and footer.start == last.end
+    same = footer._replace(start=last.start, end=last.end, end_epoch=last.end_epoch)
+    return same == last and footer.start == last.end
 
 
 def merge(task: MergeTask) -> int:
@@ -154,7 +155,8 @@ def merge(task: MergeTask) -> int:
     """
     archive = Archive(task.root)
     paths = [Path(source) for source in task.sources]
-    footer = read_footer(paths[0])._replace(end=read_footer(paths[-1]).end)
+    last = read_footer(paths[-1])
+    footer = read_footer(paths[0])._replace(end=last.end, end_epoch=last.end_epoch)
     path = archive.new_path(MERGING)
     with written(path, footer.schema) as file:
         for group in row_groups(_batches(paths)):

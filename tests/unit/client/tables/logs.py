@@ -58,6 +58,9 @@ class Logs:
         self.batches: list[list[Batch]] = [[] for _ in range(partitions)]
         self.reads: list[tuple[int, int, int]] = []
         """Partition, start and end of each read."""
+        self.epoch = 1
+        self.last_epochs: list[int] = []
+        """The epoch that each read states for the records before its start."""
 
     def __call__(self, *_: Any, **__: Any) -> Logs:
         return self
@@ -96,7 +99,7 @@ class Logs:
         return {TOPIC: TopicView(TOPIC, self.topic_id, partitions=parts, schema_version=max(self.versions))}
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
-        return {index: Bounds(self.starts[index], self.end(index)) for index in partitions}
+        return {index: Bounds(self.starts[index], self.end(index), self.epoch) for index in partitions}
 
     def schemas(self, topic: str, versions: Sequence[int] = ()) -> dict[int, TopicSchema]:
         return dict(self.versions)
@@ -105,9 +108,10 @@ class Logs:
         return {where: StatedOffset(self._at(where.partition, stamp_us), 1) for where, stamp_us in positions.items()}
 
     def read(
-        self, topic: str, partition: int, start: int, end: int, *, typed: BatchRows, **_: Any
+        self, topic: str, partition: int, start: int, end: int, *, typed: BatchRows, last_epoch: int = -1, **_: Any
     ) -> Iterator[pa.RecordBatch]:
         self.reads.append((partition, start, end))
+        self.last_epochs.append(last_epoch)
         if start < self.starts[partition]:
             raise TidemarkError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {start} was deleted")
         for batch in self.batches[partition]:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tidemark.client import archive_topic, compact_archive, read_table, scan
 from tidemark.client.tables import archiver, table_scan
-from tidemark.client.tables.archive_files import FIELD_ID, SYSTEM_COLUMNS, Archive, parquet_schema
+from tidemark.client.tables.archive_files import FIELD_ID, SYSTEM_COLUMNS, Archive, Footer, parquet_schema
 from tidemark.client.tables.archive_rows import archived_rows
 from tidemark.client.tables.archiver import ArchiveTask, write_batches
 from tidemark.client.typed.batch_rows import BatchRows
@@ -62,6 +62,33 @@ def test_files_have_the_ids_of_all_columns_and_the_newest_version_of_their_time(
             assert ids_of(opened.schema_arrow)[:-7] == [(one.name, one.id) for _, one in walk(schema.columns)]
             assert opened.schema_arrow.equals(parquet_schema(schema))
     assert [file.footer().schema for file in Archive(evolved).files()[0]] == [FIRST, SECOND]
+
+
+def test_each_run_states_the_leader_epoch_of_the_archived_rows(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log refuses the read if an unclean election replaced these rows."""
+    as_metadata = Footer.as_metadata
+    with monkeypatch.context() as older:  # files of earlier versions do not have the epoch
+
+        def older_metadata(footer: Footer) -> dict[str, str]:
+            return {name: fact for name, fact in as_metadata(footer).items() if name != "tidemark.end_epoch"}
+
+        older.setattr(Footer, "as_metadata", older_metadata)
+        logs.append(0, flights(0, 2))
+        archived(logs, tmp_path)
+    for epoch in (3, 7):
+        logs.epoch = epoch
+        logs.append(0, flights(logs.end(0), 2))
+        archived(logs, tmp_path)
+    assert logs.last_epochs == [-1, -1, 3]
+    assert [file.footer().end_epoch for file in Archive(tmp_path).files()[0]] == [-1, 3, 7]
+    compact_archive(str(tmp_path), min_files=3, grace_hours=0)
+    assert [file.footer().end_epoch for file in Archive(tmp_path).files()[0]] == [7]
+    logs.starts[0] = 9
+    logs.append(0, flights(6, 5))
+    archived(logs, tmp_path, skip_lost=True)
+    assert logs.last_epochs[-1] == -1, "the records before the start are not archived"
 
 
 def test_offsets_between_files_are_a_gap_once_a_file_is_missing(logs: Logs, evolved: Path) -> None:
