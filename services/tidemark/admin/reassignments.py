@@ -47,6 +47,9 @@ from tidemark.ports import MetadataStore
 
 _INTERVAL_S: Final = 1.0
 _INTERVAL_S_MIN: Final = 0.1
+_RACES_MAX: Final = 10
+_OVERTAKEN: Final = frozenset({ErrorCode.REASSIGNMENT_IN_PROGRESS, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS})
+"""Errors of a write whose partitions were read before another request, or an end, changed their reassignments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +149,18 @@ class ReassignmentAdministration:
             replace(move, throttle_bytes_per_s=query.throttle_bytes_per_s, request_id=request_id)
             for move in query.moves
         ]
-        snapshot = await self._read([move.partition for move in moves] + list(query.cancel))
-        refused = self._refuse(moves, query, snapshot)
-        if self._log_dirs is not None:
-            placed = [move for move in moves if move.partition not in refused and named_log_dirs(move)]
-            refused |= await self._log_dirs.check_reassignments(placed, snapshot.live)
-        inbound = _inbound(moves, snapshot)
-        refused |= _refuse_throttle(moves, query.throttle_bytes_per_s, inbound, snapshot)
-        if not validate_only and (query.allow_partial or not refused):
-            await self._submit(moves, query.cancel, refused, snapshot)
+        snapshot, refused, inbound = await self._checked(moves, query)
+        for tries_left in reversed(range(_RACES_MAX)):
+            if validate_only or (refused and not query.allow_partial):
+                break
+            try:
+                await self._submit(moves, query.cancel, refused, snapshot)
+                break
+            except TidemarkError as error:
+                if error.code not in _OVERTAKEN or not tries_left:
+                    raise
+            # A reassignment began or ended after it was read: its partition is refused, not the request.
+            snapshot, refused, inbound = await self._checked(moves, query)
         outcomes = [
             *(
                 ReassignmentOutcome(one.partition, snapshot.assigned(one.partition), False, refused.get(one.partition))
@@ -164,6 +170,19 @@ class ReassignmentAdministration:
         ]
         rates = [rate for rate in inbound.values() if rate is not None]
         return Answer(sorted(outcomes, key=lambda one: one.partition), max(rates) if rates else None)
+
+    async def _checked(
+        self, moves: Sequence[PartitionReassignment], query: MovesQuery
+    ) -> tuple[_Snapshot, dict[TopicPartition, TidemarkError], Mapping[BrokerId, float | None]]:
+        """Read the cluster; returns what was read, the refusals, and the rate that each leader must send."""
+        snapshot = await self._read([move.partition for move in moves] + list(query.cancel))
+        refused = self._refuse(moves, query, snapshot)
+        if self._log_dirs is not None:
+            placed = [move for move in moves if move.partition not in refused and named_log_dirs(move)]
+            refused |= await self._log_dirs.check_reassignments(placed, snapshot.live)
+        inbound = _inbound(moves, snapshot)
+        refused |= _refuse_throttle(moves, query.throttle_bytes_per_s, inbound, snapshot)
+        return snapshot, refused, inbound
 
     async def list_moves(
         self, partitions: Collection[TopicPartition] = ()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -64,6 +65,24 @@ async def test_one_refusal_prevents_all_reassignments_unless_partial_is_allowed(
     assert (await cluster.store.move_requests()).moves == ()
     await codes(moves, replace(query, allow_partial=True))
     assert [one.partition for one in (await cluster.store.move_requests()).moves] == [T0]
+
+
+async def test_reassignment_that_ends_during_a_request_does_not_fail_the_others(
+    cluster: Cluster, moves: ReassignmentAdministration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await moves.alter(MovesQuery([move(T0, 1, 0), move(T1, 0, 2)]), validate_only=False)
+    cancel = cluster.store.cancel_moves
+
+    async def first_ends(partitions: Sequence[TopicPartition]) -> None:
+        monkeypatch.setattr(cluster.store, "cancel_moves", cancel)
+        assert cluster.term is not None
+        await cluster.store.finish_moves(cluster.term, (await cluster.store.move_requests()).moves[:1], [])
+        await cancel(partitions)
+
+    monkeypatch.setattr(cluster.store, "cancel_moves", first_ends)
+    answered = await codes(moves, MovesQuery(cancel=[T0, T1], allow_partial=True))
+    assert answered == {T0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, T1: None}
+    assert [(one.partition, one.cancel) for one in (await cluster.store.move_requests()).moves] == [(T1, True)]
 
 
 async def test_validate_only_reassignment_changes_nothing(cluster: Cluster, moves: ReassignmentAdministration) -> None:
