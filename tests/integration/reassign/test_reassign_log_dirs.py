@@ -21,6 +21,7 @@ from tests.integration.reassign.test_reassignments import AS_PRINTED, assigned, 
 
 BROKERS = 3
 RECORDS = 300
+MANY = 150
 
 
 @pytest.fixture(scope="module")
@@ -304,3 +305,28 @@ def test_a_new_controller_goes_on_with_a_move_that_names_directories(
     assert place(admin, target, partition) == wanted
     assert read(cluster, partition) == list(range(RECORDS))
     cluster.restart(f"controller-{first}")
+
+
+def test_a_broker_that_is_killed_when_a_reassignment_ends_knows_the_named_directories(
+    cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
+) -> None:
+    admin.create_topic("many", partitions=MANY, replication_factor=1)
+    with Producer(cluster.bootstrap) as producer:
+        for sent in [producer.send("many", b"x", partition=index) for index in range(MANY)]:
+            sent.result(20)
+    broker = 0
+    held = [index for index, (now,) in enumerate(assigned(admin, "many")) if now == broker]
+    target = directories(admin, broker)[1]
+    entries = [moved("many", index, [broker], [target])["partitions"][0] for index in held]
+    zookeeper.create("/admin/reassign_partitions", json.dumps({"version": 1, "partitions": entries}).encode())
+    while zookeeper.exists("/admin/reassign_partitions") is not None:
+        pass
+    cluster.kill(broker_name(broker))
+    cluster.restart(broker_name(broker))
+
+    def elsewhere() -> list[int]:
+        (found,) = admin.describe_log_dirs([broker], topics=["many"])
+        there = {one.partition.partition for path in found.log_dirs for one in path.replicas if path.path == target}
+        return sorted(set(held) - there)
+
+    wait_for(lambda: elsewhere() == [], "each replica is in the directory, or is copied into it")

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.logs.disk_throttle import DiskThrottle
@@ -27,6 +27,8 @@ from tidemark.storage.directories.future_log import FutureLog
 from tidemark.storage.directories.log_manager import LogManager
 
 _log = logging.getLogger(__name__)
+_BEGINNING_S: Final = 0.1
+"""Time that an answer to the controller waits for copies: the next LeaderAndIsr is sent after the answer."""
 
 
 class _Target(NamedTuple):
@@ -122,6 +124,23 @@ class DirMoves:
         return tuple(
             [(partition, await asyncio.shield(begun) if begun else error) for partition, error, begun in answers]
         )
+
+    async def without_copy(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """The replicas on disk without a copy in their wanted directory, after a short wait for the making of copies.
+
+        A kill of the broker would lose these choices. A move that was given up is not among them.
+        """
+        moves = [move for partition in partitions if (move := self._moves.get(partition)) is not None]
+        beginning = [self._beginning[move] for move in moves if move in self._beginning]
+        if beginning:
+            await asyncio.wait(beginning, timeout=_BEGINNING_S)
+        return [partition for partition in partitions if not self._is_kept(partition)]
+
+    def _is_kept(self, partition: TopicPartition) -> bool:
+        target = self._targets.get(partition)
+        if target is None or self._logs.directory_of(partition) is None:
+            return True
+        return self._logs.mover.target_of(partition) == target.directory
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Whether the replica is being copied; cleaning and retention wait, since their changes would not be copied."""

@@ -19,6 +19,7 @@ from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.broker.replication.control_epochs import ControlEpochs
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import Event, LeaderAndIsrArrived, StopReplicaArrived
 from tidemark.model import (
@@ -47,6 +48,7 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
 SLICE_PARTITIONS: Final = 50
 """Partitions of a command that are processed before the event loop gets control back: 2 ms."""
+_PENDING: Final = TidemarkError(LOG_DIR_PENDING, "no copy in the named log directory has begun yet")
 _STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """Errors of a write to a peer that is gone; gRPC raises another error if the connection breaks during the write."""
 
@@ -132,6 +134,7 @@ class BrokerControl(BrokerControlServiceServicer):
         self._check(request.header, context, request.sequence)
         replies: list[asyncio.Future[ReplyToControl]] = []
         elsewhere: list[tuple[TopicPartition, TidemarkError]] = []
+        placed: list[TopicPartition] = []
         for command in leader_and_isr_slices_from_proto(request, SLICE_PARTITIONS):
             if replies:
                 await asyncio.sleep(0)
@@ -140,10 +143,14 @@ class BrokerControl(BrokerControlServiceServicer):
                 topic_ids = {topic.topic: topic.topic_id for topic in request.topics}
                 self._topics.update_schemas(topic_ids, command.schemas)
             elsewhere += self._want_directories(command)
+            placed += [one.partition for one in command.partitions if one.log_dir]
             replies.append(self._submit(partial(LeaderAndIsrArrived, command=command)))
         refused = [one for reply in await asyncio.gather(*replies) for one in _accepted(reply).refused]
         named = {partition for partition, _ in refused}
         unplaced = [one for one in elsewhere if one[0] not in named]
+        named.update(partition for partition, _ in unplaced)
+        pending = await self._directories.without_copy([one for one in placed if one not in named])
+        unplaced += [(one, _PENDING) for one in pending]
         return pb.LeaderAndIsrResponse(errors=refusals_to_proto([*refused, *unplaced]))
 
     def _want_directories(self, command: LeaderAndIsrCommand) -> list[tuple[TopicPartition, TidemarkError]]:

@@ -10,6 +10,7 @@ from tidemark.core.controller.partition_count import PartitionCountChanges
 from tidemark.core.controller.pending_commands import PendingCommands
 from tidemark.core.controller.reassignments import LOG_DIR_REFUSALS, Reassignments
 from tidemark.core.controller.topic_deletion import TopicDeletions
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING
 from tidemark.model import BrokerId, ErrorCode, IsrEntry, TidemarkError, TopicPartition
 
 
@@ -41,10 +42,13 @@ class CommandAnswers:
                 pending.leader_and_isr_failed(now_ms)
                 return
             pending.leader_and_isr_succeeded()
+            copies = [partition for partition, error in event.refused if error.code is LOG_DIR_PENDING]
+            self._reassignments.log_dirs_answered(event.broker, pending.sent_partitions, copies, now_ms)
             self._reassignments.acknowledged(pending.sent_partitions)
             self._partition_count.acknowledged()
             for partition, error in event.refused:
-                self._refused(event.broker, pending, partition, error, now_ms)
+                if error.code is not LOG_DIR_PENDING:
+                    self._refused(event.broker, pending, partition, error, now_ms)
         elif event.request_id == pending.update_metadata.request_id:
             if event.error is not None:
                 pending.metadata_failed(now_ms)

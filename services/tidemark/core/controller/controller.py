@@ -415,6 +415,7 @@ class ControllerCore:
         """End holds, pauses and back-offs whose time is over. A partition that waits for none of these has no cost."""
         self._ctx.dirty |= self._comparisons.due(now_ms) | self._elections.due(now_ms)
         self._partition_count.due(now_ms)
+        self._reassignments.due(now_ms)
         self._preferred_rebalance.due(now_ms)
         if self._ctx.unreadable_states and now_ms >= self._reread_at_ms:
             self._reread_at_ms = now_ms + _REREAD_MS

@@ -37,6 +37,7 @@ _DRAFTS: Final[Mapping[Effect, Callable[[TopicDraft, int, tuple[BrokerId, ...]],
     Effect.DRAFT_TARGET: lambda draft, index, target: draft.complete(index, target),
 }
 
+_NAMED_AGAIN_MS: Final = 500
 LOG_DIR_REFUSALS: Final = frozenset((ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE, ErrorCode.REPLICA_OFFLINE))
 """A broker adopts the partition but rejects the log directory named for its replica."""
 
@@ -48,6 +49,8 @@ class Reassignments:
         _by_partition: every partition that an entry or the topic's node names.
         _by_topic: the same by topic, so that a topic's change needs no check of other topics' reassignments.
         _queue: reassignments in phase QUEUED, in the order in which they get slots.
+        _pending_dirs: partitions, each with a broker that has yet to begin the copy into its log directory, and the
+            time when that directory is named to the broker again.
         _slots_changed: a queued reassignment may find slots that it did not find when slots were given out last.
     """
 
@@ -56,6 +59,7 @@ class Reassignments:
         self._by_partition: dict[TopicPartition, Reassignment] = {}
         self._by_topic: defaultdict[str, dict[int, Reassignment]] = defaultdict(dict)
         self._queue: dict[TopicPartition, None] = {}
+        self._pending_dirs: dict[tuple[TopicPartition, BrokerId], int] = {}
         self._slots_changed = False
         self._entries = ReassignmentEntries(ctx, self._by_partition)
         self._carry_out: Mapping[Effect, Callable[[Reassignment], None]] = {
@@ -110,6 +114,26 @@ class Reassignments:
         one = self._by_partition.get(partition)
         if one is not None and one.entry is not None and is_first_refusal(one, broker):
             self._entries.report(one.entry, log_dir_refusal(broker, error))
+
+    def log_dirs_answered(
+        self, broker: BrokerId, named: Iterable[TopicPartition], pending: Iterable[TopicPartition], now_ms: int
+    ) -> None:
+        """A broker has answered a command that named these partitions; it has yet to begin the copies of `pending`."""
+        if self._pending_dirs:
+            for partition in named:
+                self._pending_dirs.pop((partition, broker), None)
+        for partition in pending:
+            self._pending_dirs[partition, broker] = now_ms + _NAMED_AGAIN_MS
+
+    def due(self, now_ms: int) -> None:
+        """Name log directories again to the brokers that have yet to begin their copies."""
+        for (partition, broker), at_ms in list(self._pending_dirs.items()):
+            one, commands = self._by_partition.get(partition), self._ctx.commands.get(broker)
+            if one is None or one.log_dirs_known_by is None or commands is None:
+                del self._pending_dirs[partition, broker]
+            elif now_ms >= at_ms:
+                self._pending_dirs[partition, broker] = now_ms + _NAMED_AGAIN_MS
+                commands.partitions.add(partition)
 
     def finished(self, event: ev.ReassignmentsFinished) -> None:
         """Note that these entries have left the node."""
@@ -244,7 +268,7 @@ class Reassignments:
         for partition in self._by_partition.keys() & set(partitions):
             one, partition_state = self._by_partition[partition], self._ctx.partitions.get(partition)
             if partition_state is not None:
-                note_acknowledged(self._ctx, one, partition_state)
+                note_acknowledged(self._ctx, one, partition_state, self._pending_dirs)
             if one.committed or one.log_dirs_known_by is not None:
                 self._ctx.dirty.add(partition)
 
@@ -383,13 +407,19 @@ def name_log_dirs(
         ctx.dirty.add(partition_state.partition)
 
 
-def note_acknowledged(ctx: ControllerContext, one: Reassignment, partition_state: PartitionState) -> None:
-    """Brokers have acknowledged commands about this partition."""
+def note_acknowledged(
+    ctx: ControllerContext,
+    one: Reassignment,
+    partition_state: PartitionState,
+    pending_dirs: Container[tuple[TopicPartition, BrokerId]],
+) -> None:
+    """Brokers have acknowledged commands about this partition, apart from those with pending log directories."""
     if one.log_dirs_known_by is None or partition_state.state is None:
         return
     for broker in partition_state.log_dirs:
         pending = ctx.commands.get(broker)
-        if pending is not None and pending.is_acknowledged(partition_state.partition):
+        is_known = pending is not None and pending.is_acknowledged(partition_state.partition)
+        if is_known and (partition_state.partition, broker) not in pending_dirs:
             one.log_dirs_known_by.add(broker)
 
 

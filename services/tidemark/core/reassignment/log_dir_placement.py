@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from tidemark.model import BrokerId, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
+
+LOG_DIR_PENDING: Final = ErrorCode.REQUEST_TIMED_OUT
+"""Refusal of a log directory that a LeaderAndIsr names: the broker has accepted it, but would lose it if it were killed
+now. The controller names it again."""
 
 
 class ReplicaLogDir(NamedTuple):

@@ -236,6 +236,31 @@ async def test_a_move_of_a_replica_that_is_not_open_is_refused(world: MovesWorld
     await world.moved_to(1)
 
 
+async def test_a_directory_wanted_by_the_controller_is_kept_once_its_copy_is_made(world: MovesWorld) -> None:
+    world.append(30)
+    await world.written()
+    await world.close_log()
+    world.moves.want(PARTITION, world.paths[1])
+    assert await world.moves.without_copy([PARTITION]) == [PARTITION], "a kill would lose it"
+    await world.open()
+    await world.until(lambda: world.logs.mover.target_of(PARTITION) == 1 or world.where() == 1)
+    assert await world.moves.without_copy([PARTITION]) == []
+    await world.moved_to(1)
+    assert await world.moves.without_copy([PARTITION]) == []
+
+
+async def test_a_copy_that_cannot_be_made_is_not_waited_for(world: MovesWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller would name its directory again and again."""
+
+    def full(*_: object) -> None:
+        raise TidemarkError(ErrorCode.DISK_FULL, "no space")
+
+    monkeypatch.setattr(world.logs.mover, "begin", full)
+    world.moves.want(PARTITION, world.paths[1])
+    assert await world.moves.without_copy([PARTITION]) == []
+    assert world.metric("_failed_total") == 1
+
+
 async def test_a_replica_that_is_reopened_during_a_move_continues_it(world: MovesWorld) -> None:
     await slow_move(world)
     await world.close_log()

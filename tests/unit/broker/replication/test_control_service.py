@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Collection
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,7 @@ from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.broker.replication.control_service import SLICE_PARTITIONS, BrokerControl
 from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.core.messages import LeaderAndIsrCommand, NewSchemas, PartitionCommand
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import LeaderAndIsrArrived
 from tidemark.model import (
@@ -47,6 +49,7 @@ class Core:
         self.order: list[str] = []
         self.refuses: tuple[tuple[TopicPartition, TidemarkError], ...] = ()
         self.without: frozenset[str] = frozenset()
+        self.kept = True
         self.overtaken_after: int | None = None
         self.topics = TopicTable()
         self.core: Any = None
@@ -77,6 +80,10 @@ class Core:
             raise TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, f"there is no {log_dir}")
         self.order.append(f"hold {partition} in {log_dir}")
 
+    async def without_copy(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """The log directory moves whose copies are not made."""
+        return [] if self.kept else list(partitions)
+
     async def command(self, **log_dirs: str) -> dict[str, ErrorCode]:
         """Send a command for partitions p0, p1... of topic "t"; returns the refusals."""
         command = LeaderAndIsrCommand(
@@ -106,6 +113,16 @@ async def test_a_missing_directory_is_refused_and_the_partition_adopted() -> Non
     core.without = frozenset({"/none"})
     assert await core.command(p0="/none", p1="/data/1") == {"p0": ErrorCode.LOG_DIR_NOT_FOUND}
     assert core.order == ["hold t-1 in /data/1", "adopt t-0", "adopt t-1"]
+
+
+async def test_a_directory_without_a_copy_yet_is_reported_and_the_partition_adopted() -> None:
+    core = Core()
+    core.kept, core.without = False, frozenset({"/none"})
+    assert await core.command(p0="/none", p1="/data/1", p2="") == {
+        "p0": ErrorCode.LOG_DIR_NOT_FOUND,
+        "p1": LOG_DIR_PENDING,
+    }
+    assert core.order == ["hold t-1 in /data/1", "adopt t-0", "adopt t-1", "adopt t-2"]
 
 
 async def test_a_refusal_of_the_core_is_reported_once() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 
 from tests.unit.core.controller.worlds.controller_world import World
@@ -170,6 +171,29 @@ def test_a_rejected_log_directory_is_reported_once_and_delays_nothing(code: Erro
     assert f"broker {broker} " in world.asked.refusals[0].error.message
     assert "/data/1 and /data/2" in world.asked.refusals[0].error.message
     is_whole(world)
+
+
+def test_an_entry_waits_until_each_broker_has_begun_its_copies() -> None:
+    """A broker that is killed before would not know the log directory any more."""
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "any"))
+    pending = ((P, TidemarkError(LOG_DIR_PENDING, "no copy yet")),)
+    for _ in range(3):
+        (sent,) = commands(world, 2)
+        world.pending.remove(sent)
+        world.happens(ev.ControlAnswered(BrokerId(2), sent.request_id, None, pending))
+        while world.pending:
+            world.answer(world.pending.pop(0))
+        assert P in world.asked.moves
+        world.passes(100)
+        assert not commands(world, 2), "not at once"
+        world.passes(1000)
+    world.down(2)
+    world.up(2)
+    world.settle(catching_up=True)
+    assert directories(world) == {2: "/data/2"}
+    is_whole(world)
+    assert not world.asked.refusals
 
 
 def test_a_log_directory_of_a_broker_that_is_not_live_is_refused() -> None:
