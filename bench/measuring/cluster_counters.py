@@ -27,7 +27,7 @@ Reading = Mapping[tuple[int, str], float]
 
 
 def read(cluster: LocalCluster) -> Reading:
-    """The counters now; a process that does not run is left out."""
+    """The counters now; a process that does not run is omitted."""
     found: dict[tuple[int, str], float] = {(0, "ZooKeeper: transactions"): _transactions(cluster.zookeeper.port)}
     zookeeper = cluster.zookeeper.pid
     found[zookeeper, "CPU s: zookeeper"] = usage(zookeeper).cpu_s
@@ -42,7 +42,7 @@ def read(cluster: LocalCluster) -> Reading:
 
 
 def between(before: Reading, after: Reading) -> dict[str, float]:
-    """Row -> increase; a process that started meanwhile counts from zero, one that ended is left out."""
+    """Row -> increase; a process that started meanwhile counts from zero, one that ended is omitted."""
     added: defaultdict[str, float] = defaultdict(float)
     for (pid, row), value in after.items():
         added[row] += value - before.get((pid, row), 0.0)

@@ -307,7 +307,7 @@ class ElectionOutcome:
     """The result of an election request for one partition; with a dry run, the expected result.
 
     Attributes:
-        partition: index -1 stands for an unknown topic.
+        partition: index -1 means an unknown topic.
         leader_before: the former leader, or NO_LEADER.
         leader: the present (or expected) leader; NO_LEADER for none.
         leader_epoch: NO_EPOCH while the leader is not elected yet.

@@ -69,7 +69,7 @@ def commits_micro_batches() -> bool:
 
 
 def read_all() -> Any:
-    """A read limit that stands for no limit."""
+    """A read limit that means no limit."""
     return _streaming.ReadAllAvailable()
 
 

@@ -221,7 +221,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False, typed:
         token_file=parse_token_file(given),
         client_id=parse_client_id(given),
         is_typed=typed,
-        goes_on=_goes_on(given),
+        goes_on=_continues(given),
         group_id=_group_id(given),
         history=_history(given),
         isolation_level=_isolation_level(given),
@@ -319,7 +319,7 @@ def _boolean(name: str, text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _goes_on(given: Mapping[str, str]) -> bool:
+def _continues(given: Mapping[str, str]) -> bool:
     text = given.get("schemachange", "fail").strip().lower()
     if text not in ("fail", "latestatrestart"):
         raise ValueError(f"option 'schemaChange' is {given['schemachange']!r}; want fail or latestAtRestart")

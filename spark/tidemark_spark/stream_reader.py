@@ -174,7 +174,7 @@ class StreamPlanner:
         """Fix the current offsets as the end of the query, for availableNow triggers.
 
         Spark calls this before it states the start. If the options skip losses, a topic that was deleted since the last
-        run is left out; `initial` refuses a missing topic of a new query.
+        run is omitted; `initial` refuses a missing topic of a new query.
         """
         self._target = self._available(None if self._options.fail_on_data_loss else _UNKNOWN).latest
 
@@ -228,7 +228,7 @@ class StreamPlanner:
             try:
                 return self._asked(start)
             except TidemarkError as error:  # deleted after its name was found: find the names again
-                self._check_may_go_on(error, start)
+                self._check_may_continue(error, start)
                 if time.monotonic() >= until_s:
                     raise
                 _log.info("%s; fetching the metadata again", error)
@@ -266,13 +266,13 @@ class StreamPlanner:
             try:
                 return topics.find_topics(self._client(), self._options, self._warn)
             except TidemarkError as error:
-                self._check_may_go_on(error, start)
+                self._check_may_continue(error, start)
                 self._warn(f"{error}; the query continues without the group")
         found = topics.find_existing(self._client(), self._options, self._warn)
         self._some_are_gone = len(found) < len(self._options.topics)
         return found
 
-    def _check_may_go_on(self, error: TidemarkError, start: StreamOffset | None) -> None:
+    def _check_may_continue(self, error: TidemarkError, start: StreamOffset | None) -> None:
         """Raise the losses of a query that continues at `start`, unless its options skip them."""
         if error.code not in topics.GONE or start is None:
             raise error
@@ -303,7 +303,7 @@ class StreamPlanner:
         try:
             earliest = topics.find_earliest(self._client(), [TopicPartition(*where) for where in whole])
         except TidemarkError as error:
-            self._check_may_go_on(error, start)
+            self._check_may_continue(error, start)
             return whole  # the tasks skip the partitions that are gone
         starts = {where: earliest[TopicPartition(*where)].offset for where in whole}
         gone = [

@@ -262,14 +262,14 @@ def _read_range(
                 raise TidemarkError(error.code, f"{part}: {error.message}", error.metadata) from error
             if options.fail_on_data_loss:
                 raise DataLossError(f"{part}: {error}; {ADVICE}") from error
-            before, (position, end, last_epoch) = end - position, _go_on(reader, part, position, end, error)
+            before, (position, end, last_epoch) = end - position, _continue(reader, part, position, end, error)
             skipped += before - (end - position)
             _log.warning("%s: %s; %d offsets are skipped", part, error, before - (end - position))
     took_s = time.monotonic() - started_s
     _log.info("read %s: %d rows, %d bytes in %.2f s, %d skipped", part, rows, size_bytes, took_s, skipped)
 
 
-def _go_on(
+def _continue(
     reader: RangeReader, part: OffsetRange, position: int, end: int, error: TidemarkError
 ) -> tuple[int, int, int]:
     """Position after a loss: next offset, end, and the epoch before it."""

@@ -93,7 +93,7 @@ class Sender:
                 if not self._abandoned.is_set():
                     self._drain(producer, history)
             except TidemarkError as error:
-                history.add_failure(f"{self.name} could not go on: {error}")
+                history.add_failure(f"{self.name} could not continue: {error}")
             finally:
                 history.sent += [self._known(history, *sent) for sent in self._handles]
                 producer.close(_CLOSE_S)

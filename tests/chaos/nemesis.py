@@ -27,7 +27,7 @@ _TAIL_LINES = 30
 
 
 class Nemesis:
-    """Injects one fault, sometimes two at once, waits, ends the faults, and goes on."""
+    """Injects one fault, sometimes two at once, waits, ends the faults, and continues."""
 
     def __init__(self, arena: Arena, seed: int) -> None:
         self._arena = arena
@@ -146,7 +146,7 @@ class Nemesis:
             self._bring_back(name)
 
     def _kill_everything(self) -> Iterator[str]:
-        """Kill all processes, as a machine that reboots, except that the page cache stays; its clients go on."""
+        """Kill all processes, as a machine that reboots, except that the page cache stays; its clients continue."""
         cluster = self._arena.cluster
         _signal(cluster.zookeeper, signal.SIGKILL)
         self._kill_now(*cluster.names)
@@ -208,7 +208,7 @@ class Nemesis:
         _signal(zookeeper, signal.SIGCONT)
 
     def _stop_everything(self) -> Iterator[str]:
-        """Stop all processes, as a machine that is paused; its clients go on."""
+        """Stop all processes, as a machine that is paused; its clients continue."""
         cluster, zookeeper = self._arena.cluster, self._arena.cluster.zookeeper
         for name in cluster.names:
             cluster.pause(name)

@@ -43,7 +43,7 @@ from tests.chaos.typed import troop as of_typed
 from tests.chaos.typed.troop import TypedFigures, TypedTroop
 
 CALM_S = 2.0
-"""The load goes on so long after the last fault."""
+"""The load continues so long after the last fault."""
 PEACE_S = 90.0
 BEGIN_S = 45.0
 """The faults begin after this time at the latest, even if the load has not come up."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker runs out of disk: acknowledged records stay, the others go on, it starts again, and space makes it whole.
+"""A broker runs out of disk: acknowledged records stay, the others continue, it starts again, and space makes it whole.
 
 Its directory is a small tmpfs in a mount namespace of its own, which a process of the test keeps; no root is needed.
 """

@@ -57,7 +57,7 @@ def states_any_known_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_its_own_write_for_done(patch: pytest.MonkeyPatch) -> None:
-    """After a conflict or a lost answer a leader goes on as if its ISR were written (against R9)."""
+    """After a conflict or a lost answer a leader continues as if its ISR were written (against R9)."""
 
     def failed(self: PartitionLeader, *, unknown: bool) -> None:
         self.on_isr_written(self.partition_epoch + 1)

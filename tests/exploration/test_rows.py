@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of numbers stand for states, tables find their entries, and a look at an unknown part raises an error."""
+"""Rows of numbers encode states, tables find their entries, and a read of an unknown part raises an error."""
 
 from __future__ import annotations
 

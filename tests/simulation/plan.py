@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a world, drawn from its seed up front: each produce and each fault is an item that can be left out."""
+"""The plan of a world, drawn from its seed up front: each produce and each fault is an item that can be omitted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same order of sets of partitions in every run: a seed stands for one world only under one `PYTHONHASHSEED`."""
+"""The same order of sets of partitions in every run: a seed gives one world only under one `PYTHONHASHSEED`."""
 
 from __future__ import annotations
 

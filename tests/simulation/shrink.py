@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a failing plan to a short story: leave items out while the same invariant still fails (delta debugging)."""
+"""From a failing plan to a short story: omit items while the same invariant still fails (delta debugging)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def sound_worlds(name: str, worlds: int, elsewhere: OtherProcess) -> Iterator[Wo
 
 
 def is_replayed(name: str, digest: str, here: str, elsewhere: OtherProcess) -> None:
-    """Only under `PYTHONHASHSEED=0` a seed stands for the same world here: else the other process lives it twice."""
+    """Only under `PYTHONHASHSEED=0` a seed gives the same world here: else the other process runs it twice."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         elsewhere.begin(0, name)
         here = elsewhere.digest()

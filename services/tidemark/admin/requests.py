@@ -30,7 +30,7 @@ Response = TypeVar("Response")
 
 
 class AnsweredOnce:
-    """Carries out a request with effects at most once. `Any` stands for protobuf messages with a `request_id`.
+    """Carries out a request with effects at most once. `Any` is a protobuf message with a `request_id`.
 
     Args:
         store: started.

@@ -181,7 +181,7 @@ def describe(
 
 
 def limit_of(kind: QuotaKind, given: float | str) -> float:
-    """The limit that a text or number stands for; raises INVALID_REQUEST."""
+    """The limit that a text or number states; raises INVALID_REQUEST."""
     if isinstance(given, str):
         try:
             given = parse_rate(given) if kind in _BYTE_RATES else float(given)

@@ -141,7 +141,7 @@ def producer_settings(
 
 
 def _acks_level(acks: str | int, enable_idempotence: bool | None) -> int:
-    """The number that stands for `acks` in a request, -1 for "all"; raises INVALID_ACKS, INVALID_CONFIG."""
+    """The number for `acks` in a request, -1 for "all"; raises INVALID_ACKS, INVALID_CONFIG."""
     level = _ACKS.get(acks if isinstance(acks, str) else integer("acks", acks))
     if level is None:
         raise TidemarkError(ErrorCode.INVALID_ACKS, f"acks is {acks!r}: want 0, 1 or 'all'")

@@ -36,7 +36,7 @@ class Identity:
 
     @classmethod
     def of(cls, token: str) -> Identity:
-        """The identity that a token stands for."""
+        """The identity that a token carries."""
         return cls(token, hashlib.sha256(token.encode()).hexdigest())
 
 

@@ -33,7 +33,7 @@ class Refused(Exception):  # noqa: N818 - a page that is not shown is not a faul
 
     Attributes:
         error: error of the cluster, if an error is the cause.
-        since_ms: begin of the cause, in milliseconds since 1970; 0: not known.
+        since_ms: start of the cause, in milliseconds since 1970; 0: not known.
     """
 
     def __init__(self, status: int, sentence: str, *, error: TidemarkError | None = None, since_ms: int = 0) -> None:
@@ -49,7 +49,7 @@ class Problem:
     """A question that the cluster did not answer; the page shows the other answers.
 
     Attributes:
-        since_ms: begin of the first call that failed.
+        since_ms: start of the first call that failed.
         read_at_ms: time of the data that the page shows instead; 0: the page shows no data.
         denied: the user may not ask the question.
     """
@@ -112,7 +112,7 @@ class Asked:
         changes: whether the request carries a change out.
         writes: whether users without a token may make changes.
         problems: problems of the questions so far.
-        oldest_ms: begin of the oldest call whose answer the page shows, among answers with the usual age limit; None:
+        oldest_ms: start of the oldest call whose answer the page shows, among answers with the usual age limit; None:
             no call yet.
     """
 

@@ -30,7 +30,7 @@ _HOSTS: Final = (HOST, "localhost")
 _SEEN_S: Final = 1.0
 """The longest time between two looks of a process at its files, if it uses them."""
 _ANSWERED_S: Final = 5.0
-"""Longest wait for a server that is stopped or dead; such a server looks at its files when it goes on."""
+"""Longest wait for a server that is stopped or dead; such a server looks at its files when it continues."""
 _ASK_S: Final = 1.0
 _IN_FLIGHT_S: Final = 15.0
 """A call with a replaced token may be held back by the network for so long."""

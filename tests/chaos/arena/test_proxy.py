@@ -81,7 +81,7 @@ def is_broken(one: socket.socket) -> bool:
         return True
 
 
-def test_bytes_pass_until_the_way_is_silent_and_go_on_when_it_is_not(network: Network) -> None:
+def test_bytes_pass_until_the_way_is_silent_and_continue_when_it_is_not(network: Network) -> None:
     with echo() as target:
         port = network.add("server", lambda: target)
         with socket.create_connection((HOST, port)) as one:

@@ -43,7 +43,7 @@ class Numbers(threading.Thread):
                     self._note(done_only=True)
                 self._note(done_only=False)
         except TidemarkError as error:
-            self.failures.append(f"the producer could not go on: {error}")
+            self.failures.append(f"the producer could not continue: {error}")
 
     def _note(self, *, done_only: bool) -> None:
         while self._under_way and not (done_only and not self._under_way[0][1].done()):

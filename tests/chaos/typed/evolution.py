@@ -125,7 +125,7 @@ def incompatible_change(chance: random.Random, tag: str, follows: int, columns: 
 
 
 def lacks(column: ColumnSpec, number: int) -> bool:
-    """Whether the row or table of this number is without the column, which another value stands for."""
+    """Whether the row or table of this number lacks the column, so that its default is read."""
     return (column.nullable or column.default is not None) and (number + len(column.origin)) % 4 == 0
 
 

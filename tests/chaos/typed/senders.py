@@ -21,7 +21,7 @@ _TABLE_ROWS: Final = 4
 
 
 class RowSender(Sender):
-    """Sends rows; leaves columns and fields out that have a default or may be null.
+    """Sends rows; omits columns and fields that have a default or may be null.
 
     Attributes:
         refused: the rows that did not fit the version that the producer knew; none of them was added to a batch.

@@ -17,7 +17,7 @@ within the move that caused them; nothing is lost by that:
   controller and the conditions of a ZooKeeper write look at these, so instead of a late decision there is a late
   cause; several causes may still come together. Late decisions are tried where the cause shows elsewhere too: when
   a command was refused, or a process lives on without its session;
-- appends and truncations, unless the scope has slow disks. This leaves out the other events that reach a broker
+- appends and truncations, unless the scope has slow disks. This omits the other events that reach a broker
   while its log is not quiet; scopes with slow disks try them.
 """
 
@@ -240,7 +240,7 @@ class Cluster:
                 yield ("heartbeat", place, follower)
 
     def _crashes(self, state: State, place: int, view: View) -> Iterator[Move]:
-        """A cut below the checkpoint of the high watermark is damage of another kind (rule T5), and left out."""
+        """A cut below the checkpoint of the high watermark is damage of another kind (rule T5), and omitted."""
         if self.scope.crashes and state.left.crashes:
             yield ("crash", place, False)
             disk = self.disks[state.disks[place]]

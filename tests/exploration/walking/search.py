@@ -87,7 +87,7 @@ class Search:
         while level:
             following: list[State] = []
             for number, state in enumerate(level):
-                if not self._go_on(state, following):
+                if not self._continue(state, following):
                     return self._done(waiting=0)
                 if number % 256 == 0:
                     passed_s = time.monotonic() - self._started_s
@@ -106,7 +106,7 @@ class Search:
         report.complete = report.dropped == 0
         return self._done(waiting=0)
 
-    def _go_on(self, state: State, following: list[State]) -> bool:
+    def _continue(self, state: State, following: list[State]) -> bool:
         """Make every move of one state; False when an invariant breaks."""
         cluster, names, report, came_from = self.cluster, self.names, self.report, self._from
         here, at_end = hash(state), True

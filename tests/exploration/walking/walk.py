@@ -63,7 +63,7 @@ class Walk:
 
     Args:
         parents: note the predecessor by which each state was first reached, as its story needs.
-        thrifty: leave out states with fewer remaining faults than one that was met and is the same otherwise:
+        thrifty: omit states with fewer remaining faults than one that was met and is the same otherwise:
             each state that can follow from them can follow from that one.
         delays: only stories with at most this number of deferred deliveries (see `delays`); first those in which none
             is, then those with one, so that each state is reached with as few as possible. None for all stories.
@@ -145,7 +145,7 @@ class Walk:
                 for start in range(0, len(rows), _AT_ONCE):
                     some = rows[start : start + _AT_ONCE]
                     try:
-                        following += self._go_on(some)
+                        following += self._continue(some)
                     except BrokenError as error:
                         raise _BrokenRowError(str(error), some[error.row]) from error
                     waiting -= len(some)
@@ -157,7 +157,7 @@ class Walk:
             report.depth = max(report.depth, rounds)
         return True
 
-    def _go_on(self, rows: Rows) -> Iterator[Rows]:
+    def _continue(self, rows: Rows) -> Iterator[Rows]:
         """Make every move of some states; gives those that were not known."""
         report, columns = self.report, self.columns
         sums = columns.sums(rows)

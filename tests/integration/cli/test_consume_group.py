@@ -54,7 +54,7 @@ def committed(cluster: LocalCluster, group: str) -> list[int]:
     return [one.committed for one in found.partitions]
 
 
-def test_a_group_goes_on_behind_the_last_record_that_was_printed(cluster: LocalCluster, topic: str, group: str) -> None:
+def test_a_group_continues_after_the_last_printed_record(cluster: LocalCluster, topic: str, group: str) -> None:
     of_group = ("consume", topic, "--group", group)
     assert succeeds(cluster, *of_group, "--count", "3") == lines(0, 1, 2)
     assert committed(cluster, group) == [3]

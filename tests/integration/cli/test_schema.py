@@ -83,7 +83,7 @@ def test_a_schema_is_proposed_from_a_topic_of_json_and_not_from_a_typed_one(clus
         ("carrier", "string"),
         ("delay", "int64"),
     ]
-    assert done["notes"][-1] == "2 of 12 values are no JSON objects, and were left out"
+    assert done["notes"][-1] == "2 of 12 values are not JSON objects, and were omitted"
     assert tidemark(cluster, "schema", "show", topic).error.startswith("error INVALID_SCHEMA: ")
     typed = f"{topic}-typed"
     succeeds(cluster, "topic", "create", typed, "--schema", DDL)

@@ -181,7 +181,7 @@ def test_rows_that_do_not_fit_stop_the_command_or_go_to_a_file(
     done = succeeds(cluster, "produce", topic, "-o", "json", "--reject-file", str(rejects), stdin="{}\n")
     assert (json.loads(done)["acknowledged"], json.loads(done)["rejected"]) == (0, 1)
     for flags, sentence in [
-        (("--format", "json", "--key-column", "carrier"), "leave --key-column out: columns are matched by name"),
+        (("--format", "json", "--key-column", "carrier"), "omit --key-column: columns are matched by name"),
         (("--format", "json", "--timestamp-column", "at"), "the time of a row is its at"),
         (("--format", "text"), "lines of text are not rows"),
     ]:

@@ -171,7 +171,7 @@ async def test_a_dead_leader_is_replaced_and_the_consumer_sends_its_last_leader_
     assert (asked[12].topic_id, asked[12].incarnation) == ("topic-id", "i")
 
 
-async def test_the_metadata_stream_goes_on_at_another_broker(cluster: FakeCluster) -> None:
+async def test_the_metadata_stream_continues_at_another_broker(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:
         await consumer.assign(TOPIC)
         await cluster.until(lambda: cluster.watchers)
@@ -268,7 +268,7 @@ async def test_markers_of_the_protocol_are_passed_over(cluster: FakeCluster) -> 
         assert await read(consumer, 9) == [0, 1, 2, 6, 7, 8, 9, 10, 11]
 
 
-async def test_reading_ahead_ends_at_its_bound_and_goes_on_when_there_is_room(cluster: FakeCluster) -> None:
+async def test_reading_ahead_ends_at_its_bound_and_continues_when_there_is_room(cluster: FakeCluster) -> None:
     fill(cluster, 12, 60)
     async with Consumer(cluster.bootstrap, max_partition_bytes=1) as consumer:
         await consumer.assign(TOPIC)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that was forked from one with a client gets an error at once, and the parent's client goes on."""
+"""A process that was forked from one with a client gets an error at once, and the parent's client continues."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PARENT = textwrap.dedent(
 )
 
 
-async def test_a_forked_process_is_refused_at_once_and_its_parent_goes_on(tmp_path: Path) -> None:
+async def test_a_forked_process_is_refused_at_once_and_its_parent_continues(tmp_path: Path) -> None:
     path = tmp_path / "found"
     async with FakeCluster() as cluster, asyncio.timeout(60):
         parent = await asyncio.create_subprocess_exec(

@@ -118,7 +118,7 @@ def test_a_new_record_is_read_from_a_follower_soon_though_its_high_watermark_com
             assert sorted(waits_s)[25] < 1.0
 
 
-def test_a_follower_that_stands_still_is_left_and_gives_nothing_old_when_it_goes_on(racks: LocalCluster) -> None:
+def test_a_follower_that_stands_still_is_left_and_gives_nothing_old_when_it_continues(racks: LocalCluster) -> None:
     topic = "paused"
     where = TopicPartition(topic, 0)
     with AdminClient(racks.admin_address) as admin, Producer(racks.bootstrap) as producer:

@@ -168,7 +168,7 @@ async def test_a_new_producer_of_an_id_fences_the_earlier_one(cluster: LocalClus
     wait_for(lambda: values_in(cluster, topic, "read_committed") == [b"newer"], "the newer producer's record alone", 20)
 
 
-def test_a_producer_goes_on_after_a_transaction_that_timed_out(cluster: LocalCluster, topic: str) -> None:
+def test_a_producer_continues_after_a_transaction_that_timed_out(cluster: LocalCluster, topic: str) -> None:
     with Producer(cluster.bootstrap, transactional_id=topic, transaction_timeout_ms=200) as producer:
         tx = producer.transaction()
         tx.begin()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong types for each argument of each method: a typed error at the call, and the same client goes on."""
+"""Wrong types for each argument of each method: a typed error at the call, and the same client continues."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ ARGUMENTS: Final = [(*call, name) for call, arguments in CALLS.items() for name 
 @example(argument=("admin", "alter_configs", "validate_only"), wrong=1 << 63)
 @example(argument=("admin", "elect_leaders", "kind"), wrong="x")
 @example(argument=("admin", "describe_topics", "names"), wrong=TOPIC)
-def test_a_wrong_argument_has_a_typed_error_and_the_client_goes_on(
+def test_a_wrong_argument_has_a_typed_error_and_the_client_continues(
     clients: Clients, argument: tuple[str, str, str], wrong: Any
 ) -> None:
     client, method, name = argument

@@ -65,7 +65,7 @@ def test_the_brokers_show_their_disks_and_whether_a_restart_is_safe(
     found: list[dict[str, Any]] = []
 
     def all_answer() -> bool:
-        """A page leaves out the disks of a broker that does not answer in time, as on a busy machine."""
+        """A page omits the disks of a broker that does not answer in time, as on a busy machine."""
         found[:] = browser.get("/brokers", headers=JSON).json()["data"]["brokers"]
         return all(one["log_dirs"] for one in found)
 

@@ -94,7 +94,7 @@ def test_a_partition_with_deleted_nodes_is_not_led_by_a_replica_that_lacks_ackno
     assert first_value(mine, "hurt") == b"kept"
 
 
-def test_a_living_controller_goes_on_with_a_partition_whose_nodes_were_deleted(
+def test_a_living_controller_continues_with_a_partition_whose_nodes_were_deleted(
     mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
 ) -> None:
     lagging = one_replica_lags(mine, admin)

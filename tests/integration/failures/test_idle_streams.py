@@ -74,7 +74,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
 
 
 async def _is_ended(within_ms: int) -> bool:
-    """Whether the server ends a stream on which nothing is said but pings."""
+    """Whether the server ends a stream that carries only pings."""
     serving = make_server("127.0.0.1", 0, [])
     await serving.start()
     pings = [("grpc.keepalive_time_ms", _PING_MS), ("grpc.http2.max_pings_without_data", 0)]
@@ -91,7 +91,7 @@ async def _is_ended(within_ms: int) -> bool:
         finally:
             call.cancel()
             await serving.stop(0.1)
-    raise AssertionError("nothing is said on that stream")
+    raise AssertionError("the server sent a message on that stream")
 
 
 async def test_a_connection_without_a_handshake_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

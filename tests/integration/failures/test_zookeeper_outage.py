@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZooKeeper is away for longer than every session: surely led partitions go on, the others wait (rule F2)."""
+"""ZooKeeper is away for longer than every session: surely led partitions continue, the others wait (rule F2)."""
 
 from __future__ import annotations
 

@@ -417,7 +417,7 @@ async def test_impossible_requests_have_their_error_codes(cluster: LocalCluster,
     async with Consumer(cluster.bootstrap, group=group, assignor="by-luck") as consumer:
         await consumer.subscribe([topic])
         assert await code_of(consumer.poll(_DEADLINE_S)) is ErrorCode.UNSUPPORTED_ASSIGNOR
-        await consumer.subscribe([])  # the consumer goes on
+        await consumer.subscribe([])  # the consumer continues
         await consumer.assign(topic, [0])
         assert await consumer.poll(_DEADLINE_S) is not None
     async with Consumer(cluster.bootstrap, group=group, offset_reset="fail") as consumer:

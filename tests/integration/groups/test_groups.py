@@ -293,7 +293,7 @@ async def test_a_recreated_topic_is_read_from_its_start(
 
 
 @pytest.mark.alone
-async def test_another_broker_goes_on_when_the_coordinator_is_killed(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_another_broker_coordinates_after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = {"broker": {"offsets.topic.num.partitions": "4"}}
     started = LocalCluster(tmp_path_factory.mktemp("killed"), settings=settings)
     async with started as cluster:
@@ -377,7 +377,7 @@ async def test_requests_below_min_isr_end_and_no_member_is_evicted(
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("own_zookeeper")
-async def test_groups_go_on_while_zookeeper_is_away(tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_groups_continue_while_zookeeper_is_away(tmp_path_factory: pytest.TempPathFactory) -> None:
     settings = {"broker": SHORT_SESSION, "controller": SHORT_SESSION}
     async with LocalCluster(tmp_path_factory.mktemp("away"), settings=settings) as cluster:
         groups = Groups(cluster.bootstrap.split(","))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The znodes of a secure cluster by a session with a certificate, and a walk that goes on while the cluster works."""
+"""The znodes of a secure cluster by a session with a certificate, and a walk that continues while the cluster works."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_a_replica_moves_under_load_and_back_and_no_record_is_lost_or_doubled(cl
     assert metric(cluster, "broker_log_dir_moves_failed_total") == 0
 
 
-def test_a_broker_that_is_killed_in_the_middle_of_a_move_goes_on_with_it(cluster: LocalCluster) -> None:
+def test_a_broker_that_is_killed_in_the_middle_of_a_move_continues_with_it(cluster: LocalCluster) -> None:
     make_topic(cluster)
     before = fill(cluster, 4000)
     first, _ = where(cluster)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves into directories that are full or break meanwhile, among real processes: the replica goes on (rule M3)."""
+"""Moves into directories that are full or break meanwhile, among real processes: the replica continues (rule M3)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_target_that_is_full_holds_the_move_up_until_it_has_space(cluster: Loc
     assert metric(cluster, "broker_log_dir_moves_failed_total") == 0
 
 
-def test_a_target_that_breaks_ends_the_move_and_the_replica_goes_on(cluster: LocalCluster, broken: Path) -> None:
+def test_a_target_that_breaks_ends_the_move_and_the_replica_continues(cluster: LocalCluster, broken: Path) -> None:
     before, first, target = begin(cluster)
     broken.write_text(f"{errno.EIO} {target}\n")
     with Load(cluster) as load:

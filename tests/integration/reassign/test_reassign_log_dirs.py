@@ -203,7 +203,7 @@ def test_directories_alone_are_moved_by_an_entry_written_by_hand(
     assert read(cluster, partition) == list(range(RECORDS))
 
 
-def test_a_copy_is_seen_on_its_way_given_up_and_goes_on_after_a_kill(
+def test_a_copy_is_seen_on_its_way_given_up_and_continues_after_a_kill(
     cluster: LocalCluster, admin: AdminClient, tmp_path: Path
 ) -> None:
     """The move by `tidemark log-dirs`, throttled to a rate at which it would take minutes."""
@@ -242,7 +242,7 @@ def test_a_copy_is_seen_on_its_way_given_up_and_goes_on_after_a_kill(
     assert (away.status, away.error.split(":")[0]) == (1, "error BROKER_NOT_AVAILABLE")
     cluster.restart(broker_name(broker))
     wait_for(lambda: place(admin, broker, partition) != "", "the broker has its replica again")
-    wait_for(lambda: place(admin, broker, partition) == wanted, "a copy that was left goes on by itself")
+    wait_for(lambda: place(admin, broker, partition) == wanted, "a copy that was left continues by itself")
     assert json.loads(succeeds(cluster, "reassign", "verify", file, "-o", "json"))[0]["state"] == "done"
 
 
@@ -280,7 +280,7 @@ def test_a_move_that_is_given_up_leaves_replicas_in_their_directories(
     succeeds(cluster, "config", "set", "broker", str(stays), "--delete", limit)
 
 
-def test_a_new_controller_goes_on_with_a_move_that_names_directories(
+def test_a_new_controller_continues_with_a_move_that_names_directories(
     cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
 ) -> None:
     """The reassignment waits for its target, which is away, when the controller that began it is killed."""

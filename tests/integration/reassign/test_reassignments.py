@@ -68,7 +68,7 @@ def zookeeper(four: LocalCluster) -> Iterator[KazooClient]:
 
 
 def document(topic: str, *replicas: list[int] | None) -> dict[str, Any]:
-    """The JSON of a move for partitions 0, 1, ... of a topic; None leaves one out."""
+    """The JSON of a move for partitions 0, 1, ... of a topic; None omits one."""
     return {
         "version": 1,
         "partitions": [

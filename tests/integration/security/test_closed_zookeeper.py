@@ -239,7 +239,7 @@ def test_a_tree_is_opened_and_closed_again_under_load_without_a_lost_record(secu
             assert {nodes_open(secure, name) for name in secure.names} == {0}
             assert ": 0 nodes changed" in tidemark(secure, "close")
             before = len(load.acknowledged)
-            wait_for(lambda: len(load.acknowledged) > before + 30 or load.failure is not None, "the load goes on")
+            wait_for(lambda: len(load.acknowledged) > before + 30 or load.failure is not None, "the load continues")
     load.assert_nothing_lost_or_twice()
 
 

@@ -279,7 +279,7 @@ def test_a_broker_does_not_start_with_files_that_are_not_its_own(
     broker = ServiceProcess("broker-0", "tidemark.broker", flags, log=tmp_path / "broker.log", environment={})
     broker.start()
     try:
-        assert broker.wait(60), "it goes on"
+        assert broker.wait(60), "it continues"
     finally:
         broker.kill()
     said = broker.tail(50)
@@ -314,7 +314,7 @@ def test_an_authority_is_replaced_under_load_without_a_lost_record_or_a_restart(
             at_rotation = len(load.acknowledged)
             secure.kill("broker-1")
             secure.restart("broker-1")
-            wait_for(lambda: len(load.acknowledged) > at_rotation + 60 or load.failure is not None, "the load goes on")
+            wait_for(lambda: len(load.acknowledged) > at_rotation + 60 or load.failure is not None, "the load runs")
         wait_for(lambda: in_sync(admin, "rotated"), "in sync again", refused=TidemarkError)
     load.assert_nothing_lost_or_twice()
 
@@ -512,7 +512,7 @@ def test_a_token_in_plain_text_or_on_a_listener_for_certificates_is_refused(
         assert "takes certificates, not tokens" in sentence
 
 
-def test_a_token_of_a_megabyte_is_refused_and_the_server_goes_on(secure: LocalCluster) -> None:
+def test_a_token_of_a_megabyte_is_refused_and_the_server_continues(secure: LocalCluster) -> None:
     address, ca = secure.client_address("broker-0", Listener.TOKEN), TlsFiles(secure.client_files.ca)
     code, sentence = code_of(lambda: call_with(address, "x" * 1_000_000, ca), address)
     assert code is ErrorCode.AUTHENTICATION_FAILED, sentence
@@ -540,7 +540,7 @@ def test_a_stream_ends_when_its_token_expires(secure: LocalCluster, stream: str)
         channels.close()
 
 
-def test_streams_end_with_their_token_and_go_on_with_the_next_one(secure: LocalCluster, with_token: Path) -> None:
+def test_streams_end_with_their_token_and_continue_with_the_next_one(secure: LocalCluster, with_token: Path) -> None:
     """Tokens of two seconds, under load: nothing acknowledged is lost, and nothing is written twice."""
     ending = threading.Event()
 
@@ -586,5 +586,5 @@ def test_connections_that_reach_their_age_lose_and_refuse_nothing(secure: LocalC
             finally:
                 channels.close()
             then = len(load.acknowledged)
-            wait_for(lambda: len(load.acknowledged) > then + 60 or load.failure is not None, "the load goes on")
+            wait_for(lambda: len(load.acknowledged) > then + 60 or load.failure is not None, "the load continues")
     load.assert_nothing_lost_or_twice()

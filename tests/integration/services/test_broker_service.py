@@ -87,7 +87,7 @@ async def test_a_leader_suspended_past_its_session_acknowledges_nothing_and_regi
         assert (await new.fetch(partition, 0)).high_watermark == 2 * RECORDS
 
 
-async def test_a_bad_batch_is_refused_with_its_code_and_the_pipeline_goes_on(
+async def test_a_bad_batch_is_refused_with_its_code_and_the_pipeline_continues(
     one: Brokers, controller: HandController
 ) -> None:
     partition = await controller.create_topic("flights-bad", replicas=[0], configs={"max.message.bytes": "2048"})

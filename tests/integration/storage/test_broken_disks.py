@@ -77,7 +77,7 @@ def refusal(producer: Producer, partition: TopicPartition) -> TidemarkError:
     return caught.value
 
 
-def test_a_full_directory_refuses_the_other_goes_on_and_space_is_enough_to_go_on(
+def test_a_full_directory_refuses_the_other_continues_and_space_is_enough_to_continue(
     cluster: LocalCluster, broken: Path
 ) -> None:
     with AdminClient(cluster.admin_address) as admin:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of a broker's two log directories fails: the broker leads nothing there, and goes on with the other (R6)."""
+"""One of a broker's two log directories fails: the broker leads nothing there, and continues with the other (R6)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """flush.policy=group-commit among real processes: an acknowledgement means the disk of every in-sync replica (rule R3).
 
-The brokers run with a hook that stands for a disk: while a broker's gate file exists, its fdatasync does not return,
+The brokers run with a hook that replaces a disk: while a broker's gate file exists, its fdatasync does not return,
 and with another file there it fails.
 """
 
@@ -122,7 +122,7 @@ def test_a_topics_policy_changes_under_running_brokers(cluster: LocalCluster, ga
         producer.send("changes", b"first", partition=0).result(30)
         follower = gates[next(one for one in range(3) if one != partition_of(admin, "changes").leader)]
         follower.close()
-        assert is_acknowledged(producer.send("changes", b"record", partition=0), 15), "it waits for no disk"
+        assert is_acknowledged(producer.send("changes", b"record", partition=0), 15), "no disk is awaited"
         admin.alter_configs(resource, {"flush.policy": "group-commit"})
         follower.wait_until_reached()  # records written before are flushed too
         # The leader receives the policy by a command of its own: until then it acknowledges without the disk.
@@ -162,7 +162,7 @@ def test_after_a_failed_flush_another_replica_leads_and_pending_records_are_ackn
         cluster.restart(name)
 
 
-def test_after_every_machine_lost_its_page_cache_a_group_commit_topic_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_after_every_machine_lost_its_page_cache_a_group_commit_topic_continues_where_it_was(tmp_path: Path) -> None:
     distrust = {"broker": {"log.dirs.trust.boot.id": "false", "zookeeper.session.timeout.ms": "3000"}}
     brokers = [broker_name(broker_id) for broker_id in range(3)]
     with (

@@ -72,7 +72,7 @@ class TransactionalProducer:
                 self._write()
 
     def _write(self) -> None:
-        """The serial numbers of its batches go on over all its transactions."""
+        """The serial numbers of its batches continue over all its transactions."""
         self._is_open = True
         name = f"t{self._producer_id}:{self._written}"
         self._written += 1
@@ -132,13 +132,13 @@ class TransactionalProducer:
             self._sequence += batch.envelope.last_offset_delta + 1
         self._clients.world.engine.after(self._clients.dice.choice((0, 1, 20)), self._go_on)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._sending is None:
             self._next()
 
 
 class CommittedReader(Reader):
-    """Goes on from one read to the next up to the last stable offset, and drops the batches of aborted transactions."""
+    """Reads in steps up to the last stable offset, and drops the batches of aborted transactions."""
 
     committed_only = True
 

@@ -173,7 +173,7 @@ class StoredLog:
             self.damaged_until = max(until, self.damaged_until or 0)
 
     def _find_damage(self) -> str | None:
-        """Damage that was found before stands until a leader says that it is over, or it is refetched (rule T5)."""
+        """Known damage stays until a leader reports that it is over, or the log is refetched (rule T5)."""
         self.damage_over = False
         torn, self.torn = self.torn and self.recovery_point <= self.end, False
         if torn:

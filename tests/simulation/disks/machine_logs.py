@@ -90,7 +90,7 @@ class MachineLogs:
         engine.at(machine.busy_until_ms, run)
 
     def _answer(self, event: ev.Event) -> None:
-        """The threads go on while the event loop is suspended; their completions wait."""
+        """The threads continue while the event loop is suspended; their completions wait."""
         self._node.run(lambda: self._node.feed(event))
 
     def _opened(self, effect: Any) -> StoredLog | None:

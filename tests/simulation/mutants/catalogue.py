@@ -278,7 +278,7 @@ def takes_in_unflushed_followers(monkeypatch: Any) -> None:
 
 
 def goes_on_after_a_conflict(monkeypatch: Any) -> None:
-    """A leader whose ISR write had a conflict goes on with its cached ISR."""
+    """A leader whose ISR write had a conflict continues with its cached ISR."""
 
     def failed(self: PartitionLeader, *, unknown: bool) -> None:
         self._settle(self._isr.confirmed)

@@ -116,7 +116,7 @@ def follows_the_log_start_past_committed_records(monkeypatch: Any) -> None:
 
 
 def keeps_records_of_an_unknown_epoch(monkeypatch: Any) -> None:
-    """A follower goes on at the log start after an epoch that its leader no longer has."""
+    """A follower continues at the log start after an epoch that its leader no longer has."""
     monkeypatch.setattr(LeaderEpochs, "earliest", property(lambda self: NO_EPOCH))
 
 

@@ -136,7 +136,7 @@ def leaves_out_columns_by_the_first_batch(monkeypatch: Any) -> None:
 
 
 def prunes_by_the_newest_version(monkeypatch: Any) -> None:
-    """A broker leaves columns out by the layout of the newest version, also from batches of older versions."""
+    """A broker omits columns by the layout of the newest version, also from batches of older versions."""
     prune = typed_batches.prune_batches
 
     def newest(data: bytes, topic: str, layouts: TypedLayouts, *others: Any) -> bytes:

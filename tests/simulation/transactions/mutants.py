@@ -136,7 +136,7 @@ def _undecided(change: Change) -> Change:
 
 
 def times_out_without_fencing(monkeypatch: Any) -> None:
-    """The producer of a transaction that timed out goes on in its epoch."""
+    """The producer of a transaction that timed out continues in its epoch."""
     abort = TransactionCoordinator._abort
 
     def keep_epoch(

@@ -125,14 +125,14 @@ class TransformNode(ClientNode):
     def _initialized(self, answer: Any) -> None:
         if isinstance(answer, Initialized):
             self.world.invariants.starts(self.name, answer.generation)
-            self._go_on(answer.producer)
+            self._continue(answer.producer)
         else:
             self.world.fenced += 1
             self.die()
 
     # -- positions -----------------------------------------------------------------------------------------------
 
-    def _go_on(self, producer: ProducerIdentity) -> None:
+    def _continue(self, producer: ProducerIdentity) -> None:
         """Between two transactions: give revoked partitions back, take new ones, and begin."""
         member = self._member
         if self._joins != member.joins:
@@ -148,7 +148,7 @@ class TransformNode(ClientNode):
         elif self._positions:
             self._begin(producer)
         else:
-            self.after(_IDLE_MS, lambda: self._go_on(producer))
+            self.after(_IDLE_MS, lambda: self._continue(producer))
 
     def _take_up(self, added: frozenset[int], producer: ProducerIdentity) -> None:
         """Read from the committed offsets; until no transaction may change them, the coordinator refuses."""
@@ -169,11 +169,11 @@ class TransformNode(ClientNode):
 
         def found(answer: Any) -> None:
             if isinstance(answer, TidemarkError):
-                self.after(_RETRY_MS, lambda: self._go_on(producer))
+                self.after(_RETRY_MS, lambda: self._continue(producer))
                 return
             if joins == self._member.joins:
                 self._positions.update(answer)
-            self._go_on(producer)
+            self._continue(producer)
 
         self._call(lambda leader, reply: leader.change(look, reply), found)
 
@@ -227,7 +227,7 @@ class TransformNode(ClientNode):
                 self._positions.update(ends)
             else:
                 self._positions.clear()
-            self._go_on(answer)
+            self._continue(answer)
 
         self.after(pause_ms, lambda: self.ask(request, ended))
 

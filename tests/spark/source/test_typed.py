@@ -245,7 +245,7 @@ def test_every_version_is_read_as_that_of_the_load(cluster: LocalCluster) -> Non
 
 
 @needs_read_limits
-def test_a_stream_ends_at_a_change_of_the_schema_or_goes_on_until_the_restart(cluster: LocalCluster) -> None:
+def test_a_stream_ends_at_a_change_of_the_schema_or_continues_until_the_restart(cluster: LocalCluster) -> None:
     name = "typed-stream"
     with AdminClient(cluster.admin_address) as admin:
         admin.create_topic(name, partitions=1, replication_factor=3, schema="a INT")

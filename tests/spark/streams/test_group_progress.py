@@ -97,7 +97,7 @@ def test_a_group_with_members_is_refused_at_the_start(cluster: LocalCluster, top
 
 
 @needs_read_limits
-def test_a_failed_commit_is_logged_once_and_repeated_while_the_query_goes_on(
+def test_a_failed_commit_is_logged_once_and_repeated_while_the_query_continues(
     cluster: LocalCluster, topic: MakeTopic, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic("grouped-later", partitions=1)

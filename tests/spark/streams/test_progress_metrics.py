@@ -33,7 +33,7 @@ def progress(*, name: str | None = "copy", lag: bool = True) -> dict[str, Any]:
 
 
 def values(text: str) -> dict[tuple[str, ...], float]:
-    """Each sample by its name, less the prefix, and its labels' values, the query's name left out."""
+    """Each sample by its name, less the prefix, and its labels' values, the query's name omitted."""
     return {
         (
             sample.name.removeprefix("tidemark_spark_"),

@@ -109,7 +109,7 @@ def test_a_query_survives_restarts_and_growth_and_gives_every_record_once(
     assert [path for secret in secrets_of(cluster) for path in written if secret.encode() in written[path]] == []
 
 
-def test_a_query_goes_on_when_a_broker_is_killed_under_it(
+def test_a_query_continues_when_a_broker_is_killed_under_it(
     spark: SparkSession,
     cluster: LocalCluster,
     topic: MakeTopic,

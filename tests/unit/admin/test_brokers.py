@@ -186,7 +186,7 @@ async def test_repeated_call_resumes_an_interrupted_removal(cluster: Cluster, br
     await anext(first)
     await anext(first)
     await first.aclose()  # type: ignore[attr-defined]
-    assert (await cluster.store.move_requests()).moves, "a running move goes on"
+    assert (await cluster.store.move_requests()).moves, "a running move continues"
     await carry_out(cluster)
     assert (await remove(brokers, 1))[-1].removed == ids(1)
     assert (await remove(brokers, 1))[-1].removed == ids(1), "and once more"

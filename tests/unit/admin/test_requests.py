@@ -18,7 +18,7 @@ START_US = 1_700_000_000_000_000
 
 
 class SetClock:
-    """A clock that stands where it is set."""
+    """A clock that moves only when a test sets it."""
 
     def __init__(self) -> None:
         self.at_ms = 0

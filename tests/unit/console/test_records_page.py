@@ -105,7 +105,7 @@ async def test_a_large_value_is_cut_with_its_size_and_a_link_to_all_of_it(
     cluster.log.add(b"v" * 900_000)
     page = await browser.get(f"{PAGE}?limit=1")
     assert len(page.content) < 20_000
-    assert "900.0 kB, begin of it" in page.text
+    assert "900.0 kB, start of it" in page.text
     assert 'href="/topics/flights/0/120/value" download' in page.text
     whole = await browser.get("/topics/flights/0/120/value")
     assert whole.content == b"v" * 900_000

@@ -83,7 +83,7 @@ def test_young_survivors_are_not_frozen_while_all_objects_wait_for_a_full_collec
 def test_a_full_collection_breaks_no_tuple_that_another_thread_makes(policy: BoundedCollections) -> None:
     """CPython raises SystemError if there is another reference to a tuple while a generator fills the tuple.
 
-    The other thread goes on after the first call of a C function in the policy, whose result still exists then.
+    The other thread continues after the first call of a C function in the policy, whose result still exists then.
     """
     half_made, go_on = threading.Event(), threading.Event()
     made: list[object] = []
@@ -100,7 +100,7 @@ def test_a_full_collection_breaks_no_tuple_that_another_thread_makes(policy: Bou
         except SystemError as error:
             made.append(error)
 
-    def let_go_on(frame: FrameType, event: str, _: object) -> None:
+    def let_continue(frame: FrameType, event: str, _: object) -> None:
         if event == "c_return" and frame.f_code is BoundedCollections.on_collection.__code__:
             go_on.set()
             thread.join(30)
@@ -108,7 +108,7 @@ def test_a_full_collection_breaks_no_tuple_that_another_thread_makes(policy: Bou
     thread = threading.Thread(target=make)
     thread.start()
     assert half_made.wait(30)
-    sys.setprofile(let_go_on)
+    sys.setprofile(let_continue)
     try:
         gc.collect()
     finally:

@@ -78,7 +78,7 @@ async def test_a_coroutine_that_goes_through_much_gives_way() -> None:
     assert seen[0] == "another task"
 
 
-async def test_one_that_is_within_its_slice_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_is_within_its_slice_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SLICE_S", 60.0)
     assert not Pace().is_due
 
@@ -101,7 +101,7 @@ async def test_work_that_is_not_urgent_pauses_between_slices_and_tells_how_long_
 
 async def test_time_in_which_another_process_has_the_processor_is_no_work() -> None:
     pace = Pace()
-    time.sleep(0.05)  # noqa: ASYNC251 - stands for another process
+    time.sleep(0.05)  # noqa: ASYNC251 - simulates another process
     await pace.give_way()
     assert pace.worked_s < 0.02
 

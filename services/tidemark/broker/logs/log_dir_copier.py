@@ -207,7 +207,7 @@ class DirCopier:
                 unflushed_bytes += copied.size_bytes
                 self._metrics.copied_bytes.inc(copied.size_bytes)
                 if copied.caught_up and not is_synced:
-                    # the sync precedes the pause, which delays appends
+                    # the flush precedes the pause, which delays appends
                     await self.run(partial(self._logs.mover.sync, future))
                     is_synced = True
                 elif unflushed_bytes >= _FLUSH_BYTES:
@@ -265,7 +265,7 @@ class DirCopier:
             return Outcome.STOPPED
         self._metrics.failures.inc()
         _log.error(
-            "a move to another log directory was given up",
+            "a move to another log directory failed",
             extra={"partition": str(move.partition), "why": error.message},
         )
         return Outcome.GIVEN_UP

@@ -73,9 +73,9 @@ class Cluster:
 
 
 class Commands(typer.Typer):
-    """A group of commands. A parameter whose type is a dataclass stands for the fields: an option for each.
+    """A group of commands. A parameter whose type is a dataclass becomes one option for each field.
 
-    The default of this parameter, if any, has the defaults of the options.
+    The default of the parameter, if any, has the defaults of these options.
     """
 
     def __init__(self, **settings: Any) -> None:

@@ -40,7 +40,7 @@ _TABLE_ROWS_MAX = 500
 class Wanted(NamedTuple):
     """The part of a log to print: offsets from `start` to `end`, both inclusive.
 
-    `readers` has the known versions of a typed topic's schema, and `committed` leaves out other records.
+    `readers` has the known versions of a typed topic's schema, and `committed` omits other records.
     """
 
     start: int

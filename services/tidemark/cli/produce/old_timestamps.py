@@ -27,7 +27,7 @@ class OldTimestamps:
         self._warn: Callable[[str], None] | None = warn
 
     def look_at(self, rows: pa.RecordBatch) -> None:
-        """Check the times of rows in SCHEMA; a null stands for the time of sending."""
+        """Check the times of rows in SCHEMA; a null means the time of sending."""
         if self._warn is None:
             return
         earliest = pc.min(rows.column("timestamp").cast(pa.int64())).as_py()

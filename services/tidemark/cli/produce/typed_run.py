@@ -96,7 +96,7 @@ def typed_job(bootstrap: str, job: Job, files: contextlib.ExitStack) -> TypedJob
     if versions:
         return TypedJob(job, versions[max(versions)], files)
     if job.reject_file is not None:
-        sentence = f"topic {job.topic} has no schema, so every row fits: leave --reject-file out"
+        sentence = f"topic {job.topic} has no schema, so every row fits: omit --reject-file"
         raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
     return None
 
@@ -107,14 +107,14 @@ def _check_options(job: Job, schema: TopicSchema) -> None:
     if named:
         key = ", ".join(column.name for column in schema.key_columns)
         reason = f"its key is made of {key}" if key else "it has no key columns"
-        raise _refused(job, f"leave {named[0]} out: columns are matched by name, and {reason}")
+        raise _refused(job, f"omit {named[0]}: columns are matched by name, and {reason}")
     if job.strings:
-        raise _refused(job, "leave --strings out: cells become values of the columns' types")
+        raise _refused(job, "omit --strings: cells become values of the columns' types")
     if job.typed_format is InputFormat.TEXT:
         raise _refused(job, "lines of text are not rows: want --format json, csv or parquet")
     event_time = schema.event_time_column
     if job.timestamp and event_time is not None:
-        raise _refused(job, f"leave --timestamp-column out: the time of a row is its {event_time.name}")
+        raise _refused(job, f"omit --timestamp-column: the time of a row is its {event_time.name}")
 
 
 def _check_other_file(rejects: Path, source: Path | None) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of JSON and of CSV cells as Python values of a typed topic's columns. Pure.
 
-Texts stand for types that JSON and CSV lack: decimals, dates, times, binary in base64. A time without a zone is UTC.
+Texts represent types that JSON and CSV lack: decimals, dates, times, binary in base64. A time without a zone is UTC.
 Values of another type pass through, so that the check of the row refuses them.
 """
 

@@ -75,7 +75,7 @@ class _Others:
 
     @property
     def note(self) -> str:
-        return f"{self.count} of {self.seen} values are no JSON objects, and were left out"
+        return f"{self.count} of {self.seen} values are not JSON objects, and were omitted"
 
 
 def _object(value: bytes | None) -> Mapping[str, Any] | None:

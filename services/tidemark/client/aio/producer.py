@@ -388,7 +388,7 @@ class Producer(Lifecycle):
         typed = self._formats.now(topic)
         if typed is not None:
             if (key, value) != ("key", "value"):
-                sentence = f"topic {topic} has a schema: the table's columns are its columns; leave key and value out"
+                sentence = f"topic {topic} has a schema: the table's columns are its columns; omit key and value"
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
             sent = await self._typed_rows(topic, typed, table, timestamp)
             return await self._send_typed(topic, sent, count, partition)

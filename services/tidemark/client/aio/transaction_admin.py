@@ -27,7 +27,7 @@ _IDS: Final = 500
 
 
 class TransactionListing(NamedTuple):
-    """A transactional id in a list; `started_at_ms`: begin of its open transaction, since 1970, UTC; 0 without one."""
+    """A transactional id in a list; `started_at_ms`: start of its open transaction, since 1970, UTC; 0 without one."""
 
     transactional_id: str
     phase: str
@@ -41,7 +41,7 @@ class TransactionDescription(NamedTuple):
     """The state of a transactional id.
 
     Attributes:
-        started_at_ms: begin of the open transaction, since 1970, UTC; 0 without one.
+        started_at_ms: start of the open transaction, since 1970, UTC; 0 without one.
         timeout_ms: the coordinator aborts the open transaction after that time.
         updated_at_ms: the last change, since 1970, UTC.
         generation: number that each start of a producer of the id raises.
@@ -123,7 +123,7 @@ class TransactionAdmin(CoordinatorAdmin):
     async def describe_listed(
         self, listed: Iterable[TransactionListing]
     ) -> tuple[list[TransactionDescription], list[TidemarkError]]:
-        """Describe ids of a list with few calls, at the coordinators that listed them; leaves expired ids out.
+        """Describe ids of a list with few calls, at the coordinators that listed them; omits expired ids.
 
         Returns:
             The descriptions, and the errors of calls that failed.

@@ -291,7 +291,7 @@ class RangeReader:
     ) -> list[Fetched | None]:
         """Return the first batches of each range, with one fetch to each leader and without retries.
 
-        None stands for a range that `read` must fetch itself. None is given after a refusal, if the response has no
+        None marks a range that `read` must fetch itself. None is given after a refusal, if the response has no
         room for the range, and for a reader with a rack. `fetch_bytes` is the soft limit of a response, `column_ids`
         those of `BatchRows`.
         """

@@ -69,7 +69,7 @@ class RecordReader:
     def check_typed(self, topic: str) -> None:
         """Raise INVALID_REQUEST if the records of a topic with a schema would be deserialized."""
         if self._reads_bytes:
-            sentence = f"topic {topic} has a schema: leave key_deserializer and value_deserializer out"
+            sentence = f"topic {topic} has a schema: omit key_deserializer and value_deserializer"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
 
 

@@ -115,10 +115,10 @@ class TypedTopics:
 
     def _check_names_no_version(self, topic: str) -> None:
         if topic in self._versions:
-            sentence = f"topic {topic} has no schema, so no version of one: leave the topic out of schema_versions"
+            sentence = f"topic {topic} has no schema, and so no schema versions: remove it from schema_versions"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
 
     def _check_has_columns(self, topic: str) -> None:
         if self._columns is not None:
-            sentence = f"topic {topic} has no schema, so its records have no columns: leave columns out"
+            sentence = f"topic {topic} has no schema, so its records have no columns: omit columns"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -53,10 +53,10 @@ def reader_of(options: OutputOptions, versions: Mapping[int, TopicSchema]) -> Ba
     """
     if not versions:
         if options.named_columns is not None:
-            sentence = f"topic {options.topic} has no schema, so its records have no columns: leave the columns out"
+            sentence = f"topic {options.topic} has no schema, so its records have no columns: omit the columns"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
         if options.schema_version is not None:
-            sentence = f"topic {options.topic} has no schema, so no version of one: leave the version out"
+            sentence = f"topic {options.topic} has no schema, and so no schema versions: omit the version"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
         return None
     version = version_to_read(options, max(versions))

@@ -147,7 +147,7 @@ class Accumulator:
         if key is not None:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"topic {topic} has a schema: a record's key is made of its key columns; leave key out",
+                f"topic {topic} has a schema: a record's key is made of its key columns; omit key",
             )
         return self.add_row(typed, typed.records.check(record), partition, partitions, timestamp_us, headers)
 

@@ -154,7 +154,7 @@ class TypedFormat:
         if timestamp is not None and self.has_event_time:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"topic {self.topic} has the event time {self._layout.event_time}: leave timestamp out",
+                f"topic {self.topic} has the event time {self._layout.event_time}: omit timestamp",
             )
         with naming(self.topic):
             batches = as_batches(table)

@@ -121,7 +121,7 @@ class ProducerTransactions:
 
         Raises:
             TidemarkError: INVALID_TXN_STATE without an open transaction; PRODUCER_FENCED; REQUEST_TIMED_OUT: the
-                coordinator aborts the transaction at its timeout, or at the begin of the next one.
+                coordinator aborts the transaction at its timeout, or at the start of the next one.
         """
         if self.phase is Phase.COMMITTING:
             raise self._state("its commit may be stored already: call commit() again")

@@ -118,7 +118,7 @@ def superfluous(given: Mapping[str, Any], columns: Sequence[Column]) -> MisfitEr
     known = [column.name for column in columns]
     name = next(name for name in given if name not in known)
     similar = nearest(name, known) if isinstance(name, str) else None
-    hint = f"did you mean {similar}?" if similar else "leave it out, or add it to the schema first"
+    hint = f"did you mean {similar}?" if similar else "omit it, or add it to the schema first"
     return MisfitError(f"the schema has no such column: {hint}", [str(name)])
 
 

@@ -158,7 +158,7 @@ def _check_names(names: Sequence[str], columns: Sequence[Column]) -> None:
             raise MisfitError("two columns have this name", [name])
         if name not in known:
             similar = nearest(name, known)
-            hint = f"did you mean {similar}?" if similar else "leave it out, or add it to the schema first"
+            hint = f"did you mean {similar}?" if similar else "omit it, or add it to the schema first"
             raise MisfitError(f"the schema has no such column: {hint}", [name])
 
 

@@ -44,10 +44,10 @@ class Answer(Generic[T]):
 
     Attributes:
         value: value of the last successful call; None: no call has succeeded.
-        read_at_ms: begin of that call, since 1970; 0: no call has succeeded.
+        read_at_ms: start of that call, since 1970; 0: no call has succeeded.
         error: error of the last call; None: that call succeeded, or no call has ended.
-        failing_since_ms: begin of the first of the calls that have failed since; 0: the last one succeeded.
-        waiting_since_ms: if the value is not young: begin of the call in flight; 0: no call is in flight.
+        failing_since_ms: start of the first of the calls that have failed since; 0: the last one succeeded.
+        waiting_since_ms: if the value is not young: start of the call in flight; 0: no call is in flight.
     """
 
     value: T | None = None

@@ -114,7 +114,7 @@ class BrokerRegistry:
             self._failure_detector.trust(event.broker, event.broker_epoch, now_ms)
 
     def act_on_suspicions(self, now_ms: int) -> None:
-        """Before partitions are decided: end suspicions whose hold is over, and mark partitions of changed brokers."""
+        """Before partitions are decided: end expired holds of suspected brokers, mark partitions of changed brokers."""
         if self._failure_detector is None:
             return
         self._failure_detector.on_time(now_ms)

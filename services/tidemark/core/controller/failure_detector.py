@@ -15,13 +15,13 @@ _HOLD_MAX_MS: Final = 10_000
 
 @dataclass(slots=True)
 class _Suspicion:
-    """The suspicion of one broker, in one broker epoch.
+    """State of failure detection for one broker, in one broker epoch.
 
     Attributes:
-        broker_epoch: a registration in another epoch begins without suspicion.
+        broker_epoch: a registration in another epoch begins unsuspected.
         suspected: the controller acts against the broker.
-        times: when suspicions of the last `_FLAP_WINDOW_MS` began; never empty once suspected.
-        trusted_again_ms: end of the suspicion, if heartbeats are answered until then; None: heartbeats are not
+        times: times at which the broker became suspected, within `_FLAP_WINDOW_MS`; never empty once suspected.
+        trusted_again_ms: end of the hold, if heartbeats are answered until then; None: heartbeats are not
             answered.
     """
 
@@ -32,12 +32,12 @@ class _Suspicion:
 
 
 class FailureDetector:
-    """Suspected brokers. A suspicion ends after a hold that doubles with each relapse.
+    """Suspected brokers. A broker that answers again stays suspected for a hold, which doubles with each relapse.
 
     Attributes:
         _elected_ms: time when this controller was elected.
         _suspicions: of brokers that were suspected in their present broker epoch.
-        _ignoring_until_ms: until this time no suspicion counts, since too many brokers were suspected at once.
+        _ignoring_until_ms: until this time no broker counts as suspected, since too many were suspected at once.
     """
 
     def __init__(self, *, session_timeout_ms: int, elected_ms: int) -> None:
@@ -47,13 +47,13 @@ class FailureDetector:
         self._ignoring_until_ms = -1
 
     def suspected(self, now_ms: int) -> frozenset[BrokerId]:
-        """Brokers that count as failed now; none while suspicions are ignored."""
+        """Brokers that count as failed now; none while `guard` ignores failure detection."""
         if now_ms < self._ignoring_until_ms:
             return frozenset()
         return frozenset(broker for broker, suspicion in self._suspicions.items() if suspicion.suspected)
 
     def suspect(self, broker: BrokerId, broker_epoch: BrokerEpoch, now_ms: int) -> bool:
-        """A refused reconnect or a missed deadline; returns whether the suspicion is new."""
+        """A refused reconnect or a missed deadline; returns whether the broker was not suspected before."""
         suspicion = self._suspicions.get(broker)
         if suspicion is None or suspicion.broker_epoch != broker_epoch:
             suspicion = self._suspicions[broker] = _Suspicion(broker_epoch)
@@ -66,7 +66,7 @@ class FailureDetector:
         return True
 
     def trust(self, broker: BrokerId, broker_epoch: BrokerEpoch, now_ms: int) -> None:
-        """The broker answers heartbeats again: the suspicion ends after its hold."""
+        """The broker answers heartbeats again: start the hold, after which the broker is no longer suspected."""
         suspicion = self._suspicions.get(broker)
         if suspicion is None or not suspicion.suspected or suspicion.broker_epoch != broker_epoch:
             return
@@ -80,14 +80,14 @@ class FailureDetector:
         self._suspicions.pop(broker, None)
 
     def on_time(self, now_ms: int) -> None:
-        """End the suspicions whose hold is over."""
+        """Stop suspecting the brokers whose hold is over."""
         for suspicion in self._suspicions.values():
             if suspicion.trusted_again_ms is not None and now_ms >= suspicion.trusted_again_ms:
                 suspicion.suspected = False
                 suspicion.trusted_again_ms = None
 
     def guard(self, live_count: int, now_ms: int) -> bool:
-        """Ignore suspicions for a session timeout when too many brokers are suspected at once: this controller is
+        """Ignore failure detection for a session timeout when too many brokers are suspected at once: the controller is
         probably the one that is partitioned (rule C6).
 
         Returns:

@@ -107,7 +107,7 @@ class GroupCoordinator:
 
     @property
     def groups(self) -> Collection[Group]:
-        """All groups by their ids, read-only."""
+        """All groups; read-only."""
         return self._groups.values()
 
     @property

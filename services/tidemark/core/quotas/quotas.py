@@ -134,7 +134,7 @@ def check_entity(entity: QuotaEntity) -> QuotaEntity:
         TidemarkError: INVALID_REQUEST: the entity is empty, or has an impossible user or client id.
     """
     if entity == QuotaEntity():
-        raise _wrong(f"a quota is for a user, a client id, or both; {DEFAULT} stands for all others", "entity")
+        raise _wrong(f"a quota is for a user, a client id, or both; {DEFAULT} means all others", "entity")
     user = entity.user
     if user is not None and user != DEFAULT:
         short = len(user) <= PRINCIPAL_CHARACTERS_MAX and user.isprintable()

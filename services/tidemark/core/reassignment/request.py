@@ -260,7 +260,7 @@ def _log_dirs_mismatch(move: PartitionReassignment) -> TidemarkError:
         ErrorCode.LOG_DIRS_MISMATCH,
         move.partition,
         f"the entry of {move.partition} has {len(move.log_dirs)} log_dirs for {len(move.replicas)} replicas. "
-        f'Give one for each replica, "{ANY_LOG_DIR}" where the broker is to choose, or leave log_dirs out',
+        f'Give one for each replica, "{ANY_LOG_DIR}" where the broker is to choose, or omit log_dirs',
     )
 
 
@@ -287,12 +287,12 @@ def _check_target(move: PartitionReassignment) -> None:
 def _check_exists(partition: TopicPartition, topics: Mapping[str, TopicDescription]) -> None:
     topic = topics.get(partition.topic)
     if topic is None:
-        message = f"there is no topic {_shown(partition.topic)}; leave the entry out, or create the topic first"
+        message = f"there is no topic {_shown(partition.topic)}; omit the entry, or create the topic first"
         raise _refusal(ErrorCode.UNKNOWN_TOPIC, partition, message)
     if partition.partition not in topic.partitions:
         message = (
             f"topic {partition.topic} has {len(topic.partitions)} partitions, and no partition {partition.partition}; "
-            "leave the entry out, or add partitions first"
+            "omit the entry, or add partitions first"
         )
         raise _refusal(ErrorCode.UNKNOWN_PARTITION, partition, message)
 

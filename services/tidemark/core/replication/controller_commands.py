@@ -103,7 +103,7 @@ class ControllerCommands:
     def _overtaken(self, command: LeaderAndIsrCommand | StopReplicaCommand) -> TidemarkError | None:
         """Refuse a command that a later command has overtaken (rule F4).
 
-        A late command would restore old suspicions and stopped replicas, and would stop or set aside new replicas.
+        A late command would restore an old set of suspected brokers, restart stopped replicas, and stop new replicas.
         """
         number = (command.controller_epoch, command.sequence)
         if command.sequence and number < self._last_command:

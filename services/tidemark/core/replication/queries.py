@@ -200,7 +200,7 @@ class BrokerQueries:
                 {"leader": str(self._ctx.broker_id), "leader_epoch": str(leader.leader_epoch)},
             )
         log, stable = leader.log, leader.last_stable_offset
-        assert stable is not None, "the high watermark has passed the log end of the leadership's begin"
+        assert stable is not None, "the high watermark has passed the start of the leader epoch"
         return StatedOffsets(log.log_start_offset, log.high_watermark, leader.leader_epoch, stable)
 
     def needs_verification(self, partition: TopicPartition, producer_id: int, producer_epoch: int) -> bool:

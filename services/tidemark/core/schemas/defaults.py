@@ -156,7 +156,7 @@ def _fit_datetime(primitive: Primitive, value: object) -> datetime.datetime:
         raise _unfit(primitive, value)
     if primitive is Primitive.TIMESTAMP_NTZ:
         if value.tzinfo is not None:
-            raise ValueError("the default of a timestamp_ntz has no time zone; leave it out, or use timestamp")
+            raise ValueError("the default of a timestamp_ntz has no time zone; omit it, or use timestamp")
         return value
     if value.tzinfo is None:
         raise ValueError("the default of a timestamp needs a time zone: end it with Z, or use timestamp_ntz")

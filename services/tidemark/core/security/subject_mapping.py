@@ -18,7 +18,7 @@ _RULE: Final = re.compile(
     r"\s*(?:(?P<default>DEFAULT)|RULE:(?P<pattern>(?:\\.|[^\\/])*)/(?P<name>(?:\\.|[^\\/])*)/(?P<case>[LU]?))\s*(?:,|$)"
 )
 _GROUP: Final = re.compile(r"\$(\d)")
-"""Matches a group of the pattern in the new name. All other characters stand for themselves."""
+"""Matches a group of the pattern in the new name. All other characters are literal."""
 
 
 class _Rule(NamedTuple):

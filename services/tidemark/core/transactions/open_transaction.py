@@ -22,7 +22,7 @@ class OpenTransaction:
     """Writers and partitions of a transaction that is open, or is being completed.
 
     Attributes:
-        renewed_ms: begin of the timeout, monotonic; not persistent.
+        renewed_ms: start of the timeout, monotonic; not persistent.
         writers: by producer id, its epoch and its partitions. While markers are sent: the partitions that lack theirs.
         partition_count: writers' partitions in all.
         _pages: the writers and partitions in the order in which they were added; the first page is in the id's record.

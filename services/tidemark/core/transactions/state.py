@@ -77,7 +77,7 @@ class TransactionMetadata:
         generation: raised by each InitTransactions, and when an operator aborts the transaction.
         timeout_ms: the open transaction is aborted after that time.
         number: number of the transaction, rising; pages with another number are left from earlier transactions.
-        started_ms: begin of the transaction, since 1970, UTC; 0 if there is none.
+        started_ms: start of the transaction, since 1970, UTC; 0 if there is none.
         updated_ms: the last change, since 1970, UTC.
         last_sequence: last sequence of CommitMembers; NO_SEQUENCE before the first one.
         end_reason: cause of the last decision.

@@ -287,7 +287,7 @@ class Connections:
             self._keep_to_all_bytes()
 
     def _calls_can_exceed(self, connection: Connection) -> bool:
-        """Whether its calls, or all calls, can hold more than the limits before a check finds this."""
+        """Whether the calls of this connection, or all calls, can exceed the limits before the next check."""
         limits = self._limits
         return _above(connection.calls * _CALL_ARRIVING_BYTES_MAX, limits.connection_bytes) or _above(
             self._calls * _CALL_ARRIVING_BYTES_MAX, limits.bytes

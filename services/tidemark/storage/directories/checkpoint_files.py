@@ -31,7 +31,7 @@ CheckpointKey = tuple[TopicPartition, str]
 class Checkpoints:
     """The content of the three files; offsets are exclusive, log starts inclusive. `changed`: the files are behind.
 
-    -1 (`UNKNOWN`) stands for an offset that was lost with a damaged file.
+    -1 (`UNKNOWN`) means an offset that was lost with a damaged file.
     """
 
     high_watermarks: dict[CheckpointKey, int] = field(default_factory=dict)

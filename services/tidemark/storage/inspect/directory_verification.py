@@ -204,7 +204,7 @@ class DirectoryVerifier:
                         FindingKind.FILE,
                         path,
                         "a line is being written" if torn else f"line {number + 2} is damaged",
-                        "" if torn else "nothing: the broker leaves it out when it starts",
+                        "" if torn else "none: the broker ignores the line when it starts",
                     )
                 )
             elif line.sign == "+":

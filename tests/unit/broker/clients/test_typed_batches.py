@@ -151,7 +151,7 @@ def test_a_prune_of_stored_batches_reads_heads_and_wanted_columns_only(topics: T
     assert [len(one.data) < 2_000 for one in split_batches(bare)] == [True] * 3
 
 
-def test_a_fetch_of_columns_goes_on_in_the_next_segment_while_there_is_room(topics: TopicTable) -> None:
+def test_a_fetch_of_columns_continues_in_the_next_segment_while_there_is_room(topics: TopicTable) -> None:
     with memory_directory() as path:
         logs = open_one(path)
         log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": "50000"})

@@ -79,7 +79,7 @@ class World:
         self.counts = {"found": 0, "repaired": 0, "unrepaired": 0}
         self.failures: list[BaseException] = []
         self.given_up: list[bool] = []
-        """Whether a repair goes on here, one answer each time."""
+        """Whether a repair continues here, one answer each time."""
         self.was_repaired = asyncio.Event()
         self.scheduler = AsyncioScheduler()
         self.repairs = LogRepairs(self, self, self.scheduler, self, self.give_up, self.failures.append)

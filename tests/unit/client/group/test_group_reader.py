@@ -543,7 +543,7 @@ async def test_a_transaction_is_refused_whose_records_others_read_again(
 
 
 @pytest.mark.usefixtures("accepting")
-async def test_a_transaction_goes_on_when_a_partition_leaves_whose_records_are_committed(
+async def test_a_transaction_continues_when_a_partition_leaves_whose_records_are_committed(
     reader: GroupReader, fetcher: SimpleNamespace
 ) -> None:
     returned(fetcher, ONE, 4)

@@ -45,7 +45,7 @@ class AsyncCounter(Lifecycle):
             self.ended.set()
 
     async def late(self, paused_s: float) -> int:
-        """A call of a process that was paused: all its time is over when it goes on, and then it completes."""
+        """A call of a process that was paused: all its time is over when it continues, and then it completes."""
         time.sleep(paused_s)  # noqa: ASYNC251
         return 7
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs that stand for brokers; catalogs of Iceberg tables: SQLite in the archive's directory, and REST."""
+"""Logs that replace brokers; catalogs of Iceberg tables: SQLite in the archive's directory, and REST."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def rows(root: Path) -> list[int]:
     return [row["n"] for row in read_table(None, TOPIC, history=root, end=end).read_all().to_pylist()]
 
 
-def test_small_files_become_one_that_replaces_them_and_the_archive_goes_on(logs: Logs, tmp_path: Path) -> None:
+def test_small_files_become_one_that_replaces_them_and_the_archive_continues(logs: Logs, tmp_path: Path) -> None:
     archive(logs, tmp_path, 2, 3, 1)
     assert compact_archive(str(tmp_path)) == Compacted(0, 0, 0), "four files at least"
     archive(logs, tmp_path, 2)

@@ -438,7 +438,7 @@ async def test_offsets_name_the_transaction_which_then_needs_a_decision(world: W
     assert world.calls == ["init", "commit 0"]
 
 
-async def test_a_refused_offset_aborts_even_if_the_application_goes_on(world: World) -> None:
+async def test_a_refused_offset_aborts_even_if_the_application_continues(world: World) -> None:
     consumer = FakeConsumer(refusal=TidemarkError(ErrorCode.UNKNOWN_MEMBER, "the member is out"))
 
     async def run() -> None:

@@ -448,7 +448,7 @@ def test_a_failed_deletion_is_retried() -> None:
     assert not world.topics
 
 
-def test_a_suspected_broker_loses_leadership_and_every_leader_is_sent_the_suspicion() -> None:
+def test_a_suspected_broker_loses_leadership_and_every_leader_receives_its_state() -> None:
     world = with_topic(0, 1, 2)
     world.happens(ev.BrokerSuspected(BrokerId(0), BrokerEpoch(0)))
     world.settle()
@@ -460,13 +460,13 @@ def test_a_suspected_broker_loses_leadership_and_every_leader_is_sent_the_suspic
     assert all(knows.suspected == frozenset() for knows in world.brokers.values())
 
 
-def test_a_suspicion_of_an_older_broker_epoch_is_ignored() -> None:
+def test_the_controller_ignores_failure_detection_of_an_older_broker_epoch() -> None:
     world = with_topic(0, 1, 2)
     world.happens(ev.BrokerSuspected(BrokerId(0), BrokerEpoch(-1)))
     assert world.core.suspected == frozenset()
 
 
-def test_too_many_suspicions_at_once_are_ignored_and_a_long_active_controller_resigns() -> None:
+def test_a_controller_ignores_too_many_suspected_brokers_and_resigns_if_long_active() -> None:
     world = with_topic(0, 1, 2)
     world.passes(60_000)
     for broker in (0, 2):

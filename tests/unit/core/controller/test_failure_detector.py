@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suspicions are damped for unstable brokers, and lifted if there are too many at once (rule C6)."""
+"""Unstable brokers stay suspected for a hold; too many suspected brokers at once are ignored (rule C6)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def held_ms(suspected: FailureDetector, now_ms: int) -> int:
     pytest.fail("it is never trusted again")
 
 
-def test_a_suspicion_is_reported_once() -> None:
+def test_the_detector_reports_a_suspected_broker_once() -> None:
     suspected = suspicions()
     assert suspected.suspect(B, FIRST, 100)
     assert not suspected.suspect(B, FIRST, 200)
     assert suspected.suspected(200) == {B}
 
 
-def test_a_suspicion_ends_at_once_and_after_each_relapse_twice_as_late_up_to_a_bound() -> None:
+def test_the_hold_of_a_broker_is_first_zero_and_doubles_with_each_relapse_up_to_a_bound() -> None:
     suspected, now_ms, held = suspicions(), 0, []
     for _ in range(8):
         suspected.suspect(B, FIRST, now_ms)
@@ -54,7 +54,7 @@ def test_a_relapse_is_forgotten_after_a_minute() -> None:
     assert held_ms(suspected, 200_000) == 0
 
 
-def test_a_suspicion_during_a_hold_restarts_the_hold() -> None:
+def test_a_failure_during_a_hold_restarts_the_hold() -> None:
     suspected = suspicions()
     suspected.suspect(B, FIRST, 0)
     held_ms(suspected, 0)
@@ -66,7 +66,7 @@ def test_a_suspicion_during_a_hold_restarts_the_hold() -> None:
     assert held_ms(suspected, 1_800) == 500
 
 
-def test_a_suspicion_belongs_to_one_registration() -> None:
+def test_a_broker_is_suspected_in_one_registration_only() -> None:
     suspected = suspicions()
     suspected.suspect(B, FIRST, 0)
     suspected.trust(B, NEXT, 100)
@@ -105,7 +105,7 @@ def test_more_than_one_and_more_than_a_third_at_once_are_ignored(count: int, liv
     assert len(suspected.suspected(now_ms)) == (0 if too_many else count)
 
 
-def test_suspicions_are_ignored_for_a_session_timeout_and_then_count_again() -> None:
+def test_the_detector_ignores_too_many_suspected_brokers_for_one_session_timeout() -> None:
     suspected = suspicions()
     now_ms = suspect_many(suspected, 2)
     assert suspected.guard(3, now_ms)
@@ -116,7 +116,7 @@ def test_suspicions_are_ignored_for_a_session_timeout_and_then_count_again() -> 
 
 
 @pytest.mark.parametrize(("apart_ms", "doubted"), [(SESSION_MS - 1, True), (SESSION_MS, False)])
-def test_suspicions_far_apart_count(apart_ms: int, doubted: bool) -> None:
+def test_brokers_suspected_a_session_timeout_apart_are_not_too_many(apart_ms: int, doubted: bool) -> None:
     suspected = suspicions()
     now_ms = suspect_many(suspected, 2, apart_ms=apart_ms)
     assert suspected.guard(3, now_ms) == doubted

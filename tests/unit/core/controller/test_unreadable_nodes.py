@@ -381,7 +381,7 @@ def test_the_election_is_reported_once_when_the_node_is_written_again() -> None:
     assert len(told(world, "node_readable")) == 1
 
 
-def test_the_other_partitions_go_on_beside_a_damaged_one() -> None:
+def test_the_other_partitions_continue_beside_a_damaged_one() -> None:
     world = damaged_under_its_leader()
     world.topic("well", (0, 1, 2), m="1")
     answered(world)
@@ -496,7 +496,7 @@ def test_a_node_that_was_set_back_during_the_term_is_not_believed() -> None:
     assert world.core.is_older(HURT, world.states[HURT].state)
     memory = world.core.memory(HURT, world.identity(HURT))
     assert (memory.known, memory.older) == ((before, 1), 0)
-    assert world.brokers[BrokerId(1)].commands[HURT].state == before.state, "the leader goes on"
+    assert world.brokers[BrokerId(1)].commands[HURT].state == before.state, "the leader continues"
     is_written_again(world, before)
 
 

@@ -191,7 +191,7 @@ def test_a_log_that_cannot_be_opened_is_reported_too() -> None:
     assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5)
 
 
-def test_a_command_that_was_overtaken_brings_back_no_suspicion() -> None:
+def test_an_overtaken_command_does_not_suspect_a_broker_again() -> None:
     stage = Stage().leads((1, 2))
     stage.command(node(1, 5, (1, 2)), suspected=[3], sequence=7)
     stage.command(node(1, 5, (1, 2)), sequence=8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An append to a full disk leaves no record, and the replica goes on once there is space (rules R1, R7)."""
+"""An append to a full disk leaves no record, and the replica continues once there is space (rules R1, R7)."""
 
 from __future__ import annotations
 

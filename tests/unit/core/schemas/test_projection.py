@@ -171,7 +171,7 @@ def test_a_reader_that_cannot_read_a_version_gets_both_versions_and_the_column()
     assert raised.value.code is ErrorCode.INCOMPATIBLE_SCHEMA
     assert raised.value.message == (
         "a reader with version 2 of the schema cannot read a batch of version 1: column x: version 1 has no such "
-        "column; in version 2 the column is not null and has no default; leave the column out, or read with version 1"
+        "column; in version 2 the column is not null and has no default; omit the column, or read with version 1"
     )
     with pytest.raises(TidemarkError, match="column delay: is int32 in version 1 and int16 in version 2"):
         Projection(FLIGHTS, target, ["delay"])

@@ -185,7 +185,7 @@ def test_a_start_aborts_the_open_transaction_first(world: TransactionWorld) -> N
         world.init(first.producer)
 
 
-def test_a_producer_that_goes_on_gets_the_same_answer_again(world: TransactionWorld) -> None:
+def test_a_producer_that_continues_gets_the_same_answer_again(world: TransactionWorld) -> None:
     """KIP-360: the first answer may have been lost."""
     first = world.init()
     again = world.init(first.producer)
@@ -197,7 +197,7 @@ def test_a_producer_that_goes_on_gets_the_same_answer_again(world: TransactionWo
         world.init(first.producer)
 
 
-def test_a_producer_that_goes_on_in_the_midst_of_a_transaction_aborts_it(world: TransactionWorld) -> None:
+def test_a_producer_that_continues_in_the_midst_of_a_transaction_aborts_it(world: TransactionWorld) -> None:
     first = world.init()
     world.add(first.producer, ORDERS)
     with pytest.raises(TidemarkError):

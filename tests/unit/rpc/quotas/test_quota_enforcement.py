@@ -84,7 +84,7 @@ def test_a_wrong_client_id_is_refused(value: str | bytes) -> None:
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
-async def test_a_held_caller_goes_on_after_its_limit_or_at_a_change_of_the_quotas() -> None:
+async def test_a_held_caller_continues_after_its_limit_or_at_a_change_of_the_quotas() -> None:
     quotas = with_quotas(10)
     caller = quotas.of(Call(user()))
     caller.debit(RATE, 1_000)

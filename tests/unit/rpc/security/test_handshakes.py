@@ -103,7 +103,7 @@ def test_the_trace_of_a_crash_reaches_stderr() -> None:
 
 
 def test_a_full_pipe_does_not_stop_a_writer_that_holds_the_interpreter() -> None:
-    """The reader needs the interpreter's lock to empty the pipe, so nothing but the writer can go on."""
+    """The reader needs the interpreter's lock to empty the pipe, so nothing but the writer can continue."""
     done = run("import ctypes; print(ctypes.PyDLL(None).write(2, bytes(4 << 20), 4 << 20))")
     assert 0 < int(done.stdout.splitlines()[0]) < 4 << 20
     assert done.stderr.splitlines()[-1] == "after it"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handshakes with damaged bytes: the server refuses them, and goes on with others."""
+"""Handshakes with damaged bytes: the server refuses them, and continues with others."""
 
 from __future__ import annotations
 

@@ -480,7 +480,7 @@ def test_batches_that_compaction_removed_from_the_other_replica_are_a_hole(
 
 
 def test_a_segment_never_becomes_empty(root: Path) -> None:
-    """A start takes an empty segment file for the begin of an empty log."""
+    """A start takes an empty segment file for the start of an empty log."""
     replicas = Replicas(root, COMPACTED, compacted_batches)
     segment = replicas.view.segments[0]
     whole = DamagedRange(segment.base_offset, 0, segment.size_bytes, segment.base_offset, segment.next_offset, "")

@@ -291,7 +291,7 @@ def test_when_all_are_suspected_nothing_changes() -> None:
     assert healthy().sees(brokers(0, 1, 2, suspected=[0, 1, 2])) is None
 
 
-def test_the_end_of_a_suspicion_changes_nothing() -> None:
+def test_a_broker_that_is_no_longer_suspected_causes_no_election() -> None:
     partition = healthy(0, 1)
     partition.sees(brokers(0, 1, suspected=[0]))
     assert partition.sees(brokers(0, 1)) is None

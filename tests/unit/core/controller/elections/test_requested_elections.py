@@ -134,7 +134,7 @@ def test_a_suspected_preferred_replica_is_not_elected() -> None:
     for effect in list(world.pending):
         world.pending.remove(effect)
         world.answer(effect)
-    world.leader_writes(T, 1, 0, 2, 3)  # its leader does not know the suspicion yet
+    world.leader_writes(T, 1, 0, 2, 3)  # the leader does not know yet that the broker is suspected
     world.request(PREFERRED, T)
     world.settle()
     assert world.state("t").leader == 1

@@ -57,7 +57,7 @@ class MovingWorld(RandomWorld):
     def _operator_reassigns(self) -> None:
         partition = self._some_partition()
         if partition is None or (partition in self.asked.moves and self.random.random() < 0.9):
-            return  # the store refuses that; an edit by hand may do it
+            return  # the store refuses a second reassignment; only a manual edit of the znode can add it
         throttle, brokers = self.random.choice((0, 1000)), self._some_brokers()
         log_dirs: tuple[str, ...] = ()
         if self.random.random() < 0.5:
@@ -213,7 +213,7 @@ class MovingWorld(RandomWorld):
                 refused = any(one.partition == move.partition for one in effect.refused)
                 refused |= self.asked.moves.get(move.partition) != move  # the entry was replaced
                 moves = topic is not None and move.partition.partition in topic.original
-                assert refused or not moves, f"{move} leaves the node and goes on"
+                assert refused or not moves, f"{move} leaves the node and continues"
                 if not refused and not move.cancel:
                     for broker, log_dir in named_log_dirs(move).items():
                         assert (broker, move.partition, log_dir) in self.sent_log_dirs, f"{broker} was never sent it"

@@ -290,7 +290,7 @@ def test_a_suspected_target_does_not_become_the_only_replica() -> None:
     world.happens(ev.IsrChangesReported((P,)))
     world.settle()
     assert node(world)[3] == [1, 2], "it continues once broker 3 answers, or its session ends"
-    assert isr(world) == [1, 3], "below min ISR a suspicion removes no replica"
+    assert isr(world) == [1, 3], "below min ISR failure detection removes no replica"
     world.happens(ev.BrokerTrusted(BrokerId(3), BrokerEpoch(0)))
     world.now_ms += 60_000
     world.happens(ev.BrokerTrusted(BrokerId(3), BrokerEpoch(0)))

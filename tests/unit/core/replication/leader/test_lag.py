@@ -213,7 +213,7 @@ def test_a_repeated_command_gives_a_hanging_disk_no_more_time() -> None:
     assert after_the_lag_time(leaves_within(stage, 20_000, alive_and_told))
 
 
-@pytest.mark.parametrize("hangs", ["append", "flush", "flush, and it goes on writing"])
+@pytest.mark.parametrize("hangs", ["append", "flush", "flush, and it continues writing"])
 def test_a_leader_whose_disk_hangs_resigns_though_its_follower_has_every_record(hangs: str) -> None:
     stage = flushing()
     reports(stage, 2, 1, flushed=1)
@@ -288,7 +288,7 @@ def test_a_replica_joins_only_when_it_has_reached_the_high_watermark() -> None:
     assert stage.one(fx.WriteIsr).joining == {2: 12}
 
 
-def test_a_replica_silent_at_the_end_of_its_suspicion_joins_with_its_next_message() -> None:
+def test_a_silent_replica_that_is_no_longer_suspected_joins_with_its_next_message() -> None:
     stage = outside()
     assert leaves_within(stage, LAG_MAX_MS + 1_000) is None
     is_trusted_again(stage)

@@ -110,7 +110,7 @@ def test_a_suspected_follower_that_fetches_costs_few_checks_and_joins_afterwards
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 2)
 
 
-def test_the_end_of_a_suspicion_ends_the_pause_of_the_checks() -> None:
+def test_a_broker_that_is_no_longer_suspected_ends_the_pause_of_the_checks() -> None:
     stage = leader((1, 2))
     stage.command(node(1, 5, (1, 2)), assigned=(1, 2), suspected=(2,))
     for _ in range(LAG_MAX_MS * 3 // 2 // 100):

@@ -257,7 +257,7 @@ def test_the_epochs_start_counts_even_above_the_high_watermark() -> None:
     assert stage.one(fx.WriteIsr).state.isr_ids == (1, 3, 2)
 
 
-def test_a_suspected_broker_does_not_join_until_the_suspicion_is_over() -> None:
+def test_a_broker_joins_only_when_it_is_no_longer_suspected() -> None:
     stage = Stage()
     stage.command(node(1, 5, (1,)), suspected=(2,))
     stage.opened()

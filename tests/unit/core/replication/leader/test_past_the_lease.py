@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaderships that may go on without ZooKeeper, by the confirmations of their followers (rule F2)."""
+"""Leaderships that may continue without ZooKeeper, by the confirmations of their followers (rule F2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.core.replication.stage import ID, P, Stage
 
 
 def echoed(stage: Stage, follower: int, echo_ms: int, *, epoch: int = 5) -> None:
-    """The follower fetches, or goes on fetching, and echoes the leader's clock."""
+    """The follower fetches, or continues fetching, and echoes the leader's clock."""
     position = FetchPosition(P, ID, epoch, 0, -1, 0)
     stage.from_follower(follower, FollowerMessage((), (position,), credits=(Credit(0, 100),), echo_ms=echo_ms))
 
