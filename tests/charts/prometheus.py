@@ -28,7 +28,7 @@ _ANSWER_S = 10.0
 
 
 def program(name: str) -> str:
-    """The path of a program; without it the test is skipped. Prometheus is no Python package; `.ci/run` installs it."""
+    """The path of a program, which `.ci/run` installs. Without the program the test is skipped."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed: apt install prometheus")

@@ -168,7 +168,7 @@ def check_message(data: bytes, start: int, *, codec: int, layout: MessageLayout)
         _check_nodes(numbers.nodes, numbers.row_count, layout)
         uncompressed_bytes = _check_buffers(data, numbers, layout, compressed=codec != 0)
     except struct.error:
-        _refuse("its metadata points outside itself")
+        _refuse("an offset of its metadata is outside the metadata")
     return MessageFacts(uncompressed_bytes, numbers)
 
 
@@ -181,7 +181,7 @@ def read_numbers(data: bytes, start: int, *, codec: int, layout: MessageLayout) 
     try:
         return _read_numbers(data, start, codec, layout)
     except struct.error:
-        _refuse("its metadata points outside itself")
+        _refuse("an offset of its metadata is outside the metadata")
 
 
 def _read_numbers(data: bytes, start: int, codec: int, layout: MessageLayout) -> Numbers:
@@ -227,7 +227,7 @@ def read_buffers(data: bytes, start: int) -> tuple[int, ...]:
         numbers: tuple[int, ...] = struct.unpack_from(f"<{2 * count}q", metadata, position + _U32.size)
         return numbers
     except struct.error:
-        _refuse("its metadata points outside itself")
+        _refuse("an offset of its metadata is outside the metadata")
 
 
 def know_shape(message: bytes, *, codec: int, layout: MessageLayout) -> Template:

@@ -87,7 +87,7 @@ def _must_wait(old: BrokerRegistration, registration: BrokerRegistration, locked
     """Whether this registration must wait for the old session to expire; raises BROKER_ID_TAKEN where waiting cannot
     help."""
     if not locked_directory_ids & set(old.directory_ids):
-        raise _taken(old.broker_id, old, "it shares no log directory with us")
+        raise _taken(old.broker_id, old, "it has no log directory of this broker")
     return old.boot_id != registration.boot_id
 
 

@@ -83,7 +83,7 @@ def _object_of(data: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError) as error:  # bytes of no encoding are a ValueError, too
-        raise _MalformedError("its content is no JSON") from error
+        raise _MalformedError("its content is not JSON") from error
     if not isinstance(fields, dict):
         raise _MalformedError("it is not a JSON object")
     return fields

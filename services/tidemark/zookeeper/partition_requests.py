@@ -149,7 +149,7 @@ async def finish(
                 raise not_active(term) from None
             continue
         return
-    raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "others change the same nodes all the time; try again")
+    raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "other processes keep changing the same nodes; try again")
 
 
 async def _deletions(session: Session, node_paths: Sequence[str]) -> list[Operation]:

@@ -104,8 +104,8 @@ class TopicReader:
                 await self._session.get(paths.topic_config(name), watch)
             known = self._known.get(name)
             _log.error(
-                "topic skipped: its node was deleted by hand; restore it, or delete the node of its config to give its "
-                "records up",
+                "topic skipped: its node was deleted by hand; restore it, or delete the node of its config if its "
+                "records are no longer needed",
                 extra={
                     "topic": name,
                     "path": paths.topic(name),

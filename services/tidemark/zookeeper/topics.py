@@ -112,8 +112,8 @@ def _orphaned(topic: str) -> TidemarkError:
     path, config = paths.topic(topic), paths.topic_config(topic)
     return TidemarkError(
         ErrorCode.TOPIC_ALREADY_EXISTS,
-        f"there is a topic {topic} whose node {path} was deleted by hand. Restore it, or delete {config} to give its "
-        "records up",
+        f"there is a topic {topic} whose node {path} was deleted by hand. Restore it, or delete {config} if its "
+        "records are no longer needed",
         {"topic": topic, "path": path},
     )
 

@@ -18,7 +18,7 @@ from tests.integration.harness.waiting import wait_for
 
 END_S = 60.0
 SOON_MS = "1500"
-"""Limit of the check of an address that does not lead here."""
+"""Limit of the check of an address at which the broker cannot be reached."""
 
 
 @pytest.fixture(scope="module")

@@ -457,7 +457,7 @@ BAD_TOKENS = {
     "audience": (lambda: token_for(60, aud="kafka"), "for another audience"),
     "issuer": (lambda: token_for(60, iss="https://evil"), "https://evil"),
     "unknown": (lambda: "made-up", "the token is unknown"),
-    "malformed": (lambda: "a.b.c", "no JSON web token"),
+    "malformed": (lambda: "a.b.c", "not a JSON web token"),
 }
 
 

@@ -106,9 +106,7 @@ class CoordinatorLookup:
         if partition is None or partition.leader == NO_LEADER or broker is None:
             raise _not_available(f"{name}-{index}, which has the {self._noun}, has no leader now; retry")
         if broker.broker_id == self._broker_id and not self._coordinates(index):
-            raise _not_available(
-                f"this broker gains or has lost the leadership of {name}-{index}: retry, or ask another"
-            )
+            raise _not_available(f"this broker gains or has lost the leadership of {name}-{index}: retry")
         return Coordinator(index, broker, partition.leader_epoch)
 
     async def wait_for(self, holds: Callable[[ClusterView], bool], timeout_s: float) -> bool:

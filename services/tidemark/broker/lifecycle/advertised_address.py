@@ -37,7 +37,7 @@ class _UnreachedError(Exception):
 
 
 class _Cause(NamedTuple):
-    """Why an address does not lead here.
+    """Why this broker cannot be reached at an address.
 
     Attributes:
         answered: another process answers.
@@ -76,8 +76,8 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
             raise TidemarkError(
                 ErrorCode.ADVERTISED_ADDRESS_UNREACHABLE,
                 f"advertised.listeners is {address}, where this broker cannot be reached: {why}. Tried for "
-                f"{timeout_ms} ms. Correct the address, or set advertised.check.timeout.ms=0 if it leads to this "
-                "broker only from other machines",
+                f"{timeout_ms} ms. Correct the address, or set advertised.check.timeout.ms=0 if only other "
+                "machines reach this broker there",
                 {"config": "advertised.listeners"},
             )
         if loop.time() >= log_s:
@@ -85,12 +85,12 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
             if cause.of_files:
                 _log.error("waiting for other TLS files", extra={"address": address, "why": why})
             else:
-                _log.info("the advertised address does not lead here yet", extra={"address": address, "why": why})
+                _log.info("this broker cannot be reached at its address yet", extra={"address": address, "why": why})
         await asyncio.sleep(_PAUSE_S)
 
 
 async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> _Cause | None:
-    """The reason why the address does not lead here; None if an answer came, and all answers came from this process."""
+    """Why this broker cannot be reached at the address; None if answers came, all of them from this process."""
     try:
         hosts = await _resolve(address.host, timeout_s)
     except _UnreachedError as unreached:

@@ -156,7 +156,7 @@ class Registration:
                 continue
             known = live.get(self._identity.broker_id)
             if known is None and not self._lost.is_set() and self.broker_epoch == broker_epoch:
-                _log.error("the registration is gone from ZooKeeper while the session lives: registering again")
+                _log.error("the registration was deleted from ZooKeeper within the session: registering again")
                 self._end_leaderships()
 
     async def _register(self) -> None:

@@ -81,7 +81,7 @@ def draft_of(source: str) -> SchemaDraft:
 
 
 def is_file(text: str, directory: Path) -> bool:
-    """Whether a text names a schema file, from `directory` on, and is no DDL."""
+    """Whether a text names a schema file, from `directory` on, and is not a DDL."""
     if "\n" in text or len(text) > _NAME_CHARACTERS_MAX:
         return False
     return Path(text).suffix.lower() in _READERS or (directory / text).is_file()

@@ -188,7 +188,9 @@ def _stamp_us(document: Mapping[str, Any], columns: Columns) -> int:
             raise ValueError(f"{name} is {value!r}, not a time such as 2013-01-01T05:00:00Z") from None
     if isinstance(value, int | float) and not isinstance(value, bool):
         return round(value * UNITS_US[columns.timestamp_unit])
-    raise ValueError(f"{name!r} is {'missing' if value is None else value}: want a time, or a number since 1970")
+    raise ValueError(
+        f"{name!r} is {'missing' if value is None else value}: want a time, or a number of units since 1970"
+    )
 
 
 def headers_of(document: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:

@@ -273,7 +273,9 @@ def _waits_for(found: FoundReplica, silent_s: float) -> str:
         return ""
     if found.state is PlaceState.COPYING:
         return f"nothing was copied for {silent_s:.0f} s: throttled, or see the log of broker {broker}"
-    return f"broker {broker} has not begun the copy for {silent_s:.0f} s: others come first, or the broker restarted"
+    return (
+        f"broker {broker} has not begun the copy for {silent_s:.0f} s: other copies run first, or the broker restarted"
+    )
 
 
 def present_directories(

@@ -52,7 +52,7 @@ def of_topic(bootstrap: str, topic: str, rows_max: int) -> Inference:
 
 
 class _Others:
-    """Counts values that are no JSON objects."""
+    """Counts values that are not JSON objects."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -171,7 +171,9 @@ class TransactionAdmin(CoordinatorAdmin):
         try:
             address = self._brokers().get(broker_id)
             if address is None:
-                raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is gone; retry")
+                raise TidemarkError(
+                    ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is no longer registered; retry"
+                )
             call = transaction_stub(self._cluster, address).DescribeTransactions(request, timeout=_CALL_S)
             return cast(pb.DescribeTransactionsResponse, await answer_of(call, address))
         except TidemarkError as error:

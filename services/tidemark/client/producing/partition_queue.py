@@ -159,7 +159,7 @@ class PartitionQueue:
 
     def take(self, attempt: object) -> PendingBatch | None:
         """Build and return the next batch to send; None if it cannot be built, and has failed."""
-        assert self.can_send, "ask can_send first"
+        assert self.can_send, "can_send is checked first"
         batch = self._ready.popleft()
         try:
             self._build(batch)
@@ -246,7 +246,7 @@ class PartitionQueue:
             del self._window[oldest]
 
     def _build(self, batch: PendingBatch) -> None:
-        assert self.identity is not None, "ask can_send first"
+        assert self.identity is not None, "can_send is checked first"
         if batch.base_sequence >= 0 or (batch.data is not None and not self._idempotent):
             return
         sequence = self._next_sequence if self._idempotent else NO_SEQUENCE

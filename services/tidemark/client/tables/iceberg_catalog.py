@@ -115,7 +115,7 @@ def _load(properties: dict[str, Any]) -> Catalog:
         try:
             return BoundedRestCatalog(_NAME, **given)
         except ValidationError:
-            raise _invalid(f"{_shown(properties)} is no Iceberg REST catalog: it answers something else") from None
+            raise _invalid(f"{_shown(properties)} is not an Iceberg REST catalog: it answers something else") from None
     try:
         return load_catalog(_NAME, **properties)
     except ValueError:  # its text has all properties, and with them the secrets

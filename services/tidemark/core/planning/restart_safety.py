@@ -97,9 +97,7 @@ def obstacles_to_restart(
 
 def claimed_meanwhile() -> RestartObstacle:
     """The obstacle for a broker whose claim of a restart came second."""
-    return RestartObstacle(
-        Obstacle.OTHER_BROKER_RESTARTS, "another broker claimed a restart at the same moment; ask again"
-    )
+    return RestartObstacle(Obstacle.OTHER_BROKER_RESTARTS, "another broker claimed a restart at the same time; retry")
 
 
 def _of_partition(

@@ -271,14 +271,14 @@ class ReplicaLog:
 
     def truncate(self, end_offset: Offset) -> None:
         """Truncate the log to `end_offset`; every other operation waits for the answer."""
-        assert self.quiet, "only a quiet log is truncated"
+        assert self.quiet, "a truncation begins only without log operations in flight"
         assert self.log_start_offset <= end_offset < self.log_end_offset
         self.truncating = True
         self._ctx.emit(TruncateLog(self.partition, self.identity, end_offset))
 
     def reset(self, start_offset: Offset, epoch_below: LeaderEpoch = NO_EPOCH) -> None:
         """Delete all records and start at `start_offset`; the record before it had the epoch `epoch_below` (E3)."""
-        assert self.quiet, "only a quiet log is truncated"
+        assert self.quiet, "a truncation begins only without log operations in flight"
         self.truncating = True
         self.epochs.begin_at(start_offset, epoch_below)
         self._ctx.emit(ResetLog(self.partition, self.identity, start_offset, epoch_below))

@@ -73,7 +73,7 @@ def from_text(text: str) -> TopicSchema:
 
 
 def parse_json(text: str) -> object:
-    """The value of a JSON text from outside; raises INVALID_SCHEMA: no JSON, too large, or nested too deep."""
+    """The value of a JSON text from outside; raises INVALID_SCHEMA: not JSON, too large, or nested too deep."""
     check_size(text)
     depth = 0
     for bracket in _BRACKET.findall(_STRING.sub("", text)):
@@ -83,7 +83,7 @@ def parse_json(text: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_number)
     except ValueError as error:  # also for numbers of more digits than Python converts
-        raise invalid(f"it is no JSON: {shown(str(error))}") from None
+        raise invalid(f"it is not JSON: {shown(str(error))}") from None
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -46,7 +46,7 @@ class Endpoint(NamedTuple):
         host, colon, port = address.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if (scheme and not name) or not colon or not host or not (port.isascii() and port.isdigit()):
-            raise ValueError(f"{text!r} is no NAME://HOST:PORT")
+            raise ValueError(f"{text!r} is not NAME://HOST:PORT")
         if int(port) > 65535:
             raise ValueError(f"{text!r} has no port of 0 to 65535")
         return cls(name, host, int(port))

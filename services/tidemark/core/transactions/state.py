@@ -73,7 +73,7 @@ class TransactionMetadata:
 
     Attributes:
         producer: the identity for the next batches. Invariant: a PREPARE phase has already raised its epoch.
-        previous: identity that this one replaced and whose producer may ask again, since answers may be lost; or None.
+        previous: replaced identity, whose producer may repeat its request, since answers may be lost; or None.
         generation: raised by each InitTransactions, and when an operator aborts the transaction.
         timeout_ms: the open transaction is aborted after that time.
         number: number of the transaction, rising; pages with another number are left from earlier transactions.

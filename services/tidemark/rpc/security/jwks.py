@@ -190,7 +190,7 @@ def parse_keys(content: bytes) -> Sequence[PublicKey]:
     try:
         listed = json.loads(content)["keys"]
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError("this is no JWKS, which has a list of keys") from None
+        raise ValueError("this is not a JWKS, which has a list of keys") from None
     keys = [found for one in (listed if isinstance(listed, list) else ()) if (found := _key(one)) is not None]
     if not keys:
         raise ValueError("the JWKS has no public key of a type that is accepted")

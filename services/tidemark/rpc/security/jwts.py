@@ -62,7 +62,7 @@ class Issuers:
             header = jwt.get_unverified_header(token)
             claimed = jwt.decode(token, options={"verify_signature": False}).get("iss")
         except Exception:  # noqa: BLE001 - unverified bytes
-            raise refused("malformed", "the token is no JSON web token") from None
+            raise refused("malformed", "the token is not a JSON web token") from None
         issuer = self._by_issuer.get(claimed) if isinstance(claimed, str) else None
         if issuer is None:
             raise refused("issuer", f"the token is of the issuer {_shown(claimed)}, which is not accepted here")

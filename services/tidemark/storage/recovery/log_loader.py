@@ -390,7 +390,9 @@ def _scan(
         descriptor, segment.size_bytes, size, recovery_point, reading.scanned
     ):
         if envelope.base_offset < segment.next_offset or envelope.leader_epoch < epoch:
-            raise Damage(position, f"the batch at {envelope.base_offset} goes back in offset or epoch")
+            raise Damage(
+                position, f"the batch at {envelope.base_offset} has a lower offset or epoch than the batch before"
+            )
         if envelope.base_offset > segment.next_offset and before >= 0:
             _check_whole(descriptor, before, position)
         if not checked and envelope.next_offset > recovery_point:

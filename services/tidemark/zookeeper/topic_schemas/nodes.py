@@ -41,7 +41,7 @@ def encode(topic_id: str, schema: SchemaText) -> bytes:
     """A version's znode. The topic id keeps the version from a topic that is created again under the name.
 
     Raises:
-        TidemarkError: INVALID_SCHEMA for a text that is no JSON object, or too long for a znode.
+        TidemarkError: INVALID_SCHEMA for a text that is not a JSON object, or too long for a znode.
     """
     try:
         fields = json.loads(schema.text)
@@ -49,7 +49,7 @@ def encode(topic_id: str, schema: SchemaText) -> bytes:
     except (ValueError, RecursionError) as error:  # an unpaired surrogate is a ValueError, too
         raise TidemarkError(ErrorCode.INVALID_SCHEMA, "the schema is not JSON that ZooKeeper can store") from error
     if not isinstance(fields, dict):
-        raise TidemarkError(ErrorCode.INVALID_SCHEMA, "the schema is no JSON object")
+        raise TidemarkError(ErrorCode.INVALID_SCHEMA, "the schema is not a JSON object")
     if len(data) > TEXT_BYTES_MAX:
         raise TidemarkError(
             ErrorCode.INVALID_SCHEMA,

@@ -139,7 +139,7 @@ def test_a_request_without_an_answer_ends(lake: Lake, monkeypatch: pytest.Monkey
 
 def test_an_address_of_something_else_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake.rest, "answer", lambda *_: (200, "a web site"))
-    sentence = f"{lake.rest.uri} is no Iceberg REST catalog: it answers something else"
+    sentence = f"{lake.rest.uri} is not an Iceberg REST catalog: it answers something else"
     assert lake.refused(ErrorCode.INVALID_CONFIG) == sentence
     monkeypatch.setattr(lake.rest, "answer", lambda *_: (404, "not here"))
     assert "refuses a request: RESTError 404" in lake.refused(ErrorCode.INVALID_REQUEST)

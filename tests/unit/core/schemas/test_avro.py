@@ -114,7 +114,7 @@ def test_defaults_of_avro_have_values_of_python(avro: object, default: object, e
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nothing", "no JSON"),
+        ("nothing", "not JSON"),
         ('"string"', "is a record"),
         ('["null", {"type": "record"}]', "is a record"),
         ('{"type": "record", "fields": []}', "have a name"),

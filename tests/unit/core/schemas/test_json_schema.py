@@ -101,7 +101,7 @@ def test_a_default_beside_a_reference_counts() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "is an object"),
         ("{}", "0 types besides null"),
         ('{"type": "string"}', "the root"),

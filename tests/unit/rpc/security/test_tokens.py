@@ -151,7 +151,7 @@ def bad() -> Mapping[str, tuple[str, str, str]]:
         "signed by another key": (signed(claims(), "ES256", OTHER), "signature", "corp"),
         "of an unreadable subject": (signed(claims(sub="alice\n")), "subject", "'alice"),
         "1 MB long": (signed(claims(x="y" * 1_000_000)), "too_long", str(TOKEN_BYTES_MAX)),
-        "garbage": ("a.b.c", "malformed", "no JSON web token"),
+        "garbage": ("a.b.c", "malformed", "not a JSON web token"),
         "with two dots only": ("..", "malformed", ""),
         "no token": ("hello", "unknown", "unknown"),
         "empty": ("", "missing", "token_file"),

@@ -105,7 +105,7 @@ class PartitionFollower:
         Args:
             spares_high_watermark: whether the log was reconciled with a leader of this lineage before.
         """
-        assert log.quiet, "a followership begins only on a quiet log"
+        assert log.quiet, "a follower role begins only without log operations in flight"
         self._ctx = ctx
         self.log = log
         self.leader: BrokerId = command.state.leader

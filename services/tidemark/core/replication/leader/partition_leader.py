@@ -93,7 +93,7 @@ class PartitionLeader:
     """
 
     def __init__(self, ctx: BrokerContext, log: ReplicaLog, command: PartitionCommand, now_ms: int) -> None:
-        assert log.quiet, "a leadership begins only on a quiet log"
+        assert log.quiet, "a leadership begins only without log operations in flight"
         self._ctx = ctx
         self.log = log
         self.leader_epoch: LeaderEpoch = command.state.leader_epoch

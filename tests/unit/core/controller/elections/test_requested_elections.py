@@ -269,10 +269,10 @@ def test_unknown_partitions_and_partitions_of_deleted_topics_are_refused(kind: E
 
 def test_a_malformed_request_is_reported_and_removed() -> None:
     world = offline(0, 1)
-    world.request(PREFERRED, error=TidemarkError(ErrorCode.INTERNAL, "it is no JSON object"))
+    world.request(PREFERRED, error=TidemarkError(ErrorCode.INTERNAL, "it is not a JSON object"))
     world.settle()
     told = [dict(one.fields) for one in world.observed if one.kind == "election_request_invalid"]
-    assert told == [{"election": "preferred", "why": "it is no JSON object"}]
+    assert told == [{"election": "preferred", "why": "it is not a JSON object"}]
     assert not world.requests
 
 
