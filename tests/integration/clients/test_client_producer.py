@@ -79,7 +79,7 @@ async def test_each_record_is_written_once_in_order_despite_any_request_failure(
     cluster.produce_faults.extend(faults)
     if not gathered:
         monkeypatch.setattr("tidemark.client.producing.sender.GROUP_BYTES_MAX", 1)
-        monkeypatch.setattr("tidemark.client.producing.produce_stream.REQUESTS_MAX", 5)
+        monkeypatch.setattr("tidemark.client.producing.sender.REQUESTS_MAX", 5)
     async with Producer(cluster.bootstrap, request_timeout_ms=200, **ONE_RECORD_A_BATCH) as producer:
         handles = await send(producer)
         assert [(await handle).offset for handle in handles] == list(range(COUNT))
@@ -99,6 +99,39 @@ async def test_no_more_than_five_batches_are_under_way_and_the_answers_may_come_
         await cluster.release(backwards=True)
         assert [(await handle).offset for handle in handles] == list(range(COUNT))
     assert cluster.values() == values()
+
+
+async def test_full_batches_gather_until_the_response_to_the_request_before(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.client.producing.produce_stream._LONG_S", 60.0)
+    cluster.produce_faults.extend([HOLD])
+    async with Producer(cluster.bootstrap, batch_bytes=1, linger_ms=20) as producer:
+        handles = await send(producer, 1)
+        await cluster.until(lambda: cluster.held)
+        for value in values(6)[1:]:
+            handles.append(await producer.send(TOPIC, value, partition=0))
+            for _ in range(10):
+                await asyncio.sleep(0)  # the producer would send the record now
+        await cluster.release()
+        assert [(await handle).offset for handle in handles] == list(range(6))
+    (_, first), (_, second), *_ = cluster.produced
+    assert (first, second[:4]) == ([0], [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("settings", [{"linger_ms": 1}, {"linger_ms": 0, "batch_bytes": 1}], ids=["due", "no-linger"])
+async def test_a_batch_that_is_due_is_sent_although_the_response_to_a_request_is_missing(
+    cluster: FakeCluster, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.client.producing.produce_stream._LONG_S", 60.0)
+    cluster.produce_faults.extend([HOLD] * 2)
+    async with Producer(cluster.bootstrap, **settings) as producer:
+        handles = []
+        for number in range(2):
+            handles += await send(producer, 1)
+            await cluster.until(lambda awaited=number + 1: len(cluster.held) == awaited)
+        await cluster.release()
+        assert [(await handle).offset for handle in handles] == [0, 1]
 
 
 async def test_a_silent_leader_is_left_after_new_metadata_and_its_batches_go_to_the_next_with_their_sequences(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from tidemark.client.producing.batch_format import Sealing
@@ -122,6 +122,16 @@ class PartitionQueue:
     def can_send(self) -> bool:
         """Whether the next batch may be sent now."""
         return self.has_room and bool(self._ready) and self.identity is not None
+
+    @property
+    def next_bytes(self) -> int:
+        """Size of the next batch."""
+        return self._ready[0].size_bytes
+
+    @property
+    def ready_bytes(self) -> int:
+        """Size of the next batches, as many as may be in flight."""
+        return sum(batch.size_bytes for batch in islice(self._ready, self._max_in_flight))
 
     @property
     def next_goes_again(self) -> bool:

@@ -23,8 +23,6 @@ _CLOSED: Final = TidemarkError(ErrorCode.CLIENT_CLOSED, "the producer was closed
 _PARTITIONS: Final = pb.ProduceRequest.PARTITIONS_FIELD_NUMBER
 _BATCHES: Final = pb.PartitionProduce.BATCHES_FIELD_NUMBER
 _ANSWER_SLACK_S: Final = 1.0
-REQUESTS_MAX: Final = 2
-"""Requests in flight: while these run the next one gathers batches; more requests would only be smaller."""
 _LONG_S: Final = 0.1
 
 
@@ -113,15 +111,15 @@ class ProduceStream:
         """Whether the stream has ended, so that a new one is needed."""
         return self._error is not None
 
-    def is_busy(self, now_s: float) -> bool:
-        """Whether batches should gather, until the next response or because of a quota.
+    def is_busy(self, now_s: float, requests_max: int) -> bool:
+        """Whether batches should gather: because of a quota, or since that many requests are in flight.
 
         A request in flight for longer than `_LONG_S`, because of a slow partition, does not count.
         """
         if now_s < self.free_at_s:
             return True
         young = sum(now_s - request.sent_s < _LONG_S for request in self._waiting.values())
-        return young >= REQUESTS_MAX
+        return young >= requests_max
 
     def send(self, groups: Sequence[Group]) -> None:
         """Send one request with one group for each partition."""

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidemark.client.metadata.backoff import AttemptTimeout
@@ -34,6 +34,10 @@ from tidemark.v1 import broker_service_pb2 as pb
 _log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX: Final = 4 << 20
+REQUESTS_MAX: Final = 2
+"""Largest number of requests in flight: meanwhile batches gather; more requests would only be smaller."""
+GATHERED_BYTES_MAX: Final = 1 << 20
+"""Waiting batches of this size are sent although the response to one request is missing."""
 GROUP_BYTES_MAX: Final = 1 << 20
 """Soft limit of one partition in one request; the last batch may exceed it."""
 _TICK_S: Final = 0.1
@@ -314,9 +318,24 @@ class Sender:
                 queue.lose_all(TidemarkError(ErrorCode.NOT_LEADER, f"{queue.partition} has a new leader"))
 
     def _next_requests(self) -> dict[str, list[Group]]:
-        requests: defaultdict[str, list[Group]] = defaultdict(list)
-        sizes: defaultdict[str, int] = defaultdict(int)
-        now_s = time.monotonic()
+        requests: dict[str, list[Group]] = {}
+        for address, queues in self._sendable(time.monotonic()).items():
+            groups: list[Group] = []
+            size_bytes = 0
+            for queue, leader in queues:
+                if size_bytes > REQUEST_BYTES_MAX:
+                    break
+                group = self._group(queue, leader)
+                if group:
+                    groups.append(group)
+                    size_bytes += sum(attempt.batch.size_bytes for attempt in group)
+            if groups:
+                requests[address] = groups
+        return requests
+
+    def _sendable(self, now_s: float) -> dict[str, list[tuple[PartitionQueue, Leader]]]:
+        """The queues whose next batches may be sent now, by address of the leader."""
+        found: defaultdict[str, list[tuple[PartitionQueue, Leader]]] = defaultdict(list)
         for queue in list(self._active.values()):
             if queue.wants_identity:
                 self._want_identities()
@@ -325,17 +344,27 @@ class Sender:
             leader = self._cluster.leader(queue.partition)
             if leader is None:
                 self._cluster.refresh()
-                continue
-            stream = self._streams.get(leader.address)
-            if stream is not None and stream.is_busy(now_s):
-                continue
-            if self._is_paused(queue, leader, now_s) or sizes[leader.address] > REQUEST_BYTES_MAX:
-                continue
-            group = self._group(queue, leader)
-            if group:
-                requests[leader.address].append(group)
-                sizes[leader.address] += sum(attempt.batch.size_bytes for attempt in group)
-        return requests
+            elif not self._is_paused(queue, leader, now_s):
+                found[leader.address].append((queue, leader))
+        return {address: queues for address, queues in found.items() if not self._is_busy(address, queues, now_s)}
+
+    def _is_busy(self, address: str, queues: Sequence[tuple[PartitionQueue, Leader]], now_s: float) -> bool:
+        """Whether the batches wait for the response to an earlier request.
+
+        Full batches wait for each response: the next request then has more of them, which costs the brokers a quarter
+        less CPU time. Batches that a linger or a flush has closed, and those of a producer without linger, wait only
+        while two requests are in flight.
+        """
+        stream = self._streams.get(address)
+        if stream is None:
+            return False
+        full_bytes = self._settings.batch_bytes // 2
+        gather = (
+            self._linger_s > 0
+            and all(queue.next_bytes >= full_bytes for queue, _ in queues)
+            and sum(queue.ready_bytes for queue, _ in queues) < GATHERED_BYTES_MAX
+        )
+        return stream.is_busy(now_s, 1 if gather else REQUESTS_MAX)
 
     def _group(self, queue: PartitionQueue, leader: Leader) -> Group:
         """Group the first attempts of several batches; a retry is a separate group."""

@@ -90,15 +90,15 @@ async def stream() -> Any:
 async def test_a_stream_waits_as_the_newest_response_asks(stream: Stream) -> None:
     assert stream.headers == [(("client-id", "loader"),)]
     stream.send()
-    assert not stream.stream.is_busy(time.monotonic())
+    assert not stream.stream.is_busy(time.monotonic(), 2)
     await stream.respond(1, 30_000)
     now_s = time.monotonic()
-    assert stream.stream.is_busy(now_s)
-    assert not stream.stream.is_busy(now_s + 31)
+    assert stream.stream.is_busy(now_s, 2)
+    assert not stream.stream.is_busy(now_s + 31, 2)
     assert stream.waits_s == [30]
     stream.send()
     await stream.respond(2, 0)
-    assert not stream.stream.is_busy(time.monotonic())
+    assert not stream.stream.is_busy(time.monotonic(), 2)
     assert [answer.error for answer in stream.answers] == [None, None]
 
 
@@ -114,7 +114,7 @@ async def test_a_new_stream_waits_as_its_metadata_asks_before_the_first_response
         await asyncio.sleep(0)
     assert stream.waits_s == [wait_s] * bool(wait_s)
     now_s = time.monotonic()
-    assert stream.stream.is_busy(now_s) is bool(wait_s)
+    assert stream.stream.is_busy(now_s, 2) is bool(wait_s)
     stream.stream.check_deadlines(now_s + wait_s + 1)
     assert not stream.stream.broken
     await stream.stream.close()
@@ -123,8 +123,8 @@ async def test_a_new_stream_waits_as_its_metadata_asks_before_the_first_response
 async def test_a_wait_of_weeks_is_cut_off(stream: Stream) -> None:
     stream.send()
     await stream.respond(1, (1 << 31) - 1)
-    assert stream.stream.is_busy(time.monotonic())
-    assert not stream.stream.is_busy(time.monotonic() + 61)
+    assert stream.stream.is_busy(time.monotonic(), 2)
+    assert not stream.stream.is_busy(time.monotonic() + 61, 2)
     assert stream.waits_s == [60]
 
 
@@ -145,5 +145,5 @@ async def test_a_wait_does_not_count_for_the_request_timeout(stream: Stream) -> 
 
 async def test_a_later_stream_to_the_same_broker_keeps_the_wait() -> None:
     stream = Stream(free_at_s=time.monotonic() + 30)
-    assert stream.stream.is_busy(time.monotonic())
+    assert stream.stream.is_busy(time.monotonic(), 2)
     await stream.stream.close()

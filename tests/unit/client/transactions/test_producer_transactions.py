@@ -127,7 +127,7 @@ class Stream:
         self._world = world
         self._on_answer = on_answer
 
-    def is_busy(self, now_s: float) -> bool:
+    def is_busy(self, now_s: float, requests_max: int) -> bool:
         return False
 
     def check_deadlines(self, now_s: float) -> None:
