@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from tidemark.core.cluster_view import TopicView
+from tidemark.model import NO_EPOCH
 from tidemark.runtime.freed_memory import keep_freed_memory
 
 from tidemark_spark import rows, topics
@@ -144,7 +145,10 @@ class TidemarkReader(DataSourceReader):
         tasks = pack(planned, options, functools.partial(topics.leader_of, found))
         return [
             *(TidemarkInputPartition((_assignment(part, found, options.history),)) for part in archived),
-            *(TidemarkInputPartition(tuple(_assignment(part, found) for part in task)) for task in tasks),
+            *(
+                TidemarkInputPartition(tuple(_assignment(part, found, behind=history) for part in task))
+                for task in tasks
+            ),
         ]
 
     def _narrowing(self, found: Mapping[str, TopicView]) -> Narrowing:
@@ -209,7 +213,11 @@ def _history(options: ReadOptions, found: Mapping[str, TopicView]) -> History | 
     return History(options.history, view, [where.partition for where in topics.partitions_of(options, view)])
 
 
-def _assignment(part: OffsetRange, found: Mapping[str, TopicView], archive: str = "") -> Assignment:
+def _assignment(
+    part: OffsetRange, found: Mapping[str, TopicView], archive: str = "", *, behind: History | None = None
+) -> Assignment:
+    """The range with its ids; a range of the log `behind` an archive also has the leader epoch of archived rows."""
     topic = found[part.topic]
     incarnation = topic.partitions[part.partition].incarnation
-    return Assignment(part, topic.topic_id, incarnation, topics.timestamp_type(topic), archive=archive)
+    last_epoch = NO_EPOCH if behind is None else behind.epoch_before(part)
+    return Assignment(part, topic.topic_id, incarnation, topics.timestamp_type(topic), last_epoch, archive)

@@ -40,6 +40,10 @@ class History:
         found = self._seam.bounds({index: Bounds(one.start, one.end) for index, one in logged.items()})
         return {index: PartitionBounds(one.earliest, one.latest) for index, one in found.items()}
 
+    def epoch_before(self, part: OffsetRange) -> int:
+        """Upper bound of the leader epochs of the archived rows before a range of the log; -1: unknown."""
+        return self._seam.epoch_before(part.partition, part.start)
+
     def divided(self, ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[OffsetRange]]:
         """The parts in the archive, one for each of its files, and the parts in the log; raises as `Seam.parts`."""
         archived: list[OffsetRange] = []

@@ -12,7 +12,7 @@ from tidemark.client.tables.archive_files import Archive, check_topic
 from tidemark.client.tables.archive_rows import Held, held_in
 from tidemark.client.tables.archiver import check_incarnation
 from tidemark.core.cluster_view import TopicView
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError
 
 
 class Part(NamedTuple):
@@ -96,6 +96,11 @@ class Seam:
             for part in parts:
                 self._check(index, part)
         return parts
+
+    def epoch_before(self, index: int, start: int) -> int:
+        """Upper bound of the leader epochs of the archived rows before `start`, where the log begins; -1: unknown."""
+        held = self.held.get(index)
+        return held.last.end_epoch if held is not None and held.last.end == start else NO_EPOCH
 
     def _check(self, index: int, part: Part) -> None:
         first = self._log_starts[index]

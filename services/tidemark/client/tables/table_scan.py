@@ -185,6 +185,7 @@ class TableScan:
             end,
             topic_id=where.topic_id,
             incarnation=where.incarnation,
+            last_epoch=self._seam.epoch_before(index, begin),
             fetch_bytes=FETCH_BYTES,
             typed=typed,
         )

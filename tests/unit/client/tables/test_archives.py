@@ -85,8 +85,10 @@ def test_each_run_states_the_leader_epoch_of_the_archived_rows(
     assert [file.footer().end_epoch for file in Archive(tmp_path).files()[0]] == [-1, 3, 7]
     compact_archive(str(tmp_path), min_files=3, grace_hours=0)
     assert [file.footer().end_epoch for file in Archive(tmp_path).files()[0]] == [7]
-    logs.starts[0] = 9
     logs.append(0, flights(6, 5))
+    assert read_table(None, TOPIC, history=tmp_path).read_all().num_rows == 11
+    assert logs.last_epochs[-1] == 7, "a reader of archive and log states the epoch, too"
+    logs.starts[0] = 9
     archived(logs, tmp_path, skip_lost=True)
     assert logs.last_epochs[-1] == -1, "the records before the start are not archived"
 
