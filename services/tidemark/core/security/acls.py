@@ -62,6 +62,8 @@ ANY: Final = "*"
 ANY_USER: Final = "User:*"
 CLUSTER_NAME: Final = "cluster"
 """The name of the only resource of type CLUSTER."""
+A_RULE_DENIES: Final = "a rule denies it"
+"""The reason of a decision by a DENY rule, which no further ALLOW rule changes."""
 NAME_CHARACTERS_MAX: Final = 255
 PRINCIPAL_CHARACTERS_MAX: Final = 1024
 
@@ -243,7 +245,7 @@ def option(kind: type[_OptionT], text: str) -> _OptionT:
 
 
 def denial(principal: str, operation: Operation, resource: Resource, reason: str) -> TidemarkError:
-    """The error of a denied call: the missing right, and the command that gives it. Not retriable.
+    """The error of a denied call: the missing right, and the command that gives it or lists the rules. Not retriable.
 
     The sentence does not depend on whether the resource exists.
 
@@ -253,10 +255,12 @@ def denial(principal: str, operation: Operation, resource: Resource, reason: str
     name = shortened(resource.name)
     flag = "--cluster" if resource.type is _R.CLUSTER else f"{_FLAGS[resource.type]} {shlex.quote(name or 'NAME')}"
     word = operation.lower().replace("_", "-")
-    command = f"tidemark acl add --principal {shlex.quote(principal)} --allow {word} {flag}"
+    remedy = f"an operator can run: tidemark acl add --principal {shlex.quote(principal)} --allow {word} {flag}"
+    if reason == A_RULE_DENIES:
+        remedy = f"an operator can find the rule: tidemark acl list {flag if name else ''}".rstrip()
     return TidemarkError(
         _DENIALS.get(resource.type, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
-        f"{principal} may not {operation} {resource} ({reason}); an operator can run: {command}",
+        f"{principal} may not {operation} {resource} ({reason}); {remedy}",
         {
             "principal": principal,
             "operation": str(operation),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from tidemark.core.security.acls import (
+    A_RULE_DENIES,
     ALLOWED_BY,
     ANY,
     ANY_USER,
@@ -153,7 +154,7 @@ class Rules:
 
 def _decision(allow: Acl | None, deny: Acl | None) -> Decision:
     if deny is not None:
-        return Decision(False, deny, "a rule denies it")
+        return Decision(False, deny, A_RULE_DENIES)
     return _BY_DEFAULT if allow is None else Decision(True, allow, "a rule allows it")
 
 

@@ -193,6 +193,18 @@ def test_a_denial_names_principal_right_resource_and_command() -> None:
     assert of_group.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
+def test_a_denial_by_a_rule_names_the_command_that_lists_the_rules() -> None:
+    authorizer = Authorizer()
+    authorizer.use(Rules([rule(DENY, Operation.READ, "orders"), rule(ALLOW, Operation.READ, "orders")]))
+    decision = authorizer.decide("User:alice", "::1", Operation.READ, topic("orders"))
+    refused = denial("User:alice", Operation.READ, topic("orders"), decision.reason)
+    assert refused.message == (
+        "User:alice may not READ Topic:orders (a rule denies it); an operator can find the rule: tidemark acl list "
+        "--topic orders"
+    )
+    assert denial("User:alice", Operation.WRITE, topic(""), decision.reason).message.endswith(": tidemark acl list")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
