@@ -163,6 +163,7 @@ class StreamPlanner:
             available = self._available(start)
             gone = losses(start, available)
         if gone:
+            self._check_rights(start, available)
             self._note_losses(gone)
         if self._target is not None:
             available = Available(clamp(available.latest, self._target, start), available.log_starts)
@@ -267,17 +268,26 @@ class StreamPlanner:
                 return topics.find_topics(self._client(), self._options, self._warn)
             except TidemarkError as error:
                 self._check_may_continue(error, start)
-                self._warn(f"{error}; the query continues without the group")
+                self._warn(f"{error}; the query continues without the topic")
         found = topics.find_existing(self._client(), self._options, self._warn)
         self._some_are_gone = len(found) < len(self._options.topics)
         return found
 
     def _check_may_continue(self, error: TidemarkError, start: StreamOffset | None) -> None:
         """Raise the losses of a query that continues at `start`, unless its options skip them."""
-        if error.code not in topics.GONE or start is None:
+        if start is None or not topics.is_gone(error):
             raise error
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{error}: it was deleted since the query began; {ADVICE}") from error
+
+    def _check_rights(self, start: StreamOffset, available: Available) -> None:
+        """Raise the error of a missing topic that this user may not DESCRIBE any more: that topic is not lost."""
+        for name in sorted(start.topics.keys() - available.latest.topics.keys()):
+            try:
+                self._client().topics([name])
+            except TidemarkError as error:
+                if not topics.is_gone(error):
+                    raise
 
     def _should_wait(self, start: StreamOffset, available: Available) -> bool:
         if not self._options.min_offsets:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidemark.spark")
 
-GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_PARTITION})
-_LOST: Final = GONE | {ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED}
+_GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_PARTITION})
+_CUT: Final = frozenset({ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED})
 _BAD_READS_MAX: Final = 3
 _TYPED_FETCH_BYTES: Final = 2 << 20
 _TOGETHER_MAX: Final = 100
@@ -59,6 +59,14 @@ class Assignment:
     timestamp_type: int
     last_epoch: int = NO_EPOCH
     archive: str = ""
+
+
+def is_gone(error: TidemarkError) -> bool:
+    """Whether the topic or partition of a request is gone, or was created again.
+
+    False if the user lacks the right DESCRIBE: brokers then answer as if the topic did not exist, and name the user.
+    """
+    return error.code in _GONE and "principal" not in error.metadata
 
 
 def open_reader(options: ReadOptions) -> RangeReader:
@@ -105,7 +113,7 @@ def find_topics(
         try:
             found[name] = reader.topics([name])[name]
         except TidemarkError as error:
-            if error.code not in GONE:
+            if not is_gone(error):
                 raise
             del found[name]
     return found
@@ -258,7 +266,7 @@ def _read_range(
             if error.code is ErrorCode.CORRUPT_BATCH and bad_reads < _BAD_READS_MAX:
                 bad_reads += 1
                 continue
-            if error.code not in _LOST:
+            if error.code not in _CUT and not is_gone(error):
                 raise TidemarkError(error.code, f"{part}: {error.message}", error.metadata) from error
             if options.fail_on_data_loss:
                 raise DataLossError(f"{part}: {error}; {ADVICE}") from error
@@ -273,7 +281,7 @@ def _continue(
     reader: RangeReader, part: OffsetRange, position: int, end: int, error: TidemarkError
 ) -> tuple[int, int, int]:
     """Position after a loss: next offset, end, and the epoch before it."""
-    if error.code in GONE:
+    if is_gone(error):
         return end, end, NO_EPOCH
     where = TopicPartition(part.topic, part.partition)
     if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
