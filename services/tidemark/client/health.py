@@ -133,7 +133,7 @@ def _away(away: Sequence[BrokerId], draining: Sequence[int]) -> Need | None:
     missing = [broker for broker in away if broker not in draining]
     if not missing:
         return None
-    sentence = f"Broker {_listed(missing)} is not live and has replicas. Start it, or remove it."
+    sentence = f"Broker {_listed(missing)} is not live and has replicas. Start or remove the broker."
     return Need(HealthLevel.ACT, sentence, f"tidemark cluster remove-brokers {missing[0]} --dry-run")
 
 

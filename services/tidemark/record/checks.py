@@ -199,7 +199,7 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
             f"the batch has {envelope.batch_length} bytes, max.message.bytes is {limits.max_message_bytes}",
         )
     if envelope.base_offset != NO_BASE_OFFSET or envelope.leader_epoch != NO_LEADER_EPOCH:
-        raise _invalid("a producer sends base_offset 0 and leader_epoch -1; the leader gives them")
+        raise _invalid("a producer sends base_offset 0 and leader_epoch -1; the leader assigns both")
     if envelope.attributes & _NOT_PRODUCED:
         raise _invalid(f"a producer sets none of the attributes {envelope.attributes & _NOT_PRODUCED:#x}")
     if envelope.is_pending and envelope.base_sequence < 0:

@@ -36,7 +36,7 @@ def derive_listeners(owner: str, values: dict[str, Any]) -> None:
 
 def _check_names(owner: str, listeners: Listeners, values: dict[str, Any]) -> None:
     if not values["tls_ca_file"]:
-        raise _wrong(_LISTENERS, listeners, "listeners with names need TLS: set tls.ca.file, or want one host:port")
+        raise _wrong(_LISTENERS, listeners, "listeners with names need TLS: set tls.ca.file, or give one host:port")
     if owner != "admin" and Listener.INTERNAL not in listeners.by_name:
         raise _wrong(_LISTENERS, listeners, f"want {Listener.INTERNAL}://host:port too, for the cluster's own calls")
     if owner == "controller" and not listeners.by_name.keys() <= {Listener.INTERNAL, Listener.PLAIN}:

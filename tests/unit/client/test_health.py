@@ -38,7 +38,7 @@ def test_followers_that_catch_up_need_no_operator() -> None:
 def test_a_broker_that_is_away_must_be_started_or_removed() -> None:
     health = health_of(cluster((0, 1), under_replicated_count=1), flights(isr=(0, 1)))
     assert (health.level, health.away) == (HealthLevel.ACT, (2,))
-    assert health.sentence == ("Broker 2 is not live and has replicas. Start it, or remove it. (1 more below)")
+    assert health.sentence == ("Broker 2 is not live and has replicas. Start or remove the broker. (1 more below)")
     assert health.needs[0].command == "tidemark cluster remove-brokers 2 --dry-run"
 
 

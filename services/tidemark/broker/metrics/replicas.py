@@ -202,11 +202,15 @@ def _lags(rows: Sequence[ReplicaFigures], led: Led, behind: Sequence[_Behind]) -
     yield gauge("tidemark_replica_lag_seconds_max", doc, all_of_them.time_max_ms / 1000)
     of = {labels(follower=str(broker_id)): lag for broker_id, lag in sorted(each.items())}
     records = {label: lag.records for label, lag in of.items()}
-    yield family("tidemark_replica_lag_records", "gauge", "Records that it lacks, of all led partitions", records)
+    yield family(
+        "tidemark_replica_lag_records", "gauge", "Records that the follower lacks, of all led partitions", records
+    )
     size_bytes = {label: lag.size_bytes for label, lag in of.items()}
-    yield family("tidemark_replica_lag_bytes", "gauge", "Bytes that it lacks, of all led partitions", size_bytes)
+    yield family(
+        "tidemark_replica_lag_bytes", "gauge", "Bytes that the follower lacks, of all led partitions", size_bytes
+    )
     seconds = {label: lag.time_max_ms / 1000 for label, lag in of.items()}
-    doc = "Longest time since it was caught up with a led partition"
+    doc = "Longest time since the follower was caught up with a led partition"
     yield family("tidemark_replica_lag_seconds", "gauge", doc, seconds)
     doc = "Most records below the leader's high watermark that a follower on this broker lacks"
     yield gauge("tidemark_replica_fetch_lag_records_max", doc, fetch_lag)

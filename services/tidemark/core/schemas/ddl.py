@@ -30,7 +30,7 @@ def draft_from_ddl(text: str) -> SchemaDraft:
         elif parser.accept_words("event_time", sign="("):
             event_time, *more = parser.names(())
             if more:
-                raise invalid("one column has the event time")
+                raise invalid("only one column can have the event time")
         else:
             columns.append(parser.column(()))
         if not parser.accept_comma():

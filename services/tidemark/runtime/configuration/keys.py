@@ -117,8 +117,8 @@ _COMMON: Final = (
         Kind.STRING,
         _ALL,
         "",
-        "PEM file with the certificates of the authorities to trust. With it, every port and every connection of this "
-        "service uses TLS, and callers need a certificate",
+        "PEM file with the certificates of the authorities to trust. With this file, every port and every connection "
+        "of this service uses TLS, and callers need a certificate",
     ),
     ConfigKey(
         "tls.certificate.file",
@@ -133,8 +133,8 @@ _COMMON: Final = (
         Kind.BOOL,
         ("broker", "admin"),
         "false",
-        "Check every call against the access rules (ACLs); without a rule nothing is allowed. Set it at all brokers "
-        "and admin services",
+        "Check every call against the access rules (ACLs); without a rule nothing is allowed. Set the same value at "
+        "all brokers and admin services",
     ),
     ConfigKey(
         "super.users",
@@ -235,8 +235,8 @@ _BROKER: Final = (
         ("broker",),
         30_000,
         "ms",
-        "Time limit for the broker to reach itself at its advertised address. If it cannot, it does not start. 0 skips "
-        "this check, for an address that only works from other hosts",
+        "Time limit for the broker to reach itself at its advertised address. A broker that fails this check does not "
+        "start. 0 skips the check, for an address that only works from other hosts",
         maximum=_DAY_MS,
     ),
     whole_number(
@@ -352,7 +352,7 @@ _BROKER: Final = (
         ("broker",),
         32 << 20,
         "bytes",
-        "Bytes of a log that the cleaner compacts at a time; it holds a few times this in memory, per log directory",
+        "Bytes of a log that the cleaner compacts at a time; the cleaner needs a few times this memory per log directory",
         minimum=1 << 16,
         maximum=1 << 30,
     ),

@@ -34,7 +34,7 @@ LIMITS: Final[tuple[ConfigKey, ...]] = (
         _ALL,
         200,
         "connections",
-        "New connections of one address to one listener per second, and as a burst. Above it the kernel drops "
+        "New connections of one address to one listener per second, and as a burst. Above this rate the kernel drops "
         "attempts, which the client's kernel repeats",
         minimum=1,
         maximum=100_000,
@@ -129,8 +129,8 @@ CONSOLE: Final = (
         Kind.STRING,
         _CONSOLE,
         "",
-        "PEM file with the authorities of the certificates of brokers and admin services. With it every user gives a "
-        "token, which the console hands on; without it the console uses plain text",
+        "PEM file with the authorities of the certificates of brokers and admin services. With this file every user "
+        "gives a token, which the console hands on; without it the console uses plain text",
     ),
     ConfigKey(
         "https.certificate.file",

@@ -546,7 +546,7 @@ def _unusable(path: Path, error: OSError) -> TidemarkError:
     if isinstance(error, PermissionError):
         groups = sorted({os.getegid(), *os.getgroups()})
         user = f" for user {os.geteuid()} of the groups {groups}{_owner(path)}. In a pod, set securityContext.fsGroup"
-    sentence = f"cannot be used: {error.strerror}{user}. Let this user write to it, or correct log.dirs"
+    sentence = f"cannot be used: {error.strerror}{user}. Let this user write to the directory, or correct log.dirs"
     return _refusal(path, sentence, storage_error("", error).code)
 
 

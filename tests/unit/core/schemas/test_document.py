@@ -207,7 +207,7 @@ def test_a_default_of_null_is_none() -> None:
         ("a int, A string", "there is a column a beside"),
         ("a int, primary key (b)", "there is no column 'b'"),
         ("a int, primary key ()", "expected a column's name"),
-        ("a timestamp, b timestamp, event_time (a, b)", "one column has the event time"),
+        ("a timestamp, b timestamp, event_time (a, b)", "only one column can have the event time"),
         ("a float, primary key (a)", "key column is of one of these"),
         ("array<" * 50_000, "column array: expected a type, found '<'"),
         ("a " + "array<" * 80_000, "nest at most 16 deep"),

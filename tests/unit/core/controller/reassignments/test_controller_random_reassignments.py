@@ -157,7 +157,7 @@ class MovingWorld(RandomWorld):
                 self._known_lists(topic, move.partition.partition).add(move.replicas)
         for topic in self.topics.values():
             if self._lists_checked.get(topic.topic) is topic:
-                continue  # immutable, and lists that are known stay known
+                continue  # the topic is immutable, and its lists were noted before
             self._lists_checked[topic.topic] = topic
             assert sorted(topic.partitions) == list(range(len(topic.partitions)))
             assert topic.partitions.keys() == topic.incarnations.keys()
