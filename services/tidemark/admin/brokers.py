@@ -144,20 +144,17 @@ class BrokerAdministration:
         _check_ids(brokers)
         snapshot = await self._read()
         costed = await self._plan(PlanQuery(add=tuple(brokers)), snapshot)
-        if not validate_only:
-            await self._store.end_draining(brokers)
         moves = list(costed.plan.moves)
-        if not moves:
-            return costed, 0
         query = MovesQuery(
             moves,
             throttle_bytes_per_s=throttle_bytes_per_s,
             request_id=request_id or uuid.uuid4().hex,
             adding=tuple(brokers),
         )
-        begun, refused = await self._begin(query, validate_only=validate_only)
-        if refused:
-            raise refused[0]
+        begun = await self._begin_all(query, validate_only=True)
+        if not validate_only:
+            await self._store.end_draining(brokers)  # a refused addition leaves a running removal alone
+            begun = await self._begin_all(query, validate_only=False)
         return costed, begun
 
     async def remove(
@@ -256,6 +253,13 @@ class BrokerAdministration:
             # Other refusals come from concurrent changes of the cluster: the next round plans again.
             if error.code is ErrorCode.THROTTLE_TOO_LOW:
                 raise error
+
+    async def _begin_all(self, query: MovesQuery, *, validate_only: bool) -> int:
+        """As `_begin`; raises the first refusal."""
+        begun, refused = await self._begin(query, validate_only=validate_only) if query.moves else (0, [])
+        if refused:
+            raise refused[0]
+        return begun
 
     async def _begin(self, query: MovesQuery, *, validate_only: bool) -> tuple[int, list[TidemarkError]]:
         """Start all reassignments, or as many as fit into the znode; returns their number, and the refusals."""

@@ -279,6 +279,18 @@ async def test_removal_with_too_low_throttle_is_refused(
     assert await refusal(remove(brokers, 1, throttle=200)) is ErrorCode.THROTTLE_TOO_LOW
 
 
+async def test_refused_addition_does_not_end_a_removal(
+    cluster: Cluster, brokers: BrokerAdministration, sizes: Sizes
+) -> None:
+    await cluster.store.begin_draining(ids(3))
+    for partition, leader in ((0, 0), (1, 1), (2, 2)):
+        sizes.say(leader, TopicPartition("t", partition), 10, bytes_in_per_s=300)
+    sizes.say(0, TopicPartition("u", 0), 10, bytes_in_per_s=300)
+    adding = brokers.add(ids(3), throttle_bytes_per_s=200, validate_only=False, request_id="")
+    assert await refusal(adding) is ErrorCode.THROTTLE_TOO_LOW
+    assert await cluster.store.draining_brokers() == {BrokerId(3)}
+
+
 async def test_topics_are_placed_again_on_the_named_brokers(brokers: BrokerAdministration) -> None:
     costed = await brokers.plan(PlanQuery(topics=("u",), spread=ids(3, 1)))
     assert [sorted(move.replicas) for move in costed.plan.moves] == [[1, 3]]
