@@ -106,7 +106,7 @@ def test_a_group_that_continues_after_an_unclean_election_learns_of_the_lost_rec
         assert produce(cluster, 30) == 69
         with Consumer(cluster.bootstrap, **GROUP) as consumer:
             consumer.subscribe(TOPIC)
-            with pytest.raises(LogTruncatedError) as truncated:
+            with pytest.raises(LogTruncatedError, match="continue at 40 or below") as truncated:
                 consumer.poll_records(30, 1)
             end = int(truncated.value.metadata["diverging_end_offset"])
             assert end == 40

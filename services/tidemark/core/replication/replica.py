@@ -395,7 +395,10 @@ def diverging_end(
 
 def log_truncated(partition: TopicPartition, fetch_offset: Offset, end: EpochEntry) -> TidemarkError:
     """The error for a caller whose log diverges from this one at `end`."""
-    why = f"has no record at {fetch_offset} that continues the caller's; its log was truncated"
+    why = (
+        f"has no record at {fetch_offset} that continues the caller's: an unclean election removed records that were "
+        f"read. Undo their effects, and continue at {end.start_offset} or below"
+    )
     return _truncated(partition, why, end)
 
 
