@@ -98,7 +98,7 @@ def _unreadable(source: int, target: int, column: str, sentence: str) -> Tidemar
     return TidemarkError(
         ErrorCode.INCOMPATIBLE_SCHEMA,
         f"a reader with version {target} of the schema cannot read a batch of version {source}: {sentence}; omit the "
-        f"column out, or read with version {source}",
+        f"column, or read with version {source}",
         {"column": column, "version": str(source), "next_version": str(target)},
     )
 
