@@ -453,8 +453,8 @@ class MetadataStore(Protocol):
         """Create a version of the topic's schema, with `receipt`, in one multi that checks the topic and its settings.
 
         Returns False if the multi was not written. The multi is not written if the topic, its settings or its schema
-        changed since `topic` was read, or the request was answered. It is also not written if the controller has not
-        initialised the topic yet. Raises INVALID_SCHEMA.
+        changed since `topic` was read, or the request was answered, or if the controller has not initialised the topic
+        yet. Raises INVALID_SCHEMA.
         """
 
     async def request_topic_deletion(self, topic: str) -> None:

@@ -165,7 +165,7 @@ def single_topic(given: Mapping[str, str]) -> str | None:
         return None
     try:
         topics, pattern = _topics(given)
-    except ValueError:  # the reader reports it
+    except ValueError:  # the reader reports the wrong option
         return None
     return next(iter(topics)) if pattern is None and len(topics) == 1 else None
 

@@ -143,7 +143,7 @@ def list_acls(
 
     \b
     With --topic orders the list also has the rules for all topics, and for prefixes of that name. With --topic-prefix
-    it has the rules for exactly that prefix.
+    the list has the rules for exactly that prefix.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the u
 def create(name: NameArgument, file: FileOption = Path("tokens")) -> None:
     """Print a new random token, and add its hash to the file. The token is stored nowhere: keep the output.
 
-    Running services read the file again. Copy it to all brokers and admin services.
+    Running services read the file again. Copy the file to all brokers and admin services.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def list_names(file: FileOption = Path("tokens")) -> None:
 
 @token_app.command("remove", short_help="Remove a token.")
 def remove(name: NameArgument, file: FileOption = Path("tokens")) -> None:
-    """Remove a token from the file. Calls with it are refused at once, and its open streams end within five minutes.
+    """Remove a token from the file. Services refuse calls with this token, and end its streams within five minutes.
 
     \b
     Example:

@@ -207,7 +207,7 @@ def consumer_settings(
     """Check the settings of a consumer and fill in defaults.
 
     Args:
-        fetch_max_wait_ms: time that a broker holds a fetch while there are no records. With records it answers at once,
+        fetch_max_wait_ms: time that a broker holds a fetch while there are no records; records end the wait,
             so this setting is the cost of an idle consumer, not a delay.
         max_bytes: soft limit of one fetch.
         max_partition_bytes: soft limit of one partition in a fetch, and of its bytes read ahead.

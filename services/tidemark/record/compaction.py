@@ -153,7 +153,7 @@ class CleaningRule:
     """The parameters of one cleaning of a log.
 
     Attributes:
-        end_offset: below it (exclusive) every record has been added to the map.
+        end_offset: every record below this offset (exclusive) has been added to the map.
         now_s: wall clock, seconds since 1970.
         delete_horizon_s: horizon of tombstones that have none: they may be deleted after this time.
         kept: base offsets of the batches that stay even without records.

@@ -201,7 +201,7 @@ def _handshake_mistake(details: str) -> str | None:
     if unsent is not None:
         return unsent[1]
     if _LONG_HEADER in details:
-        return "the server refuses so long a token"
+        return "the token is too long for the server"
     if _PLAIN_PEER in details:
         return "the port does not speak TLS: give a TLS port, or unset the TLS files"
     if _OTHER_NAME in details:

@@ -20,7 +20,7 @@ class SharedCall(Generic[T]):
     during an older run share the run after it. A failed run fails them too, so no caller waits for two failures.
 
     Args:
-        work: a run; it bounds its own time. A caller that is cancelled does not cancel the run.
+        work: a run with a time limit of its own. A caller that is cancelled does not cancel the run.
         max_age_ms: oldest start of a run, before the call; 0: every run begins after its calls.
         now_ms: the clock of the bound.
         pause_ms: from the end of a run to the run of the callers that came meanwhile; more callers share that run then.

@@ -103,7 +103,7 @@ def test_every_service_counts_produced_and_consumed_records(cluster: LocalCluste
 
 
 def test_an_idle_service_seldom_wakes(cluster: LocalCluster) -> None:
-    """The event loop counts its waits: a busy machine makes them fewer, and other work may disturb a window."""
+    """The event loop counts its waits. A busy machine causes fewer waits; other work may disturb a window."""
     at_most = dict.fromkeys(cluster.names, WAKE_UPS_PER_S_MAX) | {ADMIN: WAKE_UPS_OF_ADMIN_PER_S_MAX}
     rates: dict[str, list[float]] = {name: [] for name in cluster.names}
     busy = set(rates)
@@ -140,7 +140,7 @@ def test_metrics_show_a_reassignment_until_its_end(cluster: LocalCluster) -> Non
         wait_for(lambda: not admin.list_partition_reassignments().moves, "the move ends")
     of = "partition=0,topic=moving"
     wait_for(lambda: ("tidemark_partition_is_leader", of) not in brokers(cluster, first)[0], "its series end")
-    # the leader learns of the end beside any call that lists moves, and the controller counts ten times a second
+    # leader and controller metrics may change after the list of reassignments: the controller counts ten times a second
     wait_for(lambda: total(brokers(cluster), "tidemark_replica_reassigning") == 0, "its leader knows that it is over")
     wait_for(lambda: total(controllers(cluster), "tidemark_controller_reassignments") == 0, "it counts no more")
     for kind in ("expands", "shrinks"):

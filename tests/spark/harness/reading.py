@@ -72,7 +72,7 @@ def at_least(count: int) -> Any:
 
 
 def next_end(reader: DataSourceStreamReader, start: dict[str, Any], limit: Any = None) -> dict[str, Any]:
-    """The end of the next micro-batch, through the text that Spark keeps; without a start, of the first."""
+    """The end of the next micro-batch, or of the first if there is no start; as JSON, like Spark's checkpoint."""
     told = (start, limit or compat.read_all()) if compat.HAS_READ_LIMITS else ()
     end: dict[str, Any] = json.loads(json.dumps(reader.latestOffset(*told)))
     return end

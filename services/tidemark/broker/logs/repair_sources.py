@@ -20,7 +20,7 @@ class ReplicaPart(NamedTuple):
     """The batches that another broker read from its replica; the end offset is exclusive.
 
     Attributes:
-        clean_offset: below it (exclusive) that replica may lack records that compaction removed.
+        clean_offset: that replica may lack records below this offset (exclusive), which compaction removed.
     """
 
     log_start_offset: int
@@ -34,7 +34,7 @@ class DamagedLog(NamedTuple):
 
     Attributes:
         holes_until: below this offset the log may have holes: compaction (rule L1), or the log start.
-        clean_point: below it this replica has removed the records that later tombstones delete.
+        clean_point: this replica has removed the records below this offset that later tombstones delete.
     """
 
     identity: ReplicaIdentity

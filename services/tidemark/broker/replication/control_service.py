@@ -209,7 +209,7 @@ class BrokerControl(BrokerControlServiceServicer):
 
     def _forget_schemas(self, before: Mapping[str, TopicView]) -> None:
         """Forget the schemas of topics that this update has deleted. With the same update the controller forgets the
-        versions that this broker knows. It sends all versions again with a recreated topic.
+        versions that this broker knows. For a recreated topic the controller sends all versions again.
         """
         after = self._metadata.view.topics
         for topic, topic_id in () if after is before else self._topics.typed_topics():

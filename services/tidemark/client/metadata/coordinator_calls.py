@@ -115,8 +115,8 @@ class CoordinatorCalls:
                 return answer
 
     def _note(self, error: TidemarkError, asked: str | None) -> None:
-        """Look for another coordinator. The refusal may name the coordinator. If the named broker also refuses, the
-        broker that it names is not asked: stale metadata could make a circle.
+        """Look for another coordinator, which the refusal may name. If the named broker also refuses and names one,
+        the client does not call that broker: stale metadata could make a circle.
         """
         if error.code not in _MOVED or asked is None or asked != self._address:
             return  # a concurrent call has already changed the address

@@ -262,7 +262,7 @@ class SendHandle:
     def result(self, timeout_s: float | None = None, *, timeout: float | None = None) -> RecordMetadata:
         """Block until the record is acknowledged and return its partition, offset and timestamp.
 
-        Do not call it on the client's event loop: await the handle there.
+        On the client's event loop, await the handle instead.
 
         Args:
             timeout_s: time limit in seconds; None: the delivery timeout of the producer bounds it.

@@ -293,7 +293,7 @@ class PartitionQueue:
         elif first.refused_in_company:
             return  # a separate retry shows whether this batch is the cause
         elif error.code in _BEHIND_A_GAP:
-            # The batches before it are acknowledged, so the log has lost the state of this producer.
+            # All batches before the first are acknowledged, so the log has lost the state of this producer.
             # A transaction cannot get another producer id.
             failed = [first] if first.in_doubt or self._transactional else []
             self._break(failed, error.code, error.message)

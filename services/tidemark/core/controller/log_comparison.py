@@ -61,7 +61,7 @@ class _Asked:
         ask_at_ms: time when the replica is asked; None: a question is in flight, or the replica is settled.
         request_id: id of the question in flight; None: no question.
         answer: the replica's report on its log; None: not reported.
-        failed: it cannot answer; asked again once every replica of the survey has failed, or the survey awaits it.
+        failed: the replica cannot answer; asked again once every replica of the survey failed, or the survey awaits it.
         pause_ms: before the next question.
     """
 

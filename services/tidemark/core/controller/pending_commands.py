@@ -99,7 +99,7 @@ class PendingCommands:
         snapshot_next: index of the first partition of the next part.
         sent_metadata: partitions named by the UpdateMetadata in flight, or by the last one.
         sent_gone: deleted topics named by that UpdateMetadata.
-        sent_full_metadata: whether it is a part of a snapshot; if it fails, the snapshot begins again.
+        sent_full_metadata: whether the command is a part of a snapshot; after a failure the snapshot begins again.
         sent_stops: replicas named by the StopReplica in flight, or by the last one.
     """
 

@@ -23,7 +23,7 @@ class _Deletion:
         topic: its node when the deletion began.
         waiting: live brokers that have yet to acknowledge StopReplica.
         in_flight: the deletion of the nodes is in flight. Invariant: only once `waiting` is empty.
-        retry_at_ms: time when it is retried.
+        retry_at_ms: time of the next attempt.
     """
 
     topic: TopicDescription

@@ -36,7 +36,7 @@ def partitions_of(topic: str, facts: TopicFacts) -> list[GroupPartition]:
 
 
 def subscribers_by_topic(members: Sequence[Subscriber], topics: Mapping[str, TopicFacts]) -> dict[str, list[int]]:
-    """By existing topic with subscribers, in order of names, the indexes of its subscribers."""
+    """Indexes of the subscribers of each existing topic, in order of the topics' names."""
     found: dict[str, list[int]] = {}
     for index, member in enumerate(members):
         for topic in member.topics:

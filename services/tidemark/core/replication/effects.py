@@ -38,7 +38,7 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True)
 class CloseLog:
-    """Close the log. `set_aside`: None keeps it, "stray" or "delete" renames its directory so (rule C8)."""
+    """Close the log. `set_aside`: None keeps the log; "stray" or "delete" renames its directory so (rule C8)."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -271,7 +271,7 @@ class ReportLogFailed:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkAdvanced:
-    """The high watermark rose: consumers may read on. The driver checkpoints it later (rule R5)."""
+    """The high watermark rose: consumers may read on, and the driver checkpoints the offset later (rule R5)."""
 
     partition: TopicPartition
     high_watermark: Offset

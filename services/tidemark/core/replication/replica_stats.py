@@ -18,9 +18,9 @@ class FollowerFigures(NamedTuple):
     Attributes:
         lag_records: number of records that the follower lacks; a lower bound if the follower has not fetched in this
             leader epoch.
-        from_offset: first offset that it lacks.
-        lag_ms: time since the follower was caught up (heartbeats count); if it never was, since the leadership began.
-        adding: a reassignment adds it, and it is not in sync yet.
+        from_offset: first offset that the follower lacks.
+        lag_ms: time since the follower was caught up (heartbeats count), or since the leadership began.
+        adding: a reassignment adds the follower, which is not in sync yet.
     """
 
     broker_id: BrokerId

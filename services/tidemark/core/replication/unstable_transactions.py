@@ -16,7 +16,7 @@ class UncommittedEnds:
     high watermark has passed all markers that the log had then.
 
     Attributes:
-        known_from: markers below it (exclusive) may be unknown here. Never rises.
+        known_from: markers below this offset (exclusive) may be unknown here. Never rises.
         _ended: (first offset, offset of the marker), by the markers.
         _first: the lowest first offset of `_ended`; None where it must be computed.
     """

@@ -39,7 +39,7 @@ ABANDONED_AT_ONCE: Final = 1_000
 """Limit of the calls of one address that the client ends before the answer. Timeouts and ends of clients are fewer."""
 ENDED_PER_S: Final = 10.0
 ENDED_AT_ONCE: Final = 50
-"""Limit of the connections of one address that a limit ends. Above it, attempts of the address are dropped."""
+"""Number of ended connections of one address above which the kernel drops attempts of the address."""
 DROPPED_S: Final = 5.0
 """Time for which attempts of an address are dropped after very many of its connections ended, or at its limit."""
 _ENDED_OF_A_SLICE: Final = 8

@@ -45,7 +45,7 @@ class Call:
     """The meter of one call, and the reader of its requests.
 
     Args:
-        connections: that it counts for.
+        connections: the connections for which the meter counts.
         port: number of the port.
         handler: handler of the call.
         descriptor: type of the requests of a client; None if it is unknown, or if services call.
@@ -212,7 +212,7 @@ class Metering:
     """Makes the meters of a port's calls.
 
     Args:
-        connections: that it counts for.
+        connections: the connections for which the meters count.
         port: returns the number of the port.
     """
 

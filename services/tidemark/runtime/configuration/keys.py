@@ -352,7 +352,7 @@ _BROKER: Final = (
         ("broker",),
         32 << 20,
         "bytes",
-        "Bytes of a log that the cleaner compacts at a time; the cleaner needs a few times this memory per log directory",
+        "Bytes of a log that are compacted at a time; the cleaner needs a few times this memory, per log directory",
         minimum=1 << 16,
         maximum=1 << 30,
     ),

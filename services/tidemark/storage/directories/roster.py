@@ -2,9 +2,9 @@
 """The roster of a log directory: a line for each replica that never held a record, instead of a directory.
 
 Making a directory with its files costs about as much as a thousand appends, so a partition gets a directory with its
-first record. Until then it has a line in the roster. The line survives a kill (rule T5) and is durable with the next
-syncfs. A lost line does no harm: the replica is created again, and is empty as before. A directory overrides a line of
-that name.
+first record. Until then the replica has a line in the roster. The line survives a kill (rule T5) and is durable with
+the next syncfs. A lost line does no harm: the replica is created again, and is empty as before. A directory overrides
+a line of that name.
 
 Each line ends with the CRC-32C of the text before it. "+ topic partition topic_id incarnation epochs" adds a replica or
 replaces its entry (`epochs`: "epoch:start,...", or "-" for none); "- topic partition" removes it. "x topic partition

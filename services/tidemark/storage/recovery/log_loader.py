@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recovery of one log at a start: which bytes of the replica's directory are trusted (rule T5).
 
-Everything below the recovery point was made durable. A segment below it whose end mark fits its file needs no scan, so
-a start after a clean stop needs none. Above the recovery point every batch is checked as a replicated batch is. Damage
-there without a valid batch after it is a torn tail, which is truncated. With any other damage the log is kept up to the
-damage, and the bytes after it are set aside. A torn tail on a machine that has not rebooted since is remembered as
-damage, too (rule T7). An interrupted write looks like the loss of acknowledged records.
+Everything below the recovery point was made durable. A segment below this offset whose end mark fits its file needs no
+scan, so a start after a clean stop needs none. Above the recovery point every batch is checked as a replicated batch
+is. Damage there without a valid batch after it is a torn tail, which is truncated. With any other damage the log is
+kept up to the damage, and the bytes after it are set aside. A torn tail on a machine that has not rebooted since is
+remembered as damage, too (rule T7). An interrupted write looks like the loss of acknowledged records.
 """
 
 from __future__ import annotations
@@ -540,7 +540,7 @@ def _if_there_is_space(write: Callable[[], None]) -> None:
 
 
 def _epochs_of_file(recovered: Recovered, known: Sequence[EpochEntry], end: int, interval_bytes: int) -> LeaderEpochs:
-    """The epochs of the file for a log that ends there; epochs before the first entry of the file are read from the
+    """The epochs of the file, up to the log end; epochs before the first entry of the file are read from the
     batches.
 
     The epoch of the record before the first batch is not in the batches."""

@@ -247,7 +247,7 @@ def test_a_schema_that_does_not_parse_makes_no_topic_of_bytes() -> None:
     assert refusal(topics, typed()) is ErrorCode.UNKNOWN_SCHEMA_VERSION
 
 
-# -- batches that lie under valid CRCs -------------------------------------------------------------------------------
+# -- wrong contents under valid CRCs ---------------------------------------------------------------------------------
 
 
 def with_envelope(batch: Batch, **fields: int) -> Batch:

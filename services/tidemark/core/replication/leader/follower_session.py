@@ -59,7 +59,7 @@ class PartitionSender:
     Invariant: everything below `next_offset` was sent on this stream, or was in the follower's log before.
 
     Attributes:
-        next_offset: offset of the next read. Only `FollowerSession` raises it, after a read.
+        next_offset: offset of the next read, which only `FollowerSession` raises, after a read.
         directory: the follower's log directory whose credit the chunks use.
         sent_high_watermark, sent_log_start: the leader's, as sent last; -1 before the first chunk.
         follower_log_start: log start of the follower as reported last.
