@@ -241,7 +241,9 @@ class StreamPlanner:
         self._topics = self._find_topics(start)
         if self._topic is not None and not self._options.goes_on:
             check_version(self._topic, self._topics)
-        wanted = [where for topic in self._topics.values() for where in topics.partitions_of(self._options, topic)]
+        strict = start is None or self._options.fail_on_data_loss  # otherwise removed partitions are omitted
+        found_topics = self._topics.values()
+        wanted = [where for one in found_topics for where in topics.partitions_of(self._options, one, strict=strict)]
         latest = topics.find_latest(client, wanted)
         found: dict[str, dict[int, Position]] = {name: {} for name in self._topics}
         for where, stated in latest.items():

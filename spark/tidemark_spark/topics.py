@@ -141,10 +141,11 @@ def find_existing(
     return _of_one_kind(options, {name: found[name] for name in chosen})
 
 
-def partitions_of(options: ReadOptions, topic: TopicView) -> list[TopicPartition]:
-    """Selected partitions of a topic; raises ValueError for one that does not exist."""
+def partitions_of(options: ReadOptions, topic: TopicView, *, strict: bool = True) -> list[TopicPartition]:
+    """Selected partitions of a topic; raises ValueError for one that does not exist, unless `strict` is false."""
     wanted = options.topics.get(topic.topic)
-    check_partitions("assign", topic.topic, wanted or (), topic.partitions)
+    if strict:
+        check_partitions("assign", topic.topic, wanted or (), topic.partitions)
     return [
         TopicPartition(topic.topic, index) for index in sorted(topic.partitions) if wanted is None or index in wanted
     ]

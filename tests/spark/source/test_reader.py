@@ -369,6 +369,25 @@ def test_a_deleted_topic_is_an_error_or_skipped_by_option(
 
 
 @needs_read_limits
+def test_an_assigned_partition_that_was_removed_is_an_error_or_skipped_by_option(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    name = topic("shorter", partitions=3)
+    assign = {"tidemark.bootstrap": cluster.bootstrap, "assign": f'{{"{name}": [0, 2]}}', "startingOffsets": "earliest"}
+    start = next_end(stream_reader(assign), stream_reader(assign).initialOffset())
+    with AdminClient(cluster.admin_address) as admin:
+        admin.delete_partitions(name, count=1)
+    fill(cluster, name, {0: 2})
+    with pytest.raises(ValueError, match=rf"assign names partitions of {name} that do not exist: \[2\]"):
+        next_end(stream_reader(assign), start)
+    lenient = stream_reader({**assign, "failOnDataLoss": "false"})
+    lenient.prepareForTriggerAvailableNow()
+    tasks, end = planned(lenient, start)
+    assert places(lenient, tasks) == [(name, 0, 0), (name, 0, 1)]
+    assert next_end(lenient, end) == end
+
+
+@needs_read_limits
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("lenient", [False, True])
 def test_a_topic_deleted_during_planning_is_an_error_or_skipped_by_option(
