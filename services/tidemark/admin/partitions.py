@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from tidemark.admin.planning import check_count_may_change, plan_partitions
@@ -150,13 +150,20 @@ class PartitionAdministration:
         self, name: str, total_count: int, assignments: Sequence[tuple[BrokerId, ...]]
     ) -> tuple[TopicDescription, Mapping[TopicPartition, tuple[BrokerId, ...]]]:
         check_topic_name(name)
-        topics, live, draining = await asyncio.gather(
-            self._store.topics(), self._store.live_brokers(), self._store.draining_brokers()
+        topics, live, draining, requests = await asyncio.gather(
+            self._store.topics(),
+            self._store.live_brokers(),
+            self._store.draining_brokers(),
+            self._store.partition_requests(),
         )
         topic = topics.get(name)
         if topic is None:
             raise unknown_topic(name)
         planned = plan_partitions(topic, total_count, assignments, live, topics.values(), draining=draining)
+        if not assignments:  # an earlier call, whose answer was late, may have requested some of these partitions
+            requested = {one.partition: added for one, added in requests.added.items() if one.topic == name}
+            kept = {index: requested[index] for index in planned.partitions.keys() & requested.keys()}
+            planned = replace(planned, partitions={**planned.partitions, **kept, **topic.partitions})
         added = {
             TopicPartition(name, index): replicas
             for index, replicas in planned.partitions.items()

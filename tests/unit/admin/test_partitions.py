@@ -99,6 +99,21 @@ async def test_topic_with_enough_partitions_stays_unchanged(
     assert (await cluster.store.partition_requests()).added == {}
 
 
+async def test_repeated_addition_keeps_the_replicas_that_the_first_one_requested(
+    cluster: Cluster, partitions: PartitionAdministration
+) -> None:
+    """The brokers and topics by which the first call placed the partitions may be others now."""
+    assert await refusal(create(partitions, 4, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
+    requested = (await cluster.store.partition_requests()).added
+    await cluster.kill_broker(2)
+    await cluster.topic("other", (0, 1))
+    assert await refusal(create(partitions, 5, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
+    now = (await cluster.store.partition_requests()).added
+    assert {one: now[one] for one in requested} == requested
+    assert len(now) == 3
+    assert await refusal(create(partitions, 3, (ids(1),), validate_only=False)) is ErrorCode.INVALID_REQUEST
+
+
 async def add(cluster: Cluster, index: int, *replicas: int) -> TopicDescription:
     topic = (await cluster.store.topics(["t"]))["t"]
     return await cluster.rewrite(
