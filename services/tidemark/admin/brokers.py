@@ -37,6 +37,9 @@ from tidemark.ports import Clock, MetadataStore
 from tidemark.runtime.clock import SystemClock
 
 _NAMED_MAX: Final = 5
+_PLANS_MAX: Final = 5
+_DELETED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
+"""Refusals of a plan with partitions that were deleted after they were read: the plan is made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +145,27 @@ class BrokerAdministration:
             TidemarkError: INVALID_REQUEST, BROKER_NOT_AVAILABLE, THROTTLE_TOO_LOW, REASSIGNMENT_IN_PROGRESS.
         """
         _check_ids(brokers)
-        snapshot = await self._read()
-        costed = await self._plan(PlanQuery(add=tuple(brokers)), snapshot)
-        moves = list(costed.plan.moves)
-        query = MovesQuery(
-            moves,
-            throttle_bytes_per_s=throttle_bytes_per_s,
-            request_id=request_id or uuid.uuid4().hex,
-            adding=tuple(brokers),
-        )
-        begun = await self._begin_all(query, validate_only=True)
-        if not validate_only:
-            await self._store.end_draining(brokers)  # a refused addition leaves a running removal alone
-            begun = await self._begin_all(query, validate_only=False)
-        return costed, begun
+        request_id = request_id or uuid.uuid4().hex
+        tries = 0
+        while True:
+            tries += 1
+            costed = await self._plan(PlanQuery(add=tuple(brokers)), await self._read())
+            query = MovesQuery(
+                list(costed.plan.moves),
+                throttle_bytes_per_s=throttle_bytes_per_s,
+                request_id=request_id,
+                adding=tuple(brokers),
+            )
+            try:
+                begun = await self._begin_all(query, validate_only=True)
+                if not validate_only:
+                    await self._store.end_draining(brokers)  # a refused addition leaves a running removal alone
+                    begun = await self._begin_all(query, validate_only=False)
+            except TidemarkError as error:
+                if error.code not in _DELETED or tries == _PLANS_MAX:
+                    raise
+            else:
+                return costed, begun
 
     async def remove(
         self,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -289,6 +289,23 @@ async def test_refused_addition_does_not_end_a_removal(
     adding = brokers.add(ids(3), throttle_bytes_per_s=200, validate_only=False, request_id="")
     assert await refusal(adding) is ErrorCode.THROTTLE_TOO_LOW
     assert await cluster.store.draining_brokers() == {BrokerId(3)}
+
+
+async def test_addition_is_planned_again_without_a_topic_that_was_deleted_meanwhile(
+    cluster: Cluster, brokers: BrokerAdministration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = await cluster.topic("gone", *[(0, 1)] * 4)
+    end_draining = cluster.store.end_draining
+
+    async def deleted_meanwhile(added: Collection[BrokerId]) -> None:
+        assert cluster.term is not None
+        await cluster.store.delete_topic(cluster.term, gone)
+        await end_draining(added)
+
+    monkeypatch.setattr(cluster.store, "end_draining", deleted_meanwhile)
+    costed, begun = await brokers.add(ids(3), throttle_bytes_per_s=0, validate_only=False, request_id="r")
+    assert begun == len(costed.plan.moves) > 0
+    assert {move.partition.topic for move in costed.plan.moves} <= {"t", "u"}
 
 
 async def test_topics_are_placed_again_on_the_named_brokers(brokers: BrokerAdministration) -> None:
