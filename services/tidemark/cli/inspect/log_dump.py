@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from tidemark.cli.common.output import Output, print_json, print_line, print_table
+from tidemark.cli.common.output import Output, print_json, print_line, print_table, print_warning
 from tidemark.cli.common.process import give_up_output
 from tidemark.cli.common.schema_source import saved_schema
 from tidemark.client.outputs.record_format import moment, named_bytes, named_headers, shown_bytes_of
@@ -129,6 +129,11 @@ def _committed(path: Path, wanted: Wanted) -> tuple[Wanted, Iterable[tuple[Path,
         sentence = f"{path} is a file, and another file may have the end of a transaction: name the replica's directory"
         raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
     part = committed_part(path)
+    for producer_id, first in part.open.items():
+        print_warning(
+            f"the transaction of producer {producer_id} from offset {first} on has no end in this log, and its records "
+            "are omitted; its coordinator may have committed it, as the records of __transaction_state show"
+        )
     bounded = wanted._replace(start=max(wanted.start, part.start), end=min(wanted.end, part.end - 1))
     found = read_log(path, from_offset=bounded.start)
     return bounded, ((file, one) for file, one in found if isinstance(one, Bad) or part.has(one.batch.envelope))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,11 +24,14 @@ class CommittedPart(NamedTuple):
         start: the log start, inclusive: records below were deleted.
         end: end of the log at the time of the call, exclusive.
         hidden: transactions that were aborted, or have not ended.
+        open: first offsets of the transactions that have not ended, by producer id. Their coordinator may have
+            committed one, and have been stopped before the marker.
     """
 
     start: int
     end: int
     hidden: AbortedBatches
+    open: Mapping[int, int]
 
     def has(self, envelope: Envelope) -> bool:
         """Whether the batch has a committed record."""
@@ -49,9 +53,9 @@ def committed_part(directory: Path) -> CommittedPart:
             end = piece.batch.envelope.next_offset
             if ended is not None and not ended.commit:
                 hidden.append(AbortedTransaction(ended.producer_id, ended.first_offset, ended.marker_offset))
-    for producer_id in producers.open_producers:
-        hidden.append(AbortedTransaction(producer_id, producers.entries[producer_id].open_offset, _NO_END))
-    return CommittedPart(_log_start(directory), end, AbortedBatches(hidden))
+    unended = {one: producers.entries[one].open_offset for one in producers.open_producers}
+    hidden += [AbortedTransaction(producer_id, first, _NO_END) for producer_id, first in unended.items()]
+    return CommittedPart(_log_start(directory), end, AbortedBatches(hidden), unended)
 
 
 def _log_start(directory: Path) -> int:

@@ -247,6 +247,8 @@ def test_records_that_readers_may_not_get_are_left_out_on_request(tmp_path: Path
     log.trim(Offset(1))
     logs.close_clean(BrokerEpoch(0), {PARTITION: Offset(8)})
     assert log.segment_count() > 2
+    done = CliRunner().invoke(app, ["log", "dump", str(log.path), "--committed"])
+    assert done.stderr.startswith("warning: the transaction of producer 7 from offset 5 on has no end in this log")
     shown = lines_of("dump", log.path, "--records", "--committed")
     assert [(one["offset"], one["value"]) for one in shown] == [(1, "kept"), (2, "committed"), (6, "plain")]
     shown = lines_of("dump", log.path, "--records", "--committed", "--from", 2, "--to", 5)
