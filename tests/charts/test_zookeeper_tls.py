@@ -198,7 +198,7 @@ def test_without_a_secret_nothing_changes() -> None:
         ),
     ],
 )
-def test_one_half_of_it_is_refused(values: dict[str, Any], sentence: str) -> None:
+def test_the_chart_refuses_one_half_of_the_tls_values(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(helm_python.HelmError) as refused:
         manifests(values)
     assert sentence in str(refused.value)

@@ -39,7 +39,7 @@ async def test_settings_of_a_topic_are_those_it_was_created_with_then_those_writ
     assert topic.configs_zxid > created.configs_zxid
 
 
-async def test_of_two_writers_with_the_same_version_one_succeeds(cluster: Cluster) -> None:
+async def test_one_of_two_writers_with_the_same_version_succeeds(cluster: Cluster) -> None:
     store = await cluster.store()
     assert await store.write_configs(BROKER_3, {"log.level": "debug"}, version=-1)
     assert not await store.write_configs(BROKER_3, {"log.level": "error"}, version=-1)

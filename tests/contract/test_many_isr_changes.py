@@ -12,7 +12,7 @@ from tests.contract.conftest import Cluster
 from tests.contract.test_metadata_store import STATE, elected, register, registration_of, topic_of, write_of
 
 
-async def test_those_that_cannot_stand_fail_alone(cluster: Cluster) -> None:
+async def test_isr_changes_with_conflicts_fail_alone(cluster: Cluster) -> None:
     store, leader = await cluster.store(), await cluster.store()
     topic = await store.create_topic(topic_of(partitions=400))
     term = await elected(store)

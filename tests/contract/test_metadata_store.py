@@ -222,7 +222,7 @@ async def test_a_watch_on_the_brokers_reports_a_bounce(cluster: Cluster) -> None
 # the controller
 
 
-async def test_of_many_candidates_one_is_elected(cluster: Cluster) -> None:
+async def test_one_of_many_candidates_is_elected(cluster: Cluster) -> None:
     stores = [await cluster.store() for _ in range(4)]
     terms = await asyncio.gather(
         *(store.elect_controller(BrokerId(index), f"host:{index}") for index, store in enumerate(stores))

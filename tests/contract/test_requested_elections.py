@@ -213,7 +213,7 @@ async def test_many_partitions_elected_at_once_each_keep_their_report(cluster: C
     assert len(await store.unclean_elections()) == 400
 
 
-async def test_of_one_partition_the_latest_reports_are_kept_the_oldest_first(cluster: Cluster) -> None:
+async def test_the_store_keeps_the_latest_reports_of_a_partition_oldest_first(cluster: Cluster) -> None:
     store = await cluster.store()
     topic = await store.create_topic(topic_of())
     await store.write_states(await elected(store), [write_of(topic, 0, -1)])

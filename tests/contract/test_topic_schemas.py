@@ -62,7 +62,7 @@ async def test_a_typed_topic_reads_as_it_was_created_and_keeps_every_version(clu
     assert (await now(other)).modified_zxid == topic.modified_zxid
 
 
-async def test_of_two_changes_at_once_one_creates_the_version_and_the_other_changes_nothing(cluster: Cluster) -> None:
+async def test_one_of_two_concurrent_changes_creates_the_version(cluster: Cluster) -> None:
     one, other = await cluster.store(), await cluster.store()
     topic, _ = await typed_topic(one)
     results = await asyncio.gather(

@@ -75,7 +75,7 @@ def test_a_walk_at_once_finds_the_states_of_a_search_with_all_deliveries_first(
         assert getattr(report, name) == getattr(expected, name), name
 
 
-def test_it_comes_to_no_constellation_that_the_walk_of_all_stories_does_not(known: Known) -> None:
+def test_the_walk_reaches_only_constellations_of_the_full_walk(known: Known) -> None:
     scope = Scope(batches=1, lags=1, lost_answers=1)
     _, every = walked(known.walk(scope))
     for kind in KINDS:

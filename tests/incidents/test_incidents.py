@@ -92,7 +92,7 @@ def filled(world: World, title: str) -> bool:
     return all(has_data(world.prometheus, asked_now(query.selected)) for query in panel.queries)
 
 
-def test_in_health_no_alert_fires(world: World) -> None:
+def test_no_alert_fires_in_a_healthy_cluster(world: World) -> None:
     world.produce(TOPIC, 100)
     prometheus = world.prometheus
     wait_for(lambda: len(prometheus.query("up == 1")) == BROKERS + CONTROLLERS + 1, "all are scraped")

@@ -56,7 +56,7 @@ ENDINGS = {".py", ".md", ".proto", ".yaml", ".tpl", ".txt", ".sh", ".json", ""}
 LISTS_THEM = {ROOT / "docs" / "glossary.md", ROOT / "CONTRIBUTING.md", Path(__file__).resolve()}
 WORD = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
 TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
-VAGUE_NAME = re.compile(rf"(?:_(?:who|what|told|said|{'|'.join(BANNED)}))(?:_|$)")
+VAGUE_NAME = re.compile(rf"^test_(?:it|of|those|they|neither)_|(?:_(?:who|what|told|said|{'|'.join(BANNED)}))(?:_|$)")
 NAMES_WITH_THE_WORDS = {"test_no_docstring_or_comment_begins_with_who_or_what"}
 NO_LONGER = "longer|more|older|newer|less|other|such"
 IS_NO = re.compile(rf"(?<=[^\s])(?<!\b[Tt]here)(?<!\bthan)[ \t](?:is|are) no (?!(?:{NO_LONGER})\b)[a-zA-Z]")
@@ -155,7 +155,16 @@ def test_names_of_tests_have_a_component_as_subject() -> None:
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("name", ["test_what_is_gone", "test_a_broker_that_nobody_relieves", "test_a_limit_is_told"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test_it_ends",
+        "test_of_two_one_wins",
+        "test_what_is_gone",
+        "test_a_broker_that_nobody_relieves",
+        "test_a_limit_is_told",
+    ],
+)
 def test_a_vague_name_of_a_test_is_found(name: str) -> None:
     assert VAGUE_NAME.search(name)
 

@@ -161,7 +161,7 @@ def test_a_target_that_is_away_breaks_the_connection(network: Network) -> None:
         assert is_broken(one)
 
 
-def test_one_caller_is_cut_while_another_talks_on(network: Network, pids: dict[str, int]) -> None:
+def test_the_proxy_cuts_one_caller_and_serves_another(network: Network, pids: dict[str, int]) -> None:
     with echo() as target:
         port = network.add("server", lambda: target)
         callers = [

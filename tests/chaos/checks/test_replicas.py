@@ -29,7 +29,7 @@ def test_a_replica_that_is_not_there_is_named() -> None:
     assert f"{WHERE}: broker 1 ends at 0, below 5" in compare({0: {WHERE: GOOD}, 1: {}}, {WHERE: 5})
 
 
-def test_one_other_byte_is_found() -> None:
+def test_the_check_finds_one_different_byte() -> None:
     assert found(GOOD, GOOD, {**GOOD, 3: (5, b"dE")}) == [f"{WHERE}: brokers 0 and 2 differ at 3"]
 
 

@@ -103,7 +103,7 @@ async def test_a_log_that_was_cut_is_found_through_a_replica_too(cluster: FakeCl
         assert refusal.value.code is ErrorCode.LOG_TRUNCATED
 
 
-async def test_at_the_end_the_replica_is_gone_back_to_after_the_leader_has_been_asked(cluster: FakeCluster) -> None:
+async def test_a_consumer_at_the_end_returns_to_the_replica_after_a_fetch_from_the_leader(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap, rack="b", fetch_max_wait_ms=50) as consumer:
         await consumer.assign(TOPIC)
         assert await read(consumer, 12) == list(range(12))

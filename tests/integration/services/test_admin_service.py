@@ -241,7 +241,7 @@ async def test_changes_are_in_the_audit_log_metrics_are_served_and_sigterm_ends_
     assert '"outcome": "INVALID_TOPIC_NAME"' in audited[1]
 
 
-async def test_it_serves_again_when_zookeeper_is_back(admin: Admin, zookeeper: ZooKeeperProcess) -> None:
+async def test_the_admin_service_serves_again_when_zookeeper_is_back(admin: Admin, zookeeper: ZooKeeperProcess) -> None:
     zookeeper.kill()
     refused = await refusal(admin.stub.ListTopics(pb.ListTopicsRequest(), timeout=TIMEOUT_S))
     assert refused.code is ErrorCode.COORDINATION_UNAVAILABLE

@@ -95,7 +95,7 @@ def test_a_file_that_is_no_archive_or_does_not_compile_stays_as_it_was(tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.zip", "no.zip"]
 
 
-def test_without_a_file_it_is_the_pyspark_that_is_installed(tmp_path: Path, plain: list[Path]) -> None:
+def test_the_default_is_the_installed_pyspark(tmp_path: Path, plain: list[Path]) -> None:
     home = tmp_path / "spark"
     library = home / "python" / "lib"
     library.mkdir(parents=True)

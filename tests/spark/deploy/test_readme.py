@@ -28,7 +28,7 @@ def programs() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_it_opens_with_the_two_commands() -> None:
+def test_the_readme_opens_with_the_two_commands() -> None:
     assert [line.split("#")[0].strip() for line in README.splitlines()[2:4]] == ["make demo", "make test"]
 
 

@@ -20,7 +20,7 @@ FLIGHTS = {**BOOTSTRAP, "subscribe": "flights"}
 HELD = {"flights": {0: PartitionBounds(10, 110), 1: PartitionBounds(0, 50), 2: PartitionBounds(7, 7)}}
 
 
-def test_everything_is_read_when_no_offsets_are_given() -> None:
+def test_the_reader_reads_all_offsets_by_default() -> None:
     planned = plan_ranges(parse_options(FLIGHTS), HELD)
     assert planned == [OffsetRange("flights", 0, 10, 110), OffsetRange("flights", 1, 0, 50)]
 

@@ -99,7 +99,7 @@ def test_no_value_at_all_is_well_in_every_format(value_format: ValueFormat) -> N
     assert decoded([None, None], value_format, value_type) == ([None, None], [None, None])
 
 
-def test_to_fail_names_the_partition_the_offset_and_the_way_out() -> None:
+def test_the_error_of_mode_fail_names_partition_offset_and_remedy() -> None:
     with pytest.raises(
         MalformedValueError, match=r"flights-3: the value at offset 102, b'oops', .* malformedValues=null"
     ):

@@ -164,7 +164,7 @@ def test_a_loss_is_named_and_counted_where_it_is_skipped(
     assert (position.skipped if position else 0) == skipped
 
 
-def test_nothing_is_lost_where_everything_is_there() -> None:
+def test_the_stream_reports_no_loss_for_a_complete_log() -> None:
     start = offset_of({"flights": {0: 50}})
     assert losses(start, Available(offset_of({"flights": {0: 50, 1: 3}, "trains": {0: 1}}))) == []
 

@@ -340,7 +340,7 @@ async def test_restart_is_not_safe_while_the_node_of_a_topic_is_unreadable(
     assert "broker 1 may hold replicas of u" in obstacle.message
 
 
-async def test_of_two_brokers_that_claim_a_restart_at_once_one_gets_a_yes(
+async def test_one_of_two_brokers_that_claim_a_restart_at_once_may_restart(
     cluster: Cluster, brokers: BrokerAdministration, clock: WallClock
 ) -> None:
     both = await asyncio.gather(*(brokers.obstacles_to_restart(BrokerId(one), claim=True) for one in (0, 1)))

@@ -105,7 +105,7 @@ async def test_a_dry_run_tells_the_version_and_writes_nothing(admin: Admin) -> N
     assert set(await admin.versions()) == {1}
 
 
-async def test_of_two_changes_at_once_the_second_is_refused_with_the_newest_version(admin: Admin) -> None:
+async def test_the_second_of_two_concurrent_changes_is_refused_with_the_newest_version(admin: Admin) -> None:
     await admin.create()
     wanted = [document(CARRIER, DELAY, {"name": name, "type": "int64"}, key=["carrier"]) for name in ("a", "b")]
     results = await asyncio.gather(*(admin.alter(one, expected_version=1) for one in wanted), return_exceptions=True)

@@ -85,7 +85,9 @@ def test_busy_processes_run_beside_where_no_group_can_be_made(
     assert "2 busy processes for each core" in capsys.readouterr().out
 
 
-def test_neither_a_group_nor_busy_processes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slowdown_without_a_group_and_without_busy_processes_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slowdown, "own_group", lambda: tmp_path / "missing")
     monkeypatch.setattr(slowdown.sys, "executable", str(tmp_path / "python"))
     needed = r"--slow needs a control group with a CPU quota .* or busy processes"

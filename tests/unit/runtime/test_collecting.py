@@ -116,7 +116,7 @@ def test_a_full_collection_breaks_no_tuple_that_another_thread_makes(policy: Bou
     assert made == [200]
 
 
-def test_everything_is_as_before_when_the_service_has_ended() -> None:
+def test_a_stopped_policy_restores_the_collector() -> None:
     before = gc.get_threshold(), len(gc.callbacks)
     policy = BoundedCollections()
     policy.start()

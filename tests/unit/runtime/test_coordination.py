@@ -84,7 +84,7 @@ async def said_while_waiting(monkeypatch: pytest.MonkeyPatch, connect: str, time
     return said.lines[:times]
 
 
-async def test_it_is_tried_until_zookeeper_answers(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_service_retries_until_zookeeper_answers(caplog: pytest.LogCaptureFixture) -> None:
     store: Any = Store(*[ErrorCode.COORDINATION_UNAVAILABLE] * 3)
     await coordination.start_when_reachable(store)
     assert store.started

@@ -78,7 +78,7 @@ async def test_a_coroutine_that_goes_through_much_gives_way() -> None:
     assert seen[0] == "another task"
 
 
-async def test_one_that_is_within_its_slice_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_coroutine_within_its_slice_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SLICE_S", 60.0)
     assert not Pace().is_due
 

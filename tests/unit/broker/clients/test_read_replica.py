@@ -91,14 +91,16 @@ def ask(**fields: Any) -> pb.ReadReplicaRequest:
     return pb.ReadReplicaRequest(**{"topic": "flights", "end_offset": 100, **fields})
 
 
-async def test_it_returns_whole_batches_within_the_log_and_the_offsets_of_the_replica(reads: ReplicaReads) -> None:
+async def test_the_read_returns_whole_batches_within_the_log_and_the_offsets_of_the_replica(
+    reads: ReplicaReads,
+) -> None:
     answer = await reads.read(ask())
     assert answer.batches == b"".join(batches(4)[1:])
     assert (answer.log_start_offset, answer.log_end_offset, answer.high_watermark) == (2, 8, 6)
     assert (answer.leader_epoch, answer.leader, answer.clean_offset) == (4, False, 0)
 
 
-async def test_it_returns_envelopes_only_and_at_most_max_bytes_of_batches(reads: ReplicaReads) -> None:
+async def test_the_read_returns_envelopes_only_and_at_most_max_bytes_of_batches(reads: ReplicaReads) -> None:
     answer = await reads.read(ask(envelopes_only=True, start_offset=4))
     assert answer.batches == b"".join(one[:ENVELOPE_BYTES] for one in batches(4)[2:])
     assert len((await reads.read(ask(max_bytes=1))).batches) == len(batches(1)[0])

@@ -29,7 +29,7 @@ class World:
         return asyncio.create_task(self.shutdown.run(announce=self._announce, failed=self.failed))
 
 
-async def test_it_requests_the_shutdown_and_waits_for_the_permission() -> None:
+async def test_the_broker_requests_the_shutdown_and_waits_for_the_permission() -> None:
     world = World()
     running = world.run()
     await world.announced.wait()
@@ -50,7 +50,7 @@ async def test_a_permission_before_the_request_does_not_count() -> None:
     await running
 
 
-async def test_it_waits_no_longer_than_max_wait_ms_even_if_it_leads_partitions() -> None:
+async def test_the_broker_waits_at_most_max_wait_ms_even_as_a_leader() -> None:
     world = World(max_wait_ms=5_000)
     running = world.run()
     await world.announced.wait()
@@ -61,13 +61,13 @@ async def test_it_waits_no_longer_than_max_wait_ms_even_if_it_leads_partitions()
     await running
 
 
-async def test_with_max_wait_ms_of_0_it_announces_the_shutdown_and_stops_at_once() -> None:
+async def test_the_broker_with_max_wait_ms_of_0_stops_immediately() -> None:
     world = World(max_wait_ms=0)
     await world.run()
     assert world.announced.is_set()
 
 
-async def test_without_pings_it_waits_only_while_it_leads_partitions() -> None:
+async def test_a_broker_without_pings_waits_only_while_it_leads_partitions() -> None:
     world = World()
     running = world.run()
     await world.announced.wait()
@@ -90,7 +90,7 @@ async def test_a_failed_broker_does_not_wait() -> None:
     assert str(world.failed.exception()) == "an unexpected error", "retrieved, or the log of a later test has it"
 
 
-async def test_without_any_controller_it_stops_after_a_fixed_time() -> None:
+async def test_a_broker_without_a_controller_stops_after_a_fixed_time() -> None:
     world = World()
     running = world.run()
     await world.announced.wait()

@@ -190,7 +190,7 @@ async def test_an_isr_entry_of_the_previous_broker_epoch_does_not_count(world: W
     assert not await world.register()
 
 
-async def test_it_is_not_ready_before_a_controller_sends_this_registration(world: World) -> None:
+async def test_the_broker_is_not_ready_before_a_controller_sends_its_registration(world: World) -> None:
     world.takes_role("follower")
     world.node_isr = (IsrEntry(ME, EPOCH),)
     assert not await world.register()

@@ -29,7 +29,9 @@ async def registered_again(process: Process) -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"{}", b"\xff"])
-async def test_it_ends_its_leaderships_and_registers_under_a_new_epoch(machine: Machine, data: bytes | None) -> None:
+async def test_the_broker_ends_its_leaderships_and_registers_under_a_new_epoch(
+    machine: Machine, data: bytes | None
+) -> None:
     process = await machine.start(check_ms=0)
     process.core.registered.clear()
     if data is None:

@@ -128,7 +128,7 @@ def test_a_log_that_is_open_before_its_estimate_counts_with_its_scanned_bytes() 
     assert world.gauge("remaining_bytes", "/a") == 0
 
 
-def test_neither_another_directory_nor_new_replicas_wait_for_the_logs_of_one_directory() -> None:
+def test_the_logs_of_one_directory_delay_no_other_directory_and_no_new_replica() -> None:
     openers = RecoveryThreads(Logs(), threads_per_directory=1)  # type: ignore[arg-type]
     blocked = threading.Event()
     opened = threading.Semaphore(0)

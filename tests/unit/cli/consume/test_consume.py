@@ -96,7 +96,7 @@ def run(topic: Topic, screen: Screen, ends: ConsumeOptions) -> int:
     return copy(topic, screen, ends, reading=Reading(show=False), now_s=topic.now_s)
 
 
-def test_it_ends_after_the_count_also_within_a_batch() -> None:
+def test_consume_ends_after_the_count_also_within_a_batch() -> None:
     topic, screen = Topic((0.0, [0, 1, 2, 3, 4]), (0.0, [5, 6, 7, 8, 9])), Screen()
     assert run(topic, screen, options(count=7)) == 7
     assert screen.seen == topic.written == list(range(7))
@@ -122,7 +122,7 @@ def test_a_timeout_of_zero_reads_available_records() -> None:
     assert run(topic, screen, options(timeout_s=0.0)) == 2
 
 
-def test_it_ends_at_the_ends_of_the_partitions_without_a_wait() -> None:
+def test_consume_ends_at_the_ends_of_the_partitions_without_a_wait() -> None:
     topic, screen = Topic((0.0, [0, 1]), (0.5, [2]), ends=True), Screen()
     assert run(topic, screen, options(until_end=True)) == 3
     assert topic.time_s == pytest.approx(0.5)

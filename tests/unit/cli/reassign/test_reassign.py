@@ -378,7 +378,7 @@ def ended_before_it_was_given_up(partition: TopicPartition) -> TidemarkError:
 
 @pytest.mark.parametrize("arguments", [("--all",), ("test",), ("test", "test:2")])
 @pytest.mark.parametrize("code", [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC])
-def test_one_that_ends_before_its_cancellation_does_not_block_others(
+def test_a_reassignment_that_ends_before_its_cancellation_does_not_block_others(
     client: Client, arguments: tuple[str, ...], code: ErrorCode
 ) -> None:
     client.wanted = [T2, T3]
@@ -407,7 +407,7 @@ def test_a_reassignment_of_an_unknown_topic_has_not_ended(client: Client) -> Non
     assert (client.cancelled, result.stdout) == ([T2], "test:2 is on 1,2\n1 reassignment cancelled\n")
 
 
-def test_one_that_ends_during_the_cancel_request_does_not_block_others(client: Client) -> None:
+def test_a_reassignment_that_ends_during_the_cancel_request_does_not_block_others(client: Client) -> None:
     client.wanted = [T2, T3]
     client.refusals[T3] = ended_before_it_was_given_up(T3)
     client.ends_first = [client.refusals[T3]] * 2
@@ -421,7 +421,9 @@ def test_one_that_ends_during_the_cancel_request_does_not_block_others(client: C
 
 
 @pytest.mark.parametrize("error", [None, ended_before_it_was_given_up(T2)])
-def test_one_that_completes_despite_its_cancellation_ended_before(client: Client, error: TidemarkError | None) -> None:
+def test_a_reassignment_that_completes_despite_its_cancellation_ended_before(
+    client: Client, error: TidemarkError | None
+) -> None:
     client.wanted, client.too_late, client.ends_with = [T2], {T2}, error
     result = run("cancel", "--all")
     assert result.exit_code == 0

@@ -98,7 +98,7 @@ def test_a_leader_that_does_not_answer_is_asked_again_until_the_deadline(brokers
     assert brokers.now_s <= START_S + 30.5
 
 
-def test_without_leaders_any_broker_tells_its_versions(brokers: Brokers) -> None:
+def test_any_broker_sends_its_schema_versions_without_leaders(brokers: Brokers) -> None:
     brokers.leaders = {0: -1, 1: -1}
     with reader() as made:
         assert sorted(made.schemas("t")) == [1]

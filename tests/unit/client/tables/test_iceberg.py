@@ -86,7 +86,7 @@ def test_a_run_that_ended_before_its_commit_is_made_good_by_the_next_one(
     assert [row["_offset"] for row in rows(catalog.load_table(NAME))] == [0, 2, 3]
 
 
-def test_of_two_runs_that_add_the_same_files_one_wins_and_the_other_finds_them_there(
+def test_one_of_two_runs_adds_files_and_the_other_finds_them_there(
     logs: Logs, tmp_path: Path, catalog: Catalog, properties: Properties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs.append(0, flights(0, 2))

@@ -215,7 +215,7 @@ def test_a_partition_that_is_being_reassigned_is_not_removed() -> None:
 
 
 @pytest.mark.parametrize("count", range(0, 30, 2))
-def test_of_a_reassignment_and_a_removal_at_once_one_wins_and_both_end(count: int) -> None:
+def test_a_reassignment_and_a_removal_at_once_both_end_and_one_succeeds(count: int) -> None:
     world = a_world()
     world.remove(P2)
     answers(world, count)
@@ -229,7 +229,7 @@ def test_of_a_reassignment_and_a_removal_at_once_one_wins_and_both_end(count: in
 
 
 @pytest.mark.parametrize("count", range(0, 30, 2))
-def test_of_a_removal_and_a_beginning_reassignment_one_wins_and_both_end(count: int) -> None:
+def test_a_removal_and_a_beginning_reassignment_both_end_and_one_succeeds(count: int) -> None:
     world = a_world()
     world.move(P2, 3, 4)
     answers(world, count)

@@ -146,7 +146,7 @@ def test_new_replicas_go_to_the_directory_with_the_fewest(path: Path) -> None:
     logs.close()
 
 
-def test_of_two_directories_the_highest_generation_is_opened(path: Path) -> None:
+def test_the_directory_with_the_highest_generation_is_opened(path: Path) -> None:
     logs = open_logs([path / "a", path / "b"], cluster_id=CLUSTER, broker_id=BROKER)
     log, first = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["old"]))

@@ -321,6 +321,6 @@ def test_a_damaged_last_offset_delta_does_not_move_the_log_end(
 
 
 @pytest.mark.parametrize("how", STATES)
-def test_any_file_deleted(directory: Path, states: dict[str, State], how: str) -> None:
+def test_a_start_survives_any_deleted_file(directory: Path, states: dict[str, State], how: str) -> None:
     for name, _ in files(states[how], lambda name: True):
         tried(directory, states[how], name, None)

@@ -164,7 +164,7 @@ def test_replicas_that_leave_below_min_isr_enter_the_elr_until_min_isr_is_reache
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_all_fail_and_the_first_clean_return_is_elected_from_the_elr(first: int) -> None:
+def test_after_all_replicas_failed_the_first_clean_return_is_elected_from_the_elr(first: int) -> None:
     partition = healthy(0, 1, 2)
     partition.sees(brokers())
     assert (partition.state.leader, partition.state.leader_epoch) == (NO_LEADER, 1)
@@ -341,7 +341,7 @@ def test_where_allowed_a_single_replica_leads_at_once_after_an_unclean_return() 
     assert (partition.state.leader, partition.state.lineage) == (3, 1)
 
 
-def test_where_it_is_not_allowed_no_live_replica_is_elected_uncleanly() -> None:
+def test_no_live_replica_is_elected_uncleanly_where_the_topic_forbids_it() -> None:
     partition = healthy()
     partition.leader_writes(entry(0))
     partition.facts = replace(partition.facts, state=replace(partition.state, elr=()))

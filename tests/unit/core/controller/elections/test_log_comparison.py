@@ -238,7 +238,7 @@ def test_a_new_controller_compares_the_logs_again() -> None:
     assert world.state("t").leader == 1
 
 
-def test_where_the_topic_allows_an_unclean_election_it_waits_for_the_trusted_first() -> None:
+def test_an_allowed_unclean_election_waits_for_trusted_replicas_first() -> None:
     world = all_down(0, 1, 2, unclean="true")
     comes_back(world, 0)
     says(world, 0, held(90, cut=True))

@@ -268,7 +268,7 @@ def test_when_the_node_names_it_no_more_an_entry_that_is_left_is_compared_again(
 
 
 @pytest.mark.parametrize("happened", [Input.NODE_ENDS, Input.TOPIC_GONE])
-def test_without_an_entry_it_ends_with_its_node(happened: Input) -> None:
+def test_a_reassignment_without_an_entry_ends_with_its_node(happened: Input) -> None:
     one = copying()
     one.take_entry(None)
     assert one.phase is Phase.COPYING
@@ -304,7 +304,7 @@ def test_in_sync_means_all_of_the_target_and_a_leader() -> None:
         (state(4, 4, 5), False),  # no original replica is in sync
     ],
 )
-def test_to_revert_step_7_must_drop_no_replica_that_the_partition_needs(seen: LeaderAndIsr, *, enough: bool) -> None:
+def test_step_7_reverts_only_if_the_partition_keeps_the_replicas_it_needs(seen: LeaderAndIsr, *, enough: bool) -> None:
     one = copying()
     one.take_node(found((1, 2, 3), (1, 2, 3), (4, 5)))
     assert one.phase is Phase.CANCELLING
