@@ -38,6 +38,14 @@ class Removed(NamedTuple):
     partitions: tuple[int, ...]
 
 
+class TopicCounts(NamedTuple):
+    """A topic before a removal of partitions: its id, its partition count, and the count after the removal."""
+
+    topic_id: str
+    partition_count: int
+    total_count: int
+
+
 class PartitionAdministration:
     """Adds partitions to topics and removes partitions from them.
 
@@ -82,11 +90,7 @@ class PartitionAdministration:
             await self._raise_refusal("partitions_add", added, known)
             topic = await self._topic(name)
             if topic.topic_id != planned.topic_id:
-                raise TidemarkError(
-                    ErrorCode.UNKNOWN_TOPIC,
-                    f"{name} was recreated during this request: describe the new topic, and retry if it needs more",
-                    {"topic": name},
-                )
+                raise _recreated(name)
             if len(topic.partitions) < total_count:
                 return None
             states = await self._store.states(partitions_of([topic]))
@@ -98,25 +102,44 @@ class PartitionAdministration:
             raise await self._late(name, f"{len(added)} partitions are requested, but not all exist", timeout_s)
         return view
 
-    async def count_to_keep(self, name: str, which: PartitionsToRemove) -> int:
-        """Return the number of partitions that the topic keeps.
+    async def counts(self, name: str, which: PartitionsToRemove) -> TopicCounts:
+        """Return the number of partitions that the topic keeps, with the topic as it is before the removal.
 
         Raises:
             TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, INVALID_REQUEST, INVALID_PARTITIONS or
                 NOT_HIGHEST_PARTITION.
         """
-        return count_to_keep(await self._topic(name), which)
+        topic = await self._topic(name)
+        return TopicCounts(topic.topic_id, len(topic.partitions), count_to_keep(topic, which))
 
     async def delete_partitions(
-        self, name: str, total_count: int, *, force: bool, validate_only: bool, timeout_s: float
+        self,
+        name: str,
+        total_count: int,
+        *,
+        force: bool,
+        validate_only: bool,
+        timeout_s: float,
+        before: TopicCounts | None = None,
     ) -> Removed:
         """Remove all partitions but the first `total_count`; with `validate_only` only report these partitions.
 
+        Args:
+            name: name of the topic.
+            total_count: partitions that stay.
+            force: remove partitions with records, too.
+            validate_only: change nothing.
+            timeout_s: time limit of the wait for the removal, in seconds.
+            before: the topic as the first attempt found it; None: as it is now.
+
         Raises:
-            TidemarkError: UNKNOWN_TOPIC; PARTITION_NOT_EMPTY unless forced; REASSIGNMENT_IN_PROGRESS;
-                REQUEST_TIMED_OUT, while the controller continues.
+            TidemarkError: UNKNOWN_TOPIC, also for another topic than before; PARTITION_NOT_EMPTY unless forced;
+                REASSIGNMENT_IN_PROGRESS; REQUEST_TIMED_OUT, while the controller continues.
         """
         topic = await self._topic(name)
+        before = before or TopicCounts(topic.topic_id, len(topic.partitions), total_count)
+        if topic.topic_id != before.topic_id:
+            raise _recreated(name)
         indexes = [index for index in sorted(topic.partitions) if index >= total_count]
         moving = [index for index in indexes if index in topic.original]
         if indexes:
@@ -144,7 +167,7 @@ class PartitionAdministration:
                 )
         now = await self._topic(name)
         view = topic_view(now, await self._store.states(partitions_of([now])))
-        return Removed(view, tuple(indexes))
+        return Removed(view, tuple(sorted({*indexes, *range(total_count, before.partition_count)})))
 
     async def _planned(
         self, name: str, total_count: int, assignments: Sequence[tuple[BrokerId, ...]]
@@ -234,6 +257,14 @@ def count_to_keep(topic: TopicDescription, which: PartitionsToRemove) -> int:
             {"topic": topic.topic, "partition_count": str(there)},
         )
     return keep
+
+
+def _recreated(topic: str) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.UNKNOWN_TOPIC,
+        f"{topic} was recreated during this request: describe the new topic, and retry if it has the wrong count",
+        {"topic": topic},
+    )
 
 
 def _listed(indexes: Sequence[int]) -> str:

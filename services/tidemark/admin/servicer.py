@@ -17,7 +17,7 @@ from tidemark.admin.configs import Alteration, ConfigAdministration
 from tidemark.admin.descriptions import Descriptions
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
 from tidemark.admin.log_dirs import LogDirAdministration
-from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemove
+from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemove, TopicCounts
 from tidemark.admin.planning import TopicRequest, new_topic_id
 from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import MovesQuery, ReassignmentAdministration, interval_of
@@ -239,15 +239,20 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         }
 
         async def look() -> Facts:
-            return {"total_count": str(await self._partitions.count_to_keep(request.topic, which))}
+            found = await self._partitions.counts(request.topic, which)
+            return {name: str(value) for name, value in found._asdict().items()}
 
         async def work(seen: Facts) -> partitions_pb.DeletePartitionsResponse:
+            keep = int(seen["total_count"])
             removed = await self._partitions.delete_partitions(
                 request.topic,
-                int(seen["total_count"]),
+                keep,
                 force=request.force,
                 validate_only=request.validate_only,
                 timeout_s=self._timeout_s(context),
+                before=TopicCounts(seen["topic_id"], int(seen["partition_count"]), keep)
+                if "topic_id" in seen
+                else None,
             )
             return partitions_pb.DeletePartitionsResponse(
                 topic=topic_to_proto(removed.topic), removed=removed.partitions

@@ -89,7 +89,7 @@ async def test_unknown_topic_is_refused(partitions: PartitionAdministration) -> 
     for name, code in (("nowhere", ErrorCode.UNKNOWN_TOPIC), ("a/b", ErrorCode.INVALID_TOPIC_NAME)):
         work = partitions.create_partitions(name, 3, validate_only=False, timeout_s=0.0)
         assert await refusal(work) is code
-        assert await refusal(partitions.count_to_keep(name, PartitionsToRemove(count=1))) is code
+        assert await refusal(partitions.counts(name, PartitionsToRemove(count=1))) is code
 
 
 async def test_topic_with_enough_partitions_stays_unchanged(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -10,16 +11,17 @@ from typing import Any
 
 import pytest
 from tidemark.admin.acls import AclAdministration
+from tidemark.admin.partitions import PartitionAdministration
 from tidemark.admin.quotas import QuotaAdministration
 from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.requests import AnsweredOnce
 from tidemark.admin.servicer import AdminServicer
 from tidemark.core.security.acls import Acl, Operation, Pattern, Permission, ResourceType
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicDescription, TopicPartition
 from tidemark.rpc.codecs.acl import acl_to_proto
 from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.runtime.clock import SystemClock
-from tidemark.v1 import admin_acls_pb2, admin_quotas_pb2, admin_reassignments_pb2
+from tidemark.v1 import admin_acls_pb2, admin_partitions_pb2, admin_quotas_pb2, admin_reassignments_pb2
 
 from tests.fakes.contexts import PlainContext
 from tests.unit.admin.moving import Cluster, Sizes, ids
@@ -43,6 +45,16 @@ class Context(PlainContext):
 CONTEXT: Any = Context()
 
 
+class Hurried(Context):
+    """A caller that waits for a moment only."""
+
+    def time_remaining(self) -> float:
+        return 0.05
+
+
+HURRIED: Any = Hurried()
+
+
 @pytest.fixture
 async def cluster() -> Cluster:
     cluster = Cluster()
@@ -61,7 +73,7 @@ def servicer(cluster: Cluster) -> AdminServicer:
         configs=unused,
         requests=AnsweredOnce(cluster.store, SystemClock()),
         reassignments=ReassignmentAdministration(cluster.store, Sizes()),
-        partitions=unused,
+        partitions=PartitionAdministration(cluster.store, asyncio.Lock()),
         brokers=unused,
         log_dirs=unused,
         acls=AclAdministration(cluster.store, ()),
@@ -173,6 +185,46 @@ async def test_parts_of_a_reassignment_have_one_id(cluster: Cluster, servicer: A
     assert await alter(servicer, moves((T1, (3, 2)))) == [False]
     wanted = (await cluster.store.move_requests()).moves
     assert [(one.partition, one.request_id) for one in wanted] == [(T0, "r"), (T1, "r")]
+
+
+async def remove_last(servicer: AdminServicer) -> list[int]:
+    request = admin_partitions_pb2.DeletePartitionsRequest(topic="t", count=1, force=True, request_id="r")
+    return list((await servicer.DeletePartitions(request, HURRIED)).removed)
+
+
+async def carry_out_removals(cluster: Cluster) -> None:
+    """Remove the requested partitions as the controller does."""
+    assert cluster.term is not None
+    requested = (await cluster.store.partition_requests()).removed
+    topic = (await cluster.store.topics(["t"]))["t"]
+    left = {
+        index: replicas for index, replicas in topic.partitions.items() if TopicPartition("t", index) not in requested
+    }
+    await cluster.rewrite(replace(topic, partitions=left, incarnations={index: f"t{index}" for index in left}))
+    await cluster.store.finish_partition_requests(cluster.term, removed=list(requested))
+
+
+async def test_repeated_removal_of_partitions_names_the_removed_ones(cluster: Cluster, servicer: AdminServicer) -> None:
+    with pytest.raises(TidemarkError, match="not all are gone"):
+        await remove_last(servicer)
+    await carry_out_removals(cluster)
+    assert await remove_last(servicer) == [1]
+    assert await remove_last(servicer) == [1]
+    assert list((await cluster.store.topics(["t"]))["t"].partitions) == [0]
+
+
+async def test_repeated_removal_of_partitions_spares_the_next_topic_of_that_name(
+    cluster: Cluster, servicer: AdminServicer
+) -> None:
+    with pytest.raises(TidemarkError, match="not all are gone"):
+        await remove_last(servicer)
+    assert cluster.term is not None
+    await cluster.store.delete_topic(cluster.term, (await cluster.store.topics(["t"]))["t"])
+    await cluster.store.create_topic(TopicDescription("t", "next", {0: ids(0), 1: ids(1)}, {0: "n0", 1: "n1"}))
+    with pytest.raises(TidemarkError, match="recreated") as refused:
+        await remove_last(servicer)
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC
+    assert (await cluster.store.partition_requests()).removed == {}
 
 
 async def test_refused_reassignment_is_checked_again_when_it_is_repeated(
