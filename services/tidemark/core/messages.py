@@ -110,8 +110,8 @@ class Chunk(NamedTuple):
     """From a leader: records and offsets of one partition (rules R5, R6, L1).
 
     `continues_from` must equal the follower's LEO. `batches` is empty if only the high watermark moved. The follower's
-    driver checks every batch before the core gets the chunk. After a failed check `error` is set, `batches` is empty,
-    and `refused_bytes` is the size of the refused batches.
+    driver checks CRCs and headers of all batches before the core gets the chunk. After a failed check `error` is set,
+    `batches` is empty, and `refused_bytes` is the size of the refused batches.
     """
 
     partition: TopicPartition

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of a batch before a broker or a client uses it, mostly without reading values (docs/formats.md).
 
-`check_batch` is for every batch from outside: produced, replicated, recovered, fetched. `check_produced` has the rules
-for producers only: after a change of a setting, a follower must still accept the batches of the log.
+`check_batch` is for every batch from outside: produced, recovered, fetched. `check_replicated` is for batches that a
+leader sends, whose payloads were checked on produce. `check_produced` has the rules for producers only: after a change
+of a setting, a follower must still accept the batches of the log.
 """
 
 from __future__ import annotations
@@ -81,10 +82,22 @@ def check_batch(data: bytes, offset: int | None = None) -> Batch:
 
 def check_batches(data: bytes) -> tuple[Batch, ...]:
     """`check_batch` on each of the concatenated batches that the data consists of."""
+    return _each(data, check_batch)
+
+
+def check_replicated(data: bytes) -> tuple[Batch, ...]:
+    """`check_envelope` on each of the concatenated batches that a leader has sent.
+
+    The leader that appended a batch first has checked the payload, and the CRC shows that its bytes are the same.
+    """
+    return _each(data, check_envelope)
+
+
+def _each(data: bytes, check: Callable[[bytes, int], Batch]) -> tuple[Batch, ...]:
     batches: list[Batch] = []
     offset = 0
     while offset < len(data):
-        batch = check_batch(data, offset)
+        batch = check(data, offset)
         batches.append(batch)
         offset += batch.envelope.batch_length
     return tuple(batches)

@@ -25,7 +25,7 @@ from tidemark.core.messages import (
     StopFetch,
 )
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
-from tidemark.record.checks import check_batches
+from tidemark.record.checks import check_replicated
 from tidemark.rpc import errors
 from tidemark.rpc.channel import SPLIT_BYTES
 from tidemark.rpc.codecs import wire
@@ -134,7 +134,7 @@ class FollowerEnd:
         if not chunk.batches:
             return head
         try:
-            return head._replace(batches=check_batches(chunk.batches))
+            return head._replace(batches=check_replicated(chunk.batches))
         except TidemarkError as error:
             _log.error("chunk refused", extra={"partition": str(partition), "offset": chunk.continues_from,
                                                "code": str(error.code), "why": error.message})  # fmt: skip
