@@ -285,11 +285,11 @@ def test_a_row_that_is_marked_as_deleted_is_the_deletion_of_its_key() -> None:
 @pytest.mark.parametrize(
     ("read", "sentence"),
     [
-        (csv_of("carrier,n,at,_deleted", "UA,,,yes"), "column _deleted: true or false"),
+        (csv_of("carrier,n,at,_deleted", "UA,,,yes"), "column _deleted: want true or false"),
         (csv_of("carrier,n,at,_deleted", "UA,,5x,true"), "column at"),
         (json_of({"n": 5, "_deleted": True}), "column carrier: the record lacks the column"),
         (json_of({"carrier": 5, "_deleted": True}), "column carrier: a value of type int"),
-        (json_of({"carrier": "UA", "_deleted": "true"}), "column _deleted: true or false"),
+        (json_of({"carrier": "UA", "_deleted": "true"}), "column _deleted: want true or false"),
     ],
 )
 def test_a_deletion_without_a_good_key_is_refused_with_its_line(read: Read, sentence: str) -> None:
