@@ -89,6 +89,9 @@ def test_a_dump_of_a_log_restores_committed_records_only(cluster: LocalCluster, 
     )
     assert [row[:2] for row in before] == [["aborted", "2"], ["committed", "1"], ["plain", "3"]]
     assert after == before[1:]
+    committed = ("--until-end", "--isolation-level", "read_committed")
+    for how in ((), ("--group", topic)):
+        assert sorted(succeeds(cluster, "consume", topic, *committed, *how).split()) == ["1", "3"]
 
 
 def test_a_parquet_file_is_sent_up_to_a_count_and_read_up_to_one(

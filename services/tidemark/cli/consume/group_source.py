@@ -51,6 +51,7 @@ class GroupSource:
             auto_commit_interval_ms=0,
             client_id=CLIENT_ID,
             rack=options.rack,
+            isolation_level=options.isolation_level.value,
             request_timeout_ms=int(options.patience_s * 1000),
             schema_versions=self._versions(options),
         )
@@ -141,7 +142,8 @@ class GroupSource:
 def _look_up(bootstrap: str, options: ConsumeOptions) -> tuple[dict[TopicPartition, int], BatchRows | None]:
     """High watermarks of the partitions that have records; and the reader of a typed topic."""
     topic = options.topic
-    with RangeReader(bootstrap, deadline_s=options.patience_s) as reader:
+    level = options.isolation_level.value
+    with RangeReader(bootstrap, deadline_s=options.patience_s, isolation_level=level) as reader:
         view = reader.topics([topic])[topic]
         bounds = reader.bounds(topic, sorted(view.partitions))
         typed = reader_of(options, reader.schemas(topic) if view.schema_version else {})

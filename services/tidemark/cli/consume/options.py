@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -18,6 +19,13 @@ CLIENT_ID: Final = "tidemark consume"
 _DEADLINE_S: Final = 30.0
 _CONNECT_S: Final = 1.0
 """A --timeout below this time is extended by up to half a second for the connection, to this time at most."""
+
+
+class IsolationLevel(StrEnum):
+    """Isolation levels of `tidemark consume`."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,10 @@ class ConsumeOptions:
             "--rack", envvar="TIDEMARK_RACK", metavar="RACK", help="Rack of this client, for follower fetching."
         ),
     ] = ""
+    isolation_level: Annotated[
+        IsolationLevel,
+        typer.Option("--isolation-level", help="read_committed: omit records of transactions without a commit."),
+    ] = IsolationLevel.READ_UNCOMMITTED
     bootstrap: BootstrapOption = ""
     output: Annotated[
         Shape | None,

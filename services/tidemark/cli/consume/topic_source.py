@@ -29,7 +29,13 @@ class TopicReader:
 
     def __init__(self, bootstrap: str, options: ConsumeOptions, start: Start) -> None:
         topic = options.topic
-        self._reader = RangeReader(bootstrap, deadline_s=options.patience_s, rack=options.rack, client_id=CLIENT_ID)
+        self._reader = RangeReader(
+            bootstrap,
+            deadline_s=options.patience_s,
+            rack=options.rack,
+            client_id=CLIENT_ID,
+            isolation_level=options.isolation_level.value,
+        )
         self._topic = topic
         try:
             self._view = self._reader.topics([topic])[topic]
