@@ -165,7 +165,7 @@ def test_a_consumer_gets_rows_in_the_version_that_it_names(
     assert refused.value.code is ErrorCode.UNKNOWN_SCHEMA_VERSION
     admin.create_topic(f"{topic}-bytes")
     with (
-        pytest.raises(TidemarkError, match="has no schema, so no version of one"),
+        pytest.raises(TidemarkError, match="has no schema, and so no schema versions"),
         _reading(cluster, f"{topic}-bytes", 1, None),
     ):
         pass

@@ -104,7 +104,7 @@ def committed_records(bootstrap: str, topic: str) -> list[ConsumerRecord]:
     found: list[ConsumerRecord] = []
     with RangeReader(bootstrap, deadline_s=30.0, isolation_level="read_committed") as reader:
         partitions = sorted(reader.topics([topic])[topic].partitions)
-        for index, (start, end) in reader.bounds(topic, partitions).items():
-            for rows in reader.read(topic, index, start, end):
+        for index, held in reader.bounds(topic, partitions).items():
+            for rows in reader.read(topic, index, held.earliest, held.latest):
                 found += records_of(topic, index, rows)
     return found

@@ -157,10 +157,10 @@ def assert_each_offset_is_a_record_or_a_marker(cluster: LocalCluster, name: str)
         for task in tasks:
             index = task.partition.partition
             marked = {offset for _, _, offset in audit.markers(task, ends)}
-            read = [rows.column("offset").to_pylist() for rows in reader.read(name, index, *bounds[index])]
+            read = [rows.column("offset").to_pylist() for rows in reader.read(name, index, *bounds[index][:2])]
             records = {offset for offsets in read for offset in offsets}
             assert not marked & records
-            assert marked | records == set(range(*bounds[index]))
+            assert marked | records == set(range(*bounds[index][:2]))
     assert sum(len(list(audit.markers(task, ends))) for task in tasks) > 0
 
 
