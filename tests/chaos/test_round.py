@@ -41,5 +41,5 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert report.transactions.polled > 25 / slow, report
     assert report.transactions.transformed > 0 or not many, report
     assert report.typed.versions > 3, "the schema changed"
-    assert report.typed.outrun > 0, "of two changes at once one is told of the other"
+    assert report.typed.outrun > 0, "one of two concurrent changes is refused with the other"
     assert report.typed.refused > 0, report

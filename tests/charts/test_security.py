@@ -208,7 +208,9 @@ def test_certificates_of_cert_manager_have_identity_names_and_one_subject() -> N
         assert spec["issuerRef"] == {"name": "company", "kind": "Issuer", "group": "cert-manager.io"}
         assert spec["privateKey"]["encoding"] == "PKCS8", "ZooKeeper reads no other form"
         service = "operator" not in name and "zookeeper" not in name
-        assert (spec["commonName"] == "services") is service, "one subject for services, and no other has it"
+        assert (spec["commonName"] == "services") is service, (
+            "services share one subject, which no other certificate has"
+        )
         assert ("server auth" in spec["usages"]) is ("operator" not in name)
     broker = made["tide-tidemark-broker-2-tls"]
     assert broker["uris"] == [f"tidemark://{CLUSTER}/broker/2"]

@@ -298,4 +298,4 @@ async def test_the_nodes_of_a_removed_partition_go_and_those_of_the_others_stay(
     assert set(await store.states([F0, F1])) == {F0}
     nobody_leads = replace(write_of(topic, 1, -1).state, leader=NO_LEADER)
     (again,) = await store.write_states(term, [write_of(topic, 1, -1, nobody_leads)])
-    assert again.outcome is WriteOutcome.WRITTEN, "it can be added again"
+    assert again.outcome is WriteOutcome.WRITTEN, "the partition can be added again"

@@ -53,10 +53,10 @@ async def test_a_damaged_node_is_written_again_at_the_version_of_the_damage(clus
     await store.write_states(term, [write_of(topic, 0, -1)])
     await garbage(store)
     assert await store.damaged_versions([P]) == {P: 1}
-    assert await store.rebuild_states(term, [rebuild_of(topic, 0)]) == [False], "it is at another version"
+    assert await store.rebuild_states(term, [rebuild_of(topic, 0)]) == [False], "the node has another version"
     assert await store.rebuild_states(term, [rebuild_of(topic, 1)]) == [True]
     assert (await store.states([P]))[P] == (AGAIN, 2)
-    assert await store.rebuild_states(term, [rebuild_of(topic, 2)]) == [False], "it is readable"
+    assert await store.rebuild_states(term, [rebuild_of(topic, 2)]) == [False], "the node is readable"
 
 
 @pytest.mark.parametrize("path", [NODE, "/brokers/topics/flights/0"])

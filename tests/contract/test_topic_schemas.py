@@ -164,7 +164,7 @@ async def test_a_damaged_version_has_no_text_and_the_topic_and_its_other_version
     assert not unreadable
     assert [vars(record)["path"] for record in caplog.records] == ["/config/topics/flights/2"]
     await cluster.corrupt("/config/topics/flights/2", encode(topic.topic_id, schema_of(2)))
-    assert (await other.topics(unreadable=unreadable))["flights"].schemas[2] == schema_of(2), "it was put back"
+    assert (await other.topics(unreadable=unreadable))["flights"].schemas[2] == schema_of(2), "the node was restored"
 
 
 async def test_a_version_of_another_topic_id_is_left_out(cluster: Cluster) -> None:

@@ -220,7 +220,7 @@ def _of_ends(history: History) -> Iterator[Finding]:
                 continue
             if end_offset < floor[number]:
                 yield Finding(
-                    Anomaly.END_WENT_BACK, partition, f"{floor[number]} was told before {end_offset} was asked for"
+                    Anomaly.END_WENT_BACK, partition, f"{floor[number]} was answered before {end_offset} was requested"
                 )
             highest = max(highest, end_offset)
 
@@ -234,5 +234,5 @@ def _of_deletions(history: History) -> Iterator[Finding]:
             yield Finding(
                 Anomaly.CAME_BACK,
                 one.partition,
-                f"it starts at {start}, records before {one.before_offset} were deleted",
+                f"the log starts at {start}, records before {one.before_offset} were deleted",
             )

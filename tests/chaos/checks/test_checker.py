@@ -146,7 +146,9 @@ def test_a_doctored_history_is_found_out(doctor: Callable[[History], None]) -> N
     doctor(history)
     found = {finding.anomaly for finding in check(history)}
     assert DOCTORED[doctor] in found
-    assert found <= {DOCTORED[doctor], Anomaly.UNCOMMITTED}, "it names nothing else, but that a wrong value is wrong"
+    assert found <= {DOCTORED[doctor], Anomaly.UNCOMMITTED}, (
+        "the checker reports no other anomaly, except for a wrong value"
+    )
 
 
 def test_every_anomaly_has_a_doctored_history() -> None:

@@ -155,7 +155,7 @@ class Member:
                 while not self._leaves:
                     self._work()
         except _Leave:  # as for any error, the last records given do not count as processed
-            self._journal.add(Troubled, "it left while it asked for more")
+            self._journal.add(Troubled, "the member left while it polled")
         except TidemarkError as error:
             self._journal.add(GaveUp, f"{error.code}: {error}")
             return

@@ -87,9 +87,14 @@ def test_a_broker_setting_takes_effect_without_a_restart_and_shows_its_source(
     succeeds(cluster, "config", "set", "broker", "1", "log.level=debug")
     wait_for(lambda: found("log.level") == ("debug", ConfigSource.BROKER), "its own comes first")
     log = cluster.directory / "logs" / f"{broker_name(1)}.log"
-    wait_for(lambda: '"config": "log.level", "before": "warning", "after": "debug"' in log.read_text(), "it is told")
+    wait_for(
+        lambda: '"config": "log.level", "before": "warning", "after": "debug"' in log.read_text(),
+        "the broker logs the change",
+    )
     succeeds(cluster, "config", "set", "broker", "1", "--delete", "log.level")
-    wait_for(lambda: found("log.level") == ("warning", ConfigSource.CLUSTER), "that of every broker is back")
+    wait_for(
+        lambda: found("log.level") == ("warning", ConfigSource.CLUSTER), "the default of all brokers is in effect again"
+    )
 
 
 def test_the_same_request_id_is_the_same_change_once(admin: AdminClient, topic: str) -> None:
@@ -98,7 +103,7 @@ def test_the_same_request_id_is_the_same_change_once(admin: AdminClient, topic: 
     assert admin.alter_configs(resource, {"retention.ms": "1000"}, request_id=request_id) == changed
     admin.alter_configs(resource, {"retention.ms": "2000"})
     assert admin.alter_configs(resource, {"retention.ms": "1000"}, request_id=request_id) == changed
-    assert admin.describe_topics([topic])[0].configs == {"retention.ms": "2000"}, "it was not done again"
+    assert admin.describe_topics([topic])[0].configs == {"retention.ms": "2000"}, "the change was not made again"
     for attempt in (
         lambda: admin.alter_configs(resource, {"retention.ms": "3000"}, request_id=request_id),
         lambda: admin.create_topic(f"{topic}-2", request_id=request_id),
@@ -210,7 +215,10 @@ def test_how_many_must_be_in_sync_changes_under_running_brokers(hurt: LocalClust
     with AdminClient(hurt.admin_address) as admin:
         admin.create_topic("flights", partitions=1, replication_factor=3)
         hurt.terminate(broker_name(2))
-        wait_for(lambda: len(admin.describe_topics(["flights"])[0].partitions[0].in_sync_replicas) == 2, "it has left")
+        wait_for(
+            lambda: len(admin.describe_topics(["flights"])[0].partitions[0].in_sync_replicas) == 2,
+            "broker 2 has left the ISR",
+        )
         for needed, is_enough in (("3", False), ("2", True), ("3", False), ("1", True)):
             admin.alter_configs(topic_resource("flights"), {"min.insync.replicas": needed})
             wait_for(lambda is_enough=is_enough: acknowledged() is is_enough, f"{needed} replicas are wanted")  # type: ignore[misc]
@@ -225,8 +233,8 @@ def test_changes_made_without_a_controller_or_during_a_brokers_absence_apply_lat
         hurt.kill(controller_name(0))
         admin.alter_configs(topic_resource("orders"), {"max.message.bytes": "10000"})
         hurt.restart(controller_name(0))
-        wait_for(lambda: not accepts(hurt, "orders", 50_000), "the next controller tells it")
+        wait_for(lambda: not accepts(hurt, "orders", 50_000), "the next controller sends the change")
         hurt.terminate(leader)
         admin.alter_configs(topic_resource("orders"), {"max.message.bytes": "100000"})
         hurt.restart(leader)
-        wait_for(lambda: accepts(hurt, "orders", 50_000), "the broker is told when it is back")
+        wait_for(lambda: accepts(hurt, "orders", 50_000), "the broker receives the change after its return")

@@ -49,7 +49,7 @@ def lines(*numbers: int) -> str:
 def committed(cluster: LocalCluster, group: str) -> list[int]:
     with Groups(cluster.bootstrap) as groups:
         # A command waits 3 s at most for the answer that it has left; a killed member stays for 45 s.
-        wait_for(lambda: groups.describe_groups([group])[0].members == (), "it has left", 20)
+        wait_for(lambda: groups.describe_groups([group])[0].members == (), "the member has left", 20)
         (found,) = groups.describe_groups([group])
     return [one.committed for one in found.partitions]
 

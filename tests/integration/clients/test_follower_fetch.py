@@ -79,7 +79,9 @@ async def test_each_record_comes_once_when_a_replica_refuses_and_the_leader_serv
     async with Consumer(cluster.bootstrap, rack="b", max_partition_bytes=1, out_of_range="earliest") as consumer:
         await consumer.assign(TOPIC)
         assert await read(consumer, 12) == list(range(12))
-        assert ALONE in {part.read_from for part in cluster.asked(of=LEADER)}, "it was left for a while"
+        assert ALONE in {part.read_from for part in cluster.asked(of=LEADER)}, (
+            "the consumer read from the leader for a while"
+        )
 
 
 async def test_the_leader_serves_records_that_a_replica_lacks(cluster: FakeCluster) -> None:

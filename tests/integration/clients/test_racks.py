@@ -90,7 +90,7 @@ def test_a_follower_is_read_from_and_when_it_is_killed_nothing_is_missed_or_doub
                 produce(producer, position)
                 assert read(consumer, ROUND) == list(range(position, position + ROUND))
                 position += ROUND
-                assert position < 300 * ROUND, "it is never gone back to"
+                assert position < 300 * ROUND, "the consumer never reads from the follower again"
 
 
 def test_a_new_record_is_read_from_a_follower_soon_though_its_high_watermark_comes_late(racks: LocalCluster) -> None:
@@ -152,7 +152,7 @@ def test_a_follower_that_stands_still_is_left_and_gives_nothing_old_when_it_cont
             while consumer.health()[where].reads_from != near:
                 one_more()
                 found += 1
-                assert found < 100_000, "it is never gone back to"
+                assert found < 100_000, "the consumer never reads from the follower again"
 
 
 def test_the_command_and_members_of_a_group_read_from_the_follower_in_their_rack(racks: LocalCluster) -> None:

@@ -144,7 +144,7 @@ def _foreseen(cluster: LocalCluster, *, unheard: list[int]) -> dict[str, dict[st
         found[:] = json.loads(ended.out)
         return ended.status == 0 and found[0]["unclean"]["unheard"] == unheard
 
-    wait_for(the_others_are_heard, "they report their logs")
+    wait_for(the_others_are_heard, "the other replicas report their logs")
     return found[0]
 
 

@@ -67,7 +67,7 @@ def test_a_follower_that_was_away_is_elected_where_allowed_when_the_only_trusted
         assert after.leader_epoch > before.leader_epoch
         assert metric(cluster, 'tidemark_controller_observations_total{kind="unclean_election"}') == 1
         assert metric(cluster, "tidemark_controller_records_maybe_lost_total") == 0, "no live replica knows of any"
-        assert produce(cluster, 1) == 40, "it continues where its own log ended"
+        assert produce(cluster, 1) == 40, "the leader continues where its own log ended"
         cluster.restart(leader)
         wait_for(in_sync(0, 1), "the old leader follows the elected one")
         assert partition().lineage == after.lineage

@@ -88,5 +88,5 @@ def test_a_leader_that_stands_still_is_replaced_long_before_its_session_ends(
             sent += [producer.send(topic, str(number).encode()) for number in range(20)]
             assert [one.result(SOON_S).offset for one in sent] == list(range(len(sent)))
             assert zookeeper.exists(f"/brokers/ids/{first.leader}"), "ZooKeeper has not ended its session"
-        wait_for(lambda: len(partition().in_sync_replicas) == 3, "it is in sync again")
+        wait_for(lambda: len(partition().in_sync_replicas) == 3, "the broker is in sync again")
         assert producer.send(topic, b"after").result(SOON_S).offset == len(sent)

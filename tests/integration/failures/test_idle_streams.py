@@ -63,7 +63,7 @@ async def test_a_metadata_stream_ends_after_a_network_cut_however_long_it_was_id
             await asyncio.wait(
                 {reading}, timeout=dict(channel.CHANNEL_OPTIONS)["grpc.keepalive_time_ms"] / 1000 * _TOO_MANY
             )
-            assert not reading.done(), "it is only silent"
+            assert not reading.done(), "the stream is only silent"
             for way in ((ANY_CALLER, "server"), ("server", ANY_CALLER)):
                 await asyncio.to_thread(network.disturb, *way, Trouble(silent=True))
             async with asyncio.timeout(30):

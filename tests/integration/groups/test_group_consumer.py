@@ -132,7 +132,7 @@ async def _work(cluster: LocalCluster, topic: str, group: str, found: list[int])
 async def _until(true: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + _DEADLINE_S
     while not true():
-        assert time.monotonic() < deadline_s, "it did not come about"
+        assert time.monotonic() < deadline_s, "the condition did not become true"
         await asyncio.sleep(0.02)
 
 

@@ -73,7 +73,7 @@ async def test_a_member_that_leaves_before_it_heard_of_its_new_epoch_has_all_com
                 on_its_way.holds = True
                 other.start()  # the group epoch changes, and `leaving` reads the same partitions
                 await on_its_way.held.wait()
-        assert on_its_way.refused.is_set(), "it tried to commit under the epoch that it knew"
+        assert on_its_way.refused.is_set(), "the member tried to commit in its former epoch"
         assert (await groups.committed(group)).get((topic, 0)) == RECORDS
     finally:
         await other.stop()

@@ -169,7 +169,10 @@ def test_wrong_settings_are_the_termination_message_too(newcomer: Newcomer) -> N
 def test_a_start_waits_for_an_unresolved_zookeeper_reports_this_and_obeys_a_stop(newcomer: Newcomer) -> None:
     newcomer.flags["zookeeper.connect"] = "zookeeper-0.no-such-service.invalid:2181"
     process = newcomer.start()
-    wait_for(lambda: "zookeeper-0.no-such-service.invalid cannot be resolved" in process.tail(), "it is said")
+    wait_for(
+        lambda: "zookeeper-0.no-such-service.invalid cannot be resolved" in process.tail(),
+        "the broker logs the unresolved name",
+    )
     assert process.running
     process.signal(signal.SIGTERM)
     assert process.wait(END_S), process.tail()

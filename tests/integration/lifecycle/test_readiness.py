@@ -118,7 +118,7 @@ def test_a_broker_without_zookeeper_is_alive_and_not_ready_with_a_reason(cluster
     process = cluster.process(name)
     process.start()
     wait_until_says(cluster, name, "liveness")
-    wait_for(lambda: "waiting for ZooKeeper" in process.tail(), "it says so")
+    wait_for(lambda: "waiting for ZooKeeper" in process.tail(), "the broker logs the wait")
     assert not says(cluster, name, "readiness")
     assert not says(cluster, name, "tidemark.v1.BrokerService")
     with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=30) as page:

@@ -82,7 +82,7 @@ def test_a_broker_is_drained_stays_empty_and_gets_its_share_again(four: LocalClu
     assert len(added["ended"]) == len(added["moves"]["partitions"])
     loads = [len(held_by(admin, one)) for one in range(4)]
     assert max(loads) - min(loads) <= 1
-    assert as_json(four, "cluster", "add-brokers", "1", "--yes")["moved_replicas"] == 0, "it is even already"
+    assert as_json(four, "cluster", "add-brokers", "1", "--yes")["moved_replicas"] == 0, "the load is even already"
 
 
 def test_brokers_that_cannot_be_added_or_removed_are_one_line(four: LocalCluster) -> None:
@@ -156,7 +156,7 @@ def test_a_restart_is_safe_until_another_broker_is_away(four: LocalCluster, admi
     assert succeeds(four, "cluster", "safe-to-restart", "2") == "yes: broker 2 can be restarted\n"
     four.terminate(broker_name(3))
     try:
-        wait_for(lambda: admin.obstacles_to_restart(2) != [], "it is seen")
+        wait_for(lambda: admin.obstacles_to_restart(2) != [], "the admin service reports the obstacle")
         ended = tidemark(four, "cluster", "safe-to-restart", "2")
         assert ended.status == 1
         assert "OTHER_BROKER_AWAY: not live, and assigned replicas: broker 3; start it first" in ended.out

@@ -169,7 +169,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_move_continues_with_it(clust
     found = consumed(cluster, 4000 + len(load.acknowledged))
     assert found == before + load.acknowledged
     cluster.restart(BROKER)
-    wait_for(lambda: where(cluster) == (1 - first, None), "it is there after a clean stop too")
+    wait_for(lambda: where(cluster) == (1 - first, None), "the replica is in the new directory after a clean stop, too")
     assert consumed(cluster, len(found)) == found
 
 

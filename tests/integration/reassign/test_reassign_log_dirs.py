@@ -270,7 +270,7 @@ def test_a_move_that_is_given_up_leaves_replicas_in_their_directories(
         (found,) = admin.describe_log_dirs([stays], partitions=[partition])
         return [one.path for one in found.log_dirs for replica in one.replicas if replica.future]
 
-    wait_for(lambda: futures() == [wanted], "it is being copied")
+    wait_for(lambda: futures() == [wanted], "the replica is being copied")
     listed = json.loads(succeeds(cluster, "reassign", "list", "back:0", "-o", "json"))
     assert [one["log_dirs"] for one in listed["moves"]] == [["any", wanted]]
     succeeds(cluster, "reassign", "cancel", "back:0")

@@ -181,7 +181,7 @@ def test_a_throttled_reassignment_reports_progress_and_cancel_restores_the_origi
         moves = listing(four)["moves"]
         return any(one["state"] == "copying" and one["rate_bytes_per_s"] and one["bytes_total"] for one in moves)
 
-    wait_for(is_copying, "its rate is told")
+    wait_for(is_copying, "the list has the rate")
     (moved,) = listing(four)["moves"]
     assert (moved["original_replicas"], moved["target_replicas"]) == (before, target)
     assert sorted(moved["assigned_replicas"]) == [0, 1, 2, 3]
@@ -245,12 +245,12 @@ def test_a_reassignment_to_a_dead_broker_reports_the_missing_broker(
     target = (before + 1) % 4
     file = file_of(tmp_path, document("stuck", [target]))
     begin_by_hand(zookeeper, "stuck", [target], throttle_bytes_per_s=10_000)
-    wait_for(lambda: [one["state"] for one in listing(four)["moves"]] == ["copying"], "it has begun")
+    wait_for(lambda: [one["state"] for one in listing(four)["moves"]] == ["copying"], "the reassignment has begun")
     four.kill(broker_name(target))
     try:
         wait_for(
             lambda: f"broker {target} of the target is not live" in listing(four)["moves"][0]["waiting_for"],
-            "it says why",
+            "the list has the reason",
         )
         obstacles = tidemark(four, "cluster", "safe-to-restart", str(before), "-o", "json")
         assert obstacles.status == 1
@@ -271,7 +271,7 @@ def test_an_interrupted_command_leaves_the_reassignment_running_and_reports_this
     fill(four, "going", 200)
     ((before,),) = assigned(admin, "going")
     begin_by_hand(zookeeper, "going", [(before + 1) % 4], throttle_bytes_per_s=10_000)
-    wait_for(lambda: [one["state"] for one in listing(four)["moves"]] == ["copying"], "it has begun")
+    wait_for(lambda: [one["state"] for one in listing(four)["moves"]] == ["copying"], "the reassignment has begun")
     environment = {**os.environ, "TIDEMARK_ADMIN": four.admin_address, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "tidemark.cli.app", "cluster", "remove-brokers", str(before), "--yes"]
     with subprocess.Popen(

@@ -72,7 +72,7 @@ def test_every_service_counts_produced_and_consumed_records(cluster: LocalCluste
         consumer.commit()
         wait_for(
             lambda: total(brokers(cluster), "tidemark_group_member_count", "group=readers") == 1,
-            "the coordinator tells of the group",
+            "the coordinator reports the group",
         )
         found = brokers(cluster)
         assert total(found, "tidemark_broker_connections") >= 3
@@ -116,7 +116,7 @@ def test_an_idle_service_seldom_wakes(cluster: LocalCluster) -> None:
                 busy.discard(name)
         if not busy:
             return
-    pytest.fail(f"they wait so often a second: {[(name, rates[name]) for name in sorted(busy)]}")
+    pytest.fail(f"waits of event loops per second: {[(name, rates[name]) for name in sorted(busy)]}")
 
 
 def test_only_the_active_controller_exports_cluster_metrics(cluster: LocalCluster) -> None:
@@ -141,8 +141,11 @@ def test_metrics_show_a_reassignment_until_its_end(cluster: LocalCluster) -> Non
     of = "partition=0,topic=moving"
     wait_for(lambda: ("tidemark_partition_is_leader", of) not in brokers(cluster, first)[0], "its series end")
     # leader and controller metrics may change after the list of reassignments: the controller counts ten times a second
-    wait_for(lambda: total(brokers(cluster), "tidemark_replica_reassigning") == 0, "its leader knows that it is over")
-    wait_for(lambda: total(controllers(cluster), "tidemark_controller_reassignments") == 0, "it counts no more")
+    wait_for(lambda: total(brokers(cluster), "tidemark_replica_reassigning") == 0, "the leader knows the end")
+    wait_for(
+        lambda: total(controllers(cluster), "tidemark_controller_reassignments") == 0,
+        "the controller counts no reassignment",
+    )
     for kind in ("expands", "shrinks"):
         wait_for(
             lambda name=f"tidemark_replica_isr_{kind}_total": (  # type: ignore[misc]
@@ -166,10 +169,10 @@ def test_series_of_partitions_and_groups_can_be_switched_off_while_brokers_run(c
         return any(name.startswith(prefix) for one in brokers(cluster) for name, _ in one)
 
     switch("false")
-    wait_for(lambda: not told("tidemark_partition_") and not told("tidemark_group_lag_"), "they are gone")
+    wait_for(lambda: not told("tidemark_partition_") and not told("tidemark_group_lag_"), "the series end")
     assert total(brokers(cluster), "tidemark_replica_count") > 0
     switch("true")
-    wait_for(lambda: told("tidemark_partition_"), "they are back")
+    wait_for(lambda: told("tidemark_partition_"), "the series exist again")
 
 
 def test_the_metrics_page_names_exactly_the_exported_metrics(cluster: LocalCluster) -> None:
@@ -234,7 +237,7 @@ def test_a_killed_follower_shrinks_isrs_for_a_reason_lags_more_and_more_and_come
     cluster.restart(broker_name(2))
     wait_for(
         lambda: total(brokers(cluster), "tidemark_partition_under_replicated", f"topic={TOPIC}") == 0,
-        "it is back in all",
+        "the broker is in all ISRs again",
     )
     found = brokers(cluster)
     assert total(found, "tidemark_replica_isr_expands_total", "reason=caught_up") >= PARTITIONS

@@ -74,7 +74,7 @@ def test_a_directory_that_fails_loses_its_leaderships_idle_ones_too_and_the_othe
             after.update({disk.directory_id: disk for disk in disks(cluster)})
             return held(after[bad.directory_id]) == held(bad)
 
-        wait_for(told_of_all, "the broker tells of every replica that lay there")
+        wait_for(told_of_all, "the broker reports every replica of that directory")
         failed = after[bad.directory_id]
         assert failed.error is not None
         assert failed.error.code is ErrorCode.STORAGE_ERROR

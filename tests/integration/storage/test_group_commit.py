@@ -109,7 +109,7 @@ def test_an_acknowledgement_waits_for_the_disk_of_each_in_sync_replica(
             gate.close()
             handle = producer.send("safe", b"record", partition=0)
             gate.wait_until_reached()
-            assert is_acknowledged(producer.send("fast", b"record", partition=0), 15), "it waits for no disk"
+            assert is_acknowledged(producer.send("fast", b"record", partition=0), 15), "no disk is awaited"
             assert not is_acknowledged(handle, 0.5)
             gate.open()
             assert is_acknowledged(handle, 15)
@@ -132,7 +132,7 @@ def test_a_topics_policy_changes_under_running_brokers(cluster: LocalCluster, ga
                 break
         assert not is_acknowledged(handle, 1.0)
         admin.alter_configs(resource, delete=["flush.policy"])
-        assert is_acknowledged(handle, 15), "it waits no longer"
+        assert is_acknowledged(handle, 15), "the acknowledgement waits no longer"
         follower.open()
         before = partition_of(admin, "changes")
         assert (before.leader_epoch, len(before.in_sync_replicas)) == (0, 3), "no broker restarted or was replaced"

@@ -70,7 +70,7 @@ def test_every_replica_deletes_old_records_and_consumers_get_the_log_start(
     admin.create_topic("aging", replication_factor=3, configs={**SMALL, "retention.ms": "1000"})
     end = produce(cluster, "aging", 30)
     wait_for(lambda: bounds(cluster, "aging") == (end, end), "an idle log loses its last segment too")
-    wait_for(lambda: all_start_at(cluster, "aging", end), "the files go on every replica")
+    wait_for(lambda: all_start_at(cluster, "aging", end), "every replica deletes the files")
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign("aging", [0], 0)
         with pytest.raises(TidemarkError) as caught:
@@ -86,7 +86,7 @@ def test_the_oldest_segments_beyond_the_size_go(cluster: LocalCluster, admin: Ad
     wait_for(lambda: bounds(cluster, "bounded")[0] > 0, "the front goes")
     earliest, latest = bounds(cluster, "bounded")
     assert (0 < earliest < end, latest) == (True, end)
-    wait_for(lambda: all_start_at(cluster, "bounded", earliest), "the files go on every replica")
+    wait_for(lambda: all_start_at(cluster, "bounded", earliest), "every replica deletes the files")
 
 
 def test_deleted_records_are_gone_everywhere_and_after_a_restart_of_all(
@@ -112,7 +112,7 @@ def test_deleted_records_are_gone_everywhere_and_after_a_restart_of_all(
     leader = admin.describe_topics(["cut"])[0].partitions[0].leader
     cluster.process(broker_name(leader)).kill()
     wait_for(lambda: admin.describe_topics(["cut"])[0].partitions[0].leader not in (leader, -1), "another leads")
-    assert bounds(cluster, "cut") == (23, end), "the next leader was told before the answer"
+    assert bounds(cluster, "cut") == (23, end), "the next leader had the log start before the answer"
     deleted = admin.delete_records("cut", 0, -1)
     assert (deleted.low_watermark, deleted.behind) == (end, (leader,))
     cluster.restart(broker_name(leader))

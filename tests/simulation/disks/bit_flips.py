@@ -102,7 +102,7 @@ def as_received(world: World, message: LeaderMessage) -> LeaderMessage:
 
 def _committed(world: World, partition: TopicPartition, lineage: int) -> int:
     gathered = world.invariants[0]
-    assert isinstance(gathered, CommittedRead), "it comes first"
+    assert isinstance(gathered, CommittedRead), "the invariant comes first"
     return len(gathered.of(partition, lineage))
 
 

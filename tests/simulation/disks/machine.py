@@ -84,7 +84,7 @@ class StoredLog:
             base = written.envelope.base_offset
             if base < self.end:
                 assert not self.batches, "only an empty log takes a batch that spans its start"
-                assert self.start == self.end < written.envelope.next_offset, "it spans the start"
+                assert self.start == self.end < written.envelope.next_offset, "the batch spans the log start"
                 del self.values[base:]
             self.values.extend([None] * (base - self.end))
             self.batches.append(written)

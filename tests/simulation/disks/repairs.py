@@ -86,7 +86,7 @@ class SimRepairs:
         peer = await self._reach(broker)
         self._node.world.counts["leaders asked to check"] += 1
         if not await peer.repairs.repairs.repair(partition, offset):
-            raise TidemarkError(ErrorCode.CORRUPT_BATCH, "it stays damaged")
+            raise TidemarkError(ErrorCode.CORRUPT_BATCH, "the batch stays damaged")
 
     async def _reach(self, broker: BrokerId) -> BrokerNode:
         """One way through the network."""

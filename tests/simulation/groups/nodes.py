@@ -383,4 +383,4 @@ class MemberNode(Node):
 
 
 def _in_doubt() -> TidemarkError:
-    return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "it may be in the log or not")
+    return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the record may be in the log or not")

@@ -41,7 +41,7 @@ TYPES: dict[str, DataType] = {
 }
 Place = tuple[str, int, int]
 needs_read_limits = pytest.mark.skipif(
-    not compat.HAS_READ_LIMITS, reason="this PySpark tells a stream reader neither its start nor a limit; 4.2 does"
+    not compat.HAS_READ_LIMITS, reason="this PySpark gives a stream reader neither its start nor a limit; 4.2 does"
 )
 needs_pushed_filters = pytest.mark.skipif(
     not hasattr(DataSourceReader, "pushFilters"), reason="this PySpark pushes no filters down to a reader; 4.1 does"

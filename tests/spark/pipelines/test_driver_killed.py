@@ -63,7 +63,7 @@ def test_an_archive_and_a_rollup_are_whole_although_their_driver_was_killed_in_m
     with driver(log, SCRIPT, *where, str(AT_A_TIME), python=spark_python) as process:
         wait_until_in_mid_batch(process, log, [root / "checkpoint", checkpoint])
         os.killpg(process.pid, signal.SIGKILL)
-    assert len(batches(root / "checkpoint", "commits")) < COUNT // AT_A_TIME, "it was done before it was killed"
+    assert len(batches(root / "checkpoint", "commits")) < COUNT // AT_A_TIME, "the query ended before the kill"
 
     again = archive.parser().parse_args(archive_words(cluster.bootstrap, "doomed", str(root)))
     assert archive.run(spark, again) == 0

@@ -340,7 +340,7 @@ def test_a_rollup_with_updates_has_every_window_and_its_last_record_has_all(
     expected = Counter((FIRST_US + n * STEP_US) // 1_800_000_000 for n in range(COUNT) if n % 100 != 7)
     assert sorted(dict(told).values()) == sorted(expected.values())
     if compat.HAS_READ_LIMITS:
-        assert len(told) > len(expected), "a window that two micro-batches added to is told twice"
+        assert len(told) > len(expected), "a window that two micro-batches changed is written twice"
 
 
 @pytest.mark.parametrize("name", NAMES)

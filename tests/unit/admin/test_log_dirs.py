@@ -54,7 +54,7 @@ class Disks:
 
     def _reach(self, broker: BrokerRegistration) -> None:
         if broker.broker_id in self.silent:
-            raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "it said nothing for 10 s")
+            raise TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "no answer for 10 s")
 
     def _judge(self, broker: int, log_dir: str) -> TidemarkError | None:
         if log_dir not in {f"{name}{i}" for i in range(2) for name in (f"/data/{broker}/", f"u{broker}")}:

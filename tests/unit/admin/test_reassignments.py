@@ -308,7 +308,7 @@ async def test_reassignment_refused_by_the_controller_ends_with_that_error(
     (update,) = await watched(moves, T2, request_id="mine")
     assert [one.error and one.error.code for one in update.ended] == [ErrorCode.BROKER_NOT_AVAILABLE]
     (update,) = await watched(moves, T2, request_id="another")
-    assert [one.error for one in update.ended] == [None], "an old refusal of something else is not told"
+    assert [one.error for one in update.ended] == [None], "an old refusal of another request is not reported"
     _, refusals = await moves.list_moves()
     assert [(one.kind, one.partition) for one in refusals] == [("reassign", T2)]
 

@@ -26,7 +26,7 @@ def test_a_metrics_server_takes_in_only_so_many_and_the_longest_waiting_one_make
     server = start_metrics_server("127.0.0.1", 0, Metrics())
     held = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(5)]
     for one in held[:2]:
-        assert one.recv(1) == b"", "it made room"
+        assert one.recv(1) == b"", "the server closed this connection"
     for _ in range(10):
         with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
             assert answer.status == 200

@@ -61,7 +61,7 @@ class HeldLog(Generic[_C]):
             raise self.unwritable
 
     def over(self) -> TidemarkError:
-        return TidemarkError(ErrorCode.NOT_COORDINATOR, "it is over")
+        return TidemarkError(ErrorCode.NOT_COORDINATOR, "the leadership is over")
 
     async def finish_write(self, error: TidemarkError | None = None) -> list[_C]:
         changes, held = await self.writes.get()

@@ -48,7 +48,7 @@ def test_a_member_of_many_that_no_record_could_hold_is_refused_and_nothing_chang
     with pytest.raises(TidemarkError) as refused:
         coordinator.heartbeat(replace(JOIN, **changes), situation())
     assert refused.value.code is code
-    assert len(refused.value.message) < 500, "it is sent in a header of the answer"
+    assert len(refused.value.message) < 500, "the message is sent in a header of the answer"
     assert not coordinator.groups
 
 

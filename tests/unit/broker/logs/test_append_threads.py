@@ -237,7 +237,7 @@ async def test_a_pause_without_a_move_changes_nothing(harness: Harness) -> None:
     replica = harness.threads.replica(PARTITION)
     assert replica is not None
     assert await harness.threads.pause(replica)
-    assert not await harness.threads.pause(replica), "it is paused already"
+    assert not await harness.threads.pause(replica), "the replica is paused already"
     harness.threads.submit(append(0))
     harness.threads.resume(replica, None)
     assert (await harness.wait_for(2))[1:] == [LogAppended(PARTITION, IDENTITY, Offset(3))]

@@ -151,7 +151,7 @@ async def test_a_damaged_node_is_read_until_it_is_readable_and_the_others_are_an
     harness.writer.read(ReadIsr(PARTITION, IDENTITY, EPOCH))
     harness.writer.read(ReadIsr(GONE, IDENTITY, EPOCH))
     assert await harness.event() == IsrRead(GONE, None)
-    assert told == [ReportIsrChange(PARTITION)], "the controller is told once"
+    assert told == [ReportIsrChange(PARTITION)], "the controller receives one report"
     harness.zookeeper.corrupt(path, whole)
     assert await harness.event() == IsrRead(PARTITION, VersionedState(STATE, 2))
     assert len(told) == 1
@@ -170,7 +170,7 @@ async def test_a_node_that_was_set_back_to_an_earlier_leader_epoch_ends_no_leade
     path = "/brokers/topics/flights/0/leaderAndISR"
     harness.zookeeper.corrupt(path, encode_state(replace(STATE, leader_epoch=later)))
     assert await harness.event() == IsrRead(PARTITION, VersionedState(replace(STATE, leader_epoch=later), 1))
-    assert told == [ReportIsrChange(PARTITION)], "the controller is told once"
+    assert told == [ReportIsrChange(PARTITION)], "the controller receives one report"
 
 
 async def test_an_unexpected_error_ends_the_broker_instead_of_leaving_the_core_waiting(

@@ -169,7 +169,7 @@ def test_after_a_refused_step_the_others_run_and_the_next_run_does_the_rest(clie
 
 
 def test_a_file_with_errors_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: pytest.fail("it asks the cluster"))
+    monkeypatch.setattr(options, "connect_admin", lambda *_, **__: pytest.fail("the command sends a request"))
     status, out, error = run(file="topics:\n  a:\n    partitions: 0\n    replicas: 2\n")
     assert (status, out) == (1, "")
     assert [line.split(":")[2] for line in error.splitlines()] == ["3", "4"]

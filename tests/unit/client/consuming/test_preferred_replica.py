@@ -173,7 +173,7 @@ def test_leader_is_asked_again_after_a_minute() -> None:
     world.now_s += NAMED_S_MAX * 0.02
     assert world.nearest.drop_silent(world.now_s)
     assert world.source == ASKING
-    assert world.prefer(has_more=True), "it was not doubted"
+    assert world.prefer(has_more=True), "the replica was not doubted"
 
 
 def test_unassigned_partition_is_forgotten() -> None:

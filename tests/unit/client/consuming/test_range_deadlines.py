@@ -71,7 +71,7 @@ def test_without_answers_the_deadline_raises_the_last_error(clock: Clock, monkey
 
 def test_broker_without_metadata_makes_the_reader_ask_another(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = {BrokerId(one): BrokerRegistration(BrokerId(one), "h", 9000 + one, BrokerEpoch(0)) for one in range(2)}
-    unheard = TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, "this broker was told of no topic yet")
+    unheard = TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, "this broker has received no topic yet")
 
     def call(reader: RangeReader, address: str, *_: object, **__: object) -> Any:
         found = TopicView("t", "", error=unheard) if address.endswith("9000") else TopicView("t", "id", created_zxid=1)

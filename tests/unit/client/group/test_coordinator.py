@@ -118,7 +118,9 @@ async def test_brokers_with_stale_metadata_do_not_hide_the_coordinator(
 
 
 async def test_all_brokers_are_asked_again_if_all_named_a_wrong_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    brokers = Brokers({"a:1": "d:1", "b:1": "d:1"}, "c:1", TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead"))
+    brokers = Brokers(
+        {"a:1": "d:1", "b:1": "d:1"}, "c:1", TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is dead")
+    )
     monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
     with pytest.raises(TidemarkError) as refused:
         await Coordinator(cast(Cluster, brokers), "g").call(
@@ -130,7 +132,7 @@ async def test_all_brokers_are_asked_again_if_all_named_a_wrong_coordinator(monk
 
 @pytest.mark.parametrize("hints", [{"x:1": "d:1"}, {"x:1": "y:1", "y:1": "x:1"}])
 async def test_circular_hints_are_not_followed(hints: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead")
+    dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is dead")
     brokers = Brokers({"a:1": "x:1", "b:1": "c:1", "c:1": "c:1"}, "c:1", dead, hints)
     monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
     group, request = Coordinator(cast(Cluster, brokers), "g"), pb.GroupHeartbeatRequest(group_id="g")
@@ -138,7 +140,7 @@ async def test_circular_hints_are_not_followed(hints: dict[str, str], monkeypatc
 
 
 async def test_hint_in_a_refusal_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead")
+    dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is dead")
     brokers = Brokers({"a:1": "x:1", "b:1": "x:1"}, "c:1", dead, {"x:1": "c:1"})
     monkeypatch.setattr(coordinator, "group_stub", brokers.stub)
     group, request = Coordinator(cast(Cluster, brokers), "g"), pb.GroupHeartbeatRequest(group_id="g")
@@ -147,7 +149,7 @@ async def test_hint_in_a_refusal_is_followed_at_once(monkeypatch: pytest.MonkeyP
 
 
 async def test_late_refusal_does_not_change_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "it is dead")
+    dead = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is dead")
     brokers = Brokers({"a:1": "x:1"}, "c:1", dead, {"x:1": "c:1"})
     brokers.hold = asyncio.Event()
     monkeypatch.setattr(coordinator, "group_stub", brokers.stub)

@@ -154,7 +154,7 @@ async def test_assigned_partitions_are_reported_as_owned_before_they_are_read(
         request, _ = await coordinator.beat()
         if request.HasField("subscription"):
             break
-    assert owned(request) == [0, 1], "it may read it any moment"
+    assert owned(request) == [0, 1], "the application may read partition 1 at any time"
     assert member.owned == {TopicPartition("a", 0)}
 
 
@@ -162,7 +162,7 @@ async def test_assigned_partitions_are_reported_as_owned_before_they_are_read(
 async def test_member_fenced_during_reconciliation_joins_again(
     coordinator: ByHand, reader: SlowReader, member: Membership, code: ErrorCode
 ) -> None:
-    reader.refusal = TidemarkError(code, "it was silent for too long")
+    reader.refusal = TidemarkError(code, "the member sent no heartbeat in time")
     _, answer = await coordinator.beat()
     answer.set_result(response(1, 0))
     while True:
@@ -183,7 +183,7 @@ async def test_a_position_of_a_former_membership_is_not_read_on(
     _, answer = await coordinator.beat()
     answer.set_result(response(1, 0))
     _, answer = await coordinator.beat()
-    answer.set_exception(TidemarkError(ErrorCode.UNKNOWN_MEMBER, "it was silent for too long"))
+    answer.set_exception(TidemarkError(ErrorCode.UNKNOWN_MEMBER, "the member sent no heartbeat in time"))
     request, answer = await coordinator.beat()
     assert request.member_epoch == 0
     answer.set_result(response(2, 0))
@@ -202,8 +202,8 @@ async def test_a_refused_heartbeat_of_a_former_epoch_is_not_reported_as_an_error
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     await coordinator.assign(1, 0)
     _, answer = await coordinator.beat()
-    member._lost(TidemarkError(ErrorCode.UNKNOWN_MEMBER, "told by a commit"))
-    answer.set_exception(TidemarkError(ErrorCode.UNKNOWN_MEMBER, "it was silent for too long"))
+    member._lost(TidemarkError(ErrorCode.UNKNOWN_MEMBER, "the refusal of a commit"))
+    answer.set_exception(TidemarkError(ErrorCode.UNKNOWN_MEMBER, "the member sent no heartbeat in time"))
     request, _ = await coordinator.beat()
     assert request.member_epoch == 0
     gc.collect()
@@ -327,7 +327,7 @@ async def test_records_read_before_a_rejoin_are_not_committed(
     _, answered = await _next(coordinator, pb.CommitOffsetsRequest)
     second = asyncio.create_task(member.commit(position, timeout_s=5))
     _, beat = await _next(coordinator, pb.GroupHeartbeatRequest)
-    beat.set_exception(TidemarkError(ErrorCode.FENCED_MEMBER_EPOCH, "it was away"))
+    beat.set_exception(TidemarkError(ErrorCode.FENCED_MEMBER_EPOCH, "the member was away"))
     _, join = await _next(coordinator, pb.GroupHeartbeatRequest, member_epoch=0)
     join.set_result(response(5, 0))
     await _next(coordinator, pb.GroupHeartbeatRequest, member_epoch=5)

@@ -568,7 +568,7 @@ async def test_seek_to_committed_goes_back_to_the_offsets_of_the_group(
     returned(fetcher, ONE, 4)
     await reader.seek_to_committed(timeout_s=1)
     assert fetcher.cursors[ONE].position == 0, "without a committed offset: where the reading began"
-    assert fetcher.cursors[OTHER].position == 8, "it was assigned again meanwhile"
+    assert fetcher.cursors[OTHER].position == 8, "the partition was assigned again meanwhile"
     (request,) = requests
     assert (request.require_stable, request.member_id) == (True, "")
 

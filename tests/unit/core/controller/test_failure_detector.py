@@ -22,7 +22,7 @@ def held_ms(suspected: FailureDetector, now_ms: int) -> int:
         suspected.on_time(now_ms + hold_ms)
         if not suspected.suspected(now_ms + hold_ms):
             return hold_ms
-    pytest.fail("it is never trusted again")
+    pytest.fail("the broker stays suspected")
 
 
 def test_the_detector_reports_a_suspected_broker_once() -> None:
@@ -49,7 +49,7 @@ def test_a_relapse_is_forgotten_after_a_minute() -> None:
     suspected.suspect(B, FIRST, 59_999)
     assert held_ms(suspected, 59_999) == 1_000
     suspected.suspect(B, FIRST, 60_999)
-    assert held_ms(suspected, 60_999) == 1_000, "those of 1 s and of 60 s before"
+    assert held_ms(suspected, 60_999) == 1_000, "the failures at 1 s and 60 s count"
     suspected.suspect(B, FIRST, 200_000)
     assert held_ms(suspected, 200_000) == 0
 
@@ -112,7 +112,7 @@ def test_the_detector_ignores_too_many_suspected_brokers_for_one_session_timeout
     assert not suspected.guard(3, now_ms + SESSION_MS - 1)
     assert suspected.suspected(now_ms + SESSION_MS - 1) == frozenset()
     assert suspected.suspected(now_ms + SESSION_MS) == {0, 1}
-    assert not suspected.guard(3, now_ms + SESSION_MS), "they were not suspected just now"
+    assert not suspected.guard(3, now_ms + SESSION_MS), "the brokers have been suspected for longer"
 
 
 @pytest.mark.parametrize(("apart_ms", "doubted"), [(SESSION_MS - 1, True), (SESSION_MS, False)])

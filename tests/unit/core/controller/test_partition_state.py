@@ -138,7 +138,7 @@ def test_a_replica_added_to_the_isr_is_online_again_and_one_already_in_it_is_not
     one.adopt(VersionedState(node(1, 5, (1, 2, 3)), 9))
     assert one.facts(LIVE).offline == {2}, "2 was in sync before it failed, and its leader has not noticed yet"
     fresh = PartitionState(P, ID, BROKERS, TopicPolicy(2, False))
-    assert not fresh.replica_reported(failed(2, -1), 0, PAUSE_MS), "it has no leadership yet"
+    assert not fresh.replica_reported(failed(2, -1), 0, PAUSE_MS), "the partition has no leadership yet"
     fresh.adopt(VersionedState(node(1, 0, (1, 2)), 0))
     assert (fresh.version, fresh.facts(LIVE).offline) == (0, frozenset())
 

@@ -93,7 +93,7 @@ def test_a_topic_that_stops_parsing_keeps_its_last_state() -> None:
     assert world.core.counts()["partitions"] == 2
     world.happens(ev.TopicsChanged(good))
     world.settle()
-    assert "bad" not in world.brokers[BrokerId(0)].view.topics, "it was deleted"
+    assert "bad" not in world.brokers[BrokerId(0)].view.topics, "the topic was deleted"
 
 
 def a_new_controller(world: World) -> None:
@@ -196,7 +196,9 @@ def test_a_requested_reassignment_waits_for_its_topic_to_parse_then_for_its_brok
     world.settle()
     world.move(bad, 0, 1, 2)
     world.settle()
-    assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE], "it is another one"
+    assert [one.error.code for one in world.asked.refusals] == [ErrorCode.BROKER_NOT_AVAILABLE], (
+        "the broker is another one"
+    )
 
 
 def test_a_new_reassignment_is_checked_once_its_topic_parses() -> None:

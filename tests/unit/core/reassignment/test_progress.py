@@ -55,7 +55,7 @@ def test_a_queued_reassignment_shows_its_target() -> None:
     assert (found.adding, found.removing, found.phase) == (ids(3), ids(2), ReassignmentPhase.QUEUED)
     assert found.replicas[BrokerId(3)] is ReplicaState.NON_EXISTENT
     assert (found.bytes_done, found.bytes_total) == (0, 500)
-    assert found.waiting_for == "", "it was asked for just now"
+    assert found.waiting_for == "", "the reassignment was requested just now"
     assert "has not begun it for 11 s" in with_rate(found, None, 11, throttle_used=0).waiting_for
     behind = progress_of(MOVE, BEFORE, state(1, 1, 2), {}, ALIVE._replace(others_under_way=True))
     assert "free slot" in behind.waiting_for

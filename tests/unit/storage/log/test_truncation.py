@@ -392,7 +392,7 @@ def test_the_epoch_file_of_a_clean_stop_is_not_rewritten_by_the_next_start(
     logs.close()
 
     def written(*arguments: object) -> None:
-        raise AssertionError(f"it wrote {arguments}")
+        raise AssertionError(f"the log wrote {arguments}")
 
     monkeypatch.setattr(recovery_module, "write_epochs", written)
     _, found = open_one(path).open(PARTITION, IDENTITY, SMALL)

@@ -104,7 +104,7 @@ def test_a_resigned_leader_that_is_alone_in_sync_gives_way_to_a_live_eligible_re
     assert decide(partition.facts, brokers(0)) is None
     assert decide(partition.facts, brokers(0, 1, 2, suspected=[1, 2])) is None
     back = replace(brokers(0, 2, epochs={2: 1}), crashed_at={BrokerId(2): BrokerEpoch(1)})
-    assert decide(partition.facts, back) is None, "it crashed: the end of its log is in doubt (rule T7)"
+    assert decide(partition.facts, back) is None, "broker 2 crashed: the end of its log is in doubt (rule T7)"
     assert decide(partition.facts, replace(brokers(0, 2), unheard=frozenset({BrokerId(2)}))) is None
     decision = partition.sees(brokers(0, 2))
     assert decision is not None

@@ -166,7 +166,7 @@ def test_a_last_known_election_elects_the_longest_log_once() -> None:
     assert not world.requests
     world.up(1, clean=False)
     world.settle()
-    assert world.state("t").leader == NO_LEADER, "it was allowed once"
+    assert world.state("t").leader == NO_LEADER, "the request allowed one election"
     assert len(world.reports) == 1
 
 

@@ -43,7 +43,7 @@ def test_an_entry_with_new_log_directories_only_ends_once_its_brokers_acknowledg
     told = {one.broker: one for one in world.waiting(fx.SendLeaderAndIsr)}
     assert {2, 3} <= told.keys()
     for broker, effect in told.items():
-        assert not world.waiting(fx.FinishReassignments), f"before broker {broker} was told"
+        assert not world.waiting(fx.FinishReassignments), f"before the command to broker {broker}"
         world.pending.remove(effect)
         world.answer(effect)
     world.settle()

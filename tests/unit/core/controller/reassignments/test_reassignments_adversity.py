@@ -289,7 +289,7 @@ def test_a_suspected_target_does_not_become_the_only_replica() -> None:
     world.leader_writes(P, 1, 3)
     world.happens(ev.IsrChangesReported((P,)))
     world.settle()
-    assert node(world)[3] == [1, 2], "it continues once broker 3 answers, or its session ends"
+    assert node(world)[3] == [1, 2], "the reassignment waits for broker 3 or the end of its session"
     assert isr(world) == [1, 3], "below min ISR failure detection removes no replica"
     world.happens(ev.BrokerTrusted(BrokerId(3), BrokerEpoch(0)))
     world.now_ms += 60_000

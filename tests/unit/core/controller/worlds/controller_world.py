@@ -446,7 +446,7 @@ class World:
         for question in effect.partitions:
             told = knows.commands.get(question.partition)
             if told is None or told.state.leader_epoch < question.leader_epoch:
-                refused[question.partition] = TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, "not told yet")
+                refused[question.partition] = TidemarkError(ErrorCode.OFFSET_NOT_AVAILABLE, "not sent yet")
             else:
                 described[question.partition] = self.logs.get((effect.broker, question.partition), EMPTY)
         return ev.ReplicasDescribed(effect.broker, effect.request_id, None, described, refused)

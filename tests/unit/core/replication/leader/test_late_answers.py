@@ -118,7 +118,7 @@ def test_a_log_start_requested_in_another_leader_epoch_is_ignored() -> None:
         (ev.LogFailed(P, ID, SMOKES), ErrorCode.STORAGE_ERROR),
         (ev.StopReplicaArrived(2, StopReplicaCommand(9, 1, 11, (StoppedReplica(P, ID, 5, False),))), None),
     ],
-    ids=["its log failed", "it was stopped"],
+    ids=["its log failed", "the replica was stopped"],
 )
 def test_a_waiting_command_to_lead_is_answered_when_the_replica_cannot_lead(
     event: ev.Event, code: ErrorCode | None
