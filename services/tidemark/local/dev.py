@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tidemark.local.cluster import LocalCluster, fixed_ports
+from tidemark.local.cluster import CERTIFICATES, LocalCluster, fixed_ports
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.runtime.interrupts import sigterm_as_interrupt
 
@@ -57,13 +58,23 @@ def run(
         started_s = time.monotonic()
         try:
             with out.status(f"starting {brokers} brokers, {controllers} controllers, admin and ZooKeeper"):
-                cluster.start()
+                _start(cluster, secure=secure)
             out.print(f"ready in {time.monotonic() - started_s:.1f} s; data in {cluster.directory}")
             _show_next_steps(out, cluster)
             _watch(out, cluster)
         except KeyboardInterrupt:
             out.print("stopping")
             _stop(cluster)
+
+
+def _start(cluster: LocalCluster, *, secure: bool) -> None:
+    try:
+        cluster.start()
+    except TidemarkError as error:
+        if secure or error.code is not ErrorCode.REQUEST_TIMED_OUT or not (cluster.directory / CERTIFICATES).exists():
+            raise
+        sentence = f"{cluster.directory} has the data of a secure cluster: add --secure, or name another --directory"
+        raise TidemarkError(error.code, f"{sentence}. The start failed: {error.message}") from error
 
 
 def _show_next_steps(out: Console, cluster: LocalCluster) -> None:
