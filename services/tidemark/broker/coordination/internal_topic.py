@@ -92,3 +92,9 @@ class InternalTopic:
         )
         facts = {"topic": self.name, "partitions": self._partitions, "replicas": factor}
         _log.info("an internal topic is created", extra=facts)
+        if factor < self._replication_factor:
+            _log.warning(
+                "an internal topic has fewer replicas than its setting, since fewer brokers have registered so far; "
+                "add replicas with `tidemark reassign` once the other brokers run",
+                extra={**facts, self._factor_setting: self._replication_factor},
+            )

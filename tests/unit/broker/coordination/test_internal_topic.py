@@ -40,10 +40,14 @@ async def test_several_brokers_at_once_create_the_topic_once() -> None:
     assert (await stores[0].topics())[OFFSETS_TOPIC].topic_id == made.topic_id
 
 
-async def test_a_cluster_of_one_broker_has_one_replica() -> None:
+async def test_a_cluster_of_one_broker_has_one_replica_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """The first client may come before the second broker, and the topic keeps its one replica."""
     store = await store_of(FakeZooKeeper(), 0)
     await topic_of(store).ensure()
     assert set((await store.topics())[OFFSETS_TOPIC].partitions.values()) == {(BrokerId(0),)}
+    (warning,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert "tidemark reassign" in warning.message
+    assert (vars(warning)["replicas"], vars(warning)["the.setting"]) == (1, 3)
 
 
 async def test_registered_brokers_that_are_down_are_waited_for() -> None:
