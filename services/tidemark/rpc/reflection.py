@@ -8,6 +8,7 @@ protobuf's descriptor pool finds messages, fields, enum values and services by n
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -45,11 +46,6 @@ class _Symbols:
     Each call searches the default pool, then the descriptor of the reflection's own version v1.
     """
 
-    def __init__(self) -> None:
-        own = DescriptorPool()
-        own.Add(_file_of_v1())
-        self._pools = (descriptor_pool.Default(), own)
-
     def FindFileByName(self, name: str) -> FileDescriptor:  # noqa: N802 - a method of descriptor pools
         """The descriptor of the file with this path."""
         return self._first(name, lambda pool: pool.FindFileByName(name))
@@ -78,10 +74,18 @@ class _Symbols:
 
     def _first(self, name: str, *looks: Callable[[DescriptorPool], Found]) -> Found:
         for look in looks:
-            for pool in self._pools:
+            for pool in _pools():
                 with contextlib.suppress(KeyError):
                     return look(pool)
         raise KeyError(name)
+
+
+@functools.cache
+def _pools() -> tuple[DescriptorPool, DescriptorPool]:
+    """The default pool and that of v1, made at the first call: 4 ms that most services never need."""
+    own = DescriptorPool()
+    own.Add(_file_of_v1())
+    return descriptor_pool.Default(), own
 
 
 def _file_of_v1() -> descriptor_pb2.FileDescriptorProto:
