@@ -42,12 +42,11 @@ class BoundedCollections:
         self._thaw_at = self._thaw_objects_min = thaw_objects_min
         self._thawed = False
         self._frozen = 0
-        """Upper bound of the number of frozen objects."""
+        """Upper bound of the number of frozen objects, those of the start excluded until they are first counted."""
 
     def start(self) -> None:
         """Freeze all imported objects."""
         gc.freeze()
-        self._frozen = gc.get_freeze_count()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self.on_collection)
 
