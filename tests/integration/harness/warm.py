@@ -9,6 +9,7 @@ that forks the process: with the environment, directory and open files that the 
 from __future__ import annotations
 
 import atexit
+import encodings.idna  # noqa: F401 - each process that is forked would import this for its first address
 import gc
 import json
 import os

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tidemark.runtime.collecting import no_collections
 from tidemark.runtime.imports import refuse_import
 
 from tests.integration.harness import patience, warm
@@ -110,7 +111,8 @@ if __name__ == "__main__":
     from tidemark.cli.app import main
 
     refuse_import("pandas")
-    _import_everything()
+    with no_collections():
+        _import_everything()
     sys.argv = ["tidemark", *warm.serve(sys.argv[1], attend=tell_the_end)]
     patience.as_told()
     warm.run_and_end(main)

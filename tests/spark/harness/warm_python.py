@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from tidemark.runtime.collecting import no_collections
+
 from tests.integration.harness import warm, warm_command
 
 _SET_BY_SPARK: Final = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES"}
@@ -61,6 +63,7 @@ def _become(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    _import_everything()
+    with no_collections():
+        _import_everything()
     asked = warm.serve(sys.argv[1], attend=warm_command.tell_the_end)
     warm.run_and_end(lambda: _become(asked))
