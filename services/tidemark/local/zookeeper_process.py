@@ -233,6 +233,9 @@ def java_command(directory: Path, more: Sequence[str] = ()) -> list[str]:
         # A laptop or a test loses only the process, and the page cache outlives the process.
         "-Dzookeeper.forceSync=no",
         "-Dzookeeper.preAllocSize=4096",
+        # One thread reads and writes all connections: with more, each request changes threads twice more.
+        "-Dzookeeper.nio.numSelectorThreads=1",
+        "-Dzookeeper.nio.numWorkerThreads=0",
         f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
         "-Djava.awt.headless=true",
         *more,
