@@ -30,8 +30,8 @@ from tests.unit.console.test_transactions_pages import TransactionsCluster
 
 REFRESH_MS = 100
 STOP_S = 10
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
-"""Containers run tests as root, and have a small /dev/shm."""
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--js-flags=--no-opt,--no-maglev")
+"""Containers run tests as root, and have a small /dev/shm. No page lives long enough for the optimizing compilers."""
 
 
 class WholeCluster(ChangingCluster, GuardedCluster, TransactionsCluster, TypedCluster):
