@@ -173,10 +173,20 @@ def _way(start: StreamOffset, available: Available, topic: str, partition: int) 
     same = before is not None and before.topic_id == available.latest.topics[topic].topic_id
     if known is None or not same or known.incarnation != end.incarnation:
         return _Way(min(first, end.offset), end, None, 0 if known is None else known.skipped)
+    if end.offset < known.offset and _only_isolated(known, end):
+        return _Way(known.offset, known, known, known.skipped)
     if end.offset < known.offset:  # the log was truncated, and the query has read the rest
         return _Way(end.offset, end, None, known.skipped + known.offset - end.offset)
     begin = min(max(known.offset, first), end.offset)
     return _Way(begin, end, known, known.skipped + begin - known.offset)
+
+
+def _only_isolated(known: Position, now: Position) -> bool:
+    """Whether a lower end comes without a truncation, which needs another leader epoch.
+
+    The query has read uncommitted records before, and now ends at last stable offsets.
+    """
+    return now.leader_epoch == known.leader_epoch
 
 
 def _moved(way: _Way, count: int) -> Position:
@@ -276,7 +286,7 @@ def _loss(where: str, known: Position, now: Position | None, available: Availabl
         return f"{where} was removed, or is not read any more"
     if now.incarnation != known.incarnation:
         return f"{where} was removed and added again: it has other records now"
-    if now.offset < known.offset:
+    if now.offset < known.offset and not _only_isolated(known, now):
         return (
             f"{where}: the query has read up to offset {known.offset} (leader epoch {known.leader_epoch}), and it now "
             f"ends at {now.offset} (leader epoch {now.leader_epoch}). An unclean election truncated its log"

@@ -369,6 +369,23 @@ def test_a_deleted_topic_is_an_error_or_skipped_by_option(
 
 
 @needs_read_limits
+def test_a_query_that_changes_its_isolation_level_reads_no_record_again(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    name = topic("isolated", partitions=1)
+    options = options_of(cluster, name, failOnDataLoss="false")
+    with Producer(cluster.bootstrap, transactional_id="isolated") as producer, producer.transaction():
+        producer.send(name, b"pending", partition=0).result(30)
+        reader = stream_reader({**options, "tidemark.isolation.level": "read_uncommitted"})
+        start = next_end(reader, reader.initialOffset())
+        assert places(reader, reader.partitions(reader.initialOffset(), start)) == [(name, 0, 0)]
+        committed = stream_reader(options)
+        assert next_end(committed, start) == start
+    strict = stream_reader({**options, "failOnDataLoss": "true"})
+    assert places(strict, planned(strict, start)[0]) == [], "only the marker of the transaction came"
+
+
+@needs_read_limits
 def test_an_assigned_partition_that_was_removed_is_an_error_or_skipped_by_option(
     cluster: LocalCluster, topic: MakeTopic
 ) -> None:

@@ -169,6 +169,15 @@ def test_the_stream_reports_no_loss_for_a_complete_log() -> None:
     assert losses(start, Available(offset_of({"flights": {0: 50, 1: 3}, "trains": {0: 1}}))) == []
 
 
+def test_a_query_that_has_read_uncommitted_records_waits_for_the_last_stable_offset() -> None:
+    start, now = offset_of({"flights": {0: 50, 1: 5}}), Available(offset_of({"flights": {0: 30, 1: 9}}))
+    assert losses(start, now) == []
+    end = advance(start, now, None)
+    assert offsets_in(end) == {"flights": {0: 50, 1: 9}}
+    assert end.position("flights", 0) == start.position("flights", 0)
+    assert waiting(start, now) == 4
+
+
 def test_a_checkpoint_of_another_cluster_is_refused() -> None:
     with pytest.raises(CheckpointError, match="the checkpoint is of cluster cluster-1"):
         check_cluster(offset_of({"flights": {0: 1}}), "cluster-2")
