@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of `make flights` against doctored outputs."""
+"""The check of `make flights` against forged outputs."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def keeps_old_decisions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Authorizer, "use", lambda kept, rules: setattr(kept, "rules", rules))
 
 
-# -- A3: the check precedes every look at state, and a denial does not reveal which objects exist
+# -- A3: the check precedes every read of state, and a denial does not reveal which objects exist
 
 
 def checks_after_the_service(patch: pytest.MonkeyPatch) -> None:
@@ -351,7 +351,7 @@ OF_THE_STORE = [
 
 
 async def run(mutant: Mutant, **fixtures: Any) -> None:
-    """Run the test that must fail, with those of the fixtures that it takes."""
+    """Run the test that must fail, with the fixtures that the test takes."""
     wanted = inspect.signature(mutant.caught_by).parameters
     given = {name: value for name, value in fixtures.items() if name in wanted}
     result = mutant.caught_by(*mutant.arguments, **given)

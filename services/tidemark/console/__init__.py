@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console: web pages to look at a cluster. The console is an ordinary client of the cluster, with the rights of its
+"""The console: web pages that show a cluster. The console is an ordinary client of the cluster, with the rights of its
 user.
 
 To add a page:

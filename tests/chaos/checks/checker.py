@@ -22,7 +22,7 @@ REPLICAS = 3
 
 
 class Anomaly(StrEnum):
-    """Each anomaly has a doctored history in the checker's own tests."""
+    """Each anomaly has a forged history in the checker's own tests."""
 
     LOST = "lost"
     """An acknowledged record is not in the log at the end."""

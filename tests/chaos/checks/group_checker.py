@@ -20,7 +20,7 @@ from tests.chaos.checks.history import Offset, Partition
 
 
 class GroupAnomaly(StrEnum):
-    """Each anomaly has a doctored history in the checker's own tests."""
+    """Each anomaly has a forged history in the checker's own tests."""
 
     UNREAD = "unread"
     """A record is in the log at the end, and no member has processed it."""
@@ -47,7 +47,7 @@ class GroupAnomaly(StrEnum):
     NEVER_TOLD = "never told"
     """The application got no `on_revoked` for a partition that it no longer reads."""
     GAVE_UP = "gave up"
-    """A client raised an error where it should have waited, or a condition did not come about in time."""
+    """A client raised an error where it should have waited, or a condition did not become true in time."""
 
 
 @dataclass(frozen=True, slots=True)

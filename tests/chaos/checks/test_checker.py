@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker against doctored histories: each anomaly is found by its name, and a good history passes."""
+"""The checker against forged histories: each anomaly is found by its name, and a good history passes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def bring_back(history: History) -> None:
     history.killed += [(0.4, "broker-0"), (0.6, "broker-1"), (0.6, "broker-2")]
 
 
-DOCTORED: dict[Callable[[History], None], Anomaly] = {
+FORGED: dict[Callable[[History], None], Anomaly] = {
     lose: Anomaly.LOST,
     double: Anomaly.DUPLICATE,
     reorder: Anomaly.REORDERED,
@@ -140,19 +140,19 @@ def test_a_good_history_passes() -> None:
     assert check(good()) == []
 
 
-@pytest.mark.parametrize("doctor", DOCTORED, ids=lambda doctor: doctor.__name__)
-def test_a_doctored_history_is_found_out(doctor: Callable[[History], None]) -> None:
+@pytest.mark.parametrize("forge", FORGED, ids=lambda forge: forge.__name__)
+def test_a_forged_history_is_detected(forge: Callable[[History], None]) -> None:
     history = good()
-    doctor(history)
+    forge(history)
     found = {finding.anomaly for finding in check(history)}
-    assert DOCTORED[doctor] in found
-    assert found <= {DOCTORED[doctor], Anomaly.UNCOMMITTED}, (
+    assert FORGED[forge] in found
+    assert found <= {FORGED[forge], Anomaly.UNCOMMITTED}, (
         "the checker reports no other anomaly, except for a wrong value"
     )
 
 
-def test_every_anomaly_has_a_doctored_history() -> None:
-    assert set(DOCTORED.values()) == set(Anomaly)
+def test_every_anomaly_has_a_forged_history() -> None:
+    assert set(FORGED.values()) == set(Anomaly)
 
 
 def test_only_records_that_timed_out_may_appear_late() -> None:

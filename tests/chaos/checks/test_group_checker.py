@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker of groups against doctored histories: each anomaly is found by its name, and a good history passes."""
+"""The checker of groups against forged histories: each anomaly is found by its name, and a good history passes."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def give_up(history: GroupHistory) -> None:
     with_more(history, "b", GaveUp(0.95, "UNKNOWN_TOPIC"))
 
 
-DOCTORED: dict[Callable[[GroupHistory], None], GroupAnomaly] = {
+FORGED: dict[Callable[[GroupHistory], None], GroupAnomaly] = {
     leave_unread: GroupAnomaly.UNREAD,
     pass_over: GroupAnomaly.UNREAD,
     give_before_it_is_free: GroupAnomaly.TWO_HOLDERS,
@@ -213,17 +213,17 @@ def test_a_good_history_passes() -> None:
     assert check_group(good()) == []
 
 
-@pytest.mark.parametrize("doctor", DOCTORED, ids=lambda doctor: doctor.__name__)
-def test_a_doctored_history_is_found_out(doctor: Callable[[GroupHistory], None]) -> None:
+@pytest.mark.parametrize("forge", FORGED, ids=lambda forge: forge.__name__)
+def test_a_forged_history_is_detected(forge: Callable[[GroupHistory], None]) -> None:
     history = good()
-    doctor(history)
+    forge(history)
     found = {finding.anomaly for finding in check_group(history)}
-    assert DOCTORED[doctor] in found
-    assert found <= {DOCTORED[doctor]} | ALSO.get(doctor, set())
+    assert FORGED[forge] in found
+    assert found <= {FORGED[forge]} | ALSO.get(forge, set())
 
 
-def test_every_anomaly_has_a_doctored_history() -> None:
-    assert set(DOCTORED.values()) == set(GroupAnomaly)
+def test_every_anomaly_has_a_forged_history() -> None:
+    assert set(FORGED.values()) == set(GroupAnomaly)
 
 
 def test_uncommitted_records_of_a_killed_member_are_read_again() -> None:

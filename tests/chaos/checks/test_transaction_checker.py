@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker of transactions against doctored histories: each anomaly is found by its name, a good history passes."""
+"""The checker of transactions against forged histories: each anomaly is found by its name, a good history passes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def fail(history: TransactionHistory) -> None:
     history.failures.append("a-1: it raised UNKNOWN_TOPIC")
 
 
-DOCTORED: list[tuple[Callable[[TransactionHistory], None], TransactionAnomaly]] = [
+FORGED: list[tuple[Callable[[TransactionHistory], None], TransactionAnomaly]] = [
     (write_before_an_earlier_end, TransactionAnomaly.G0),
     (show_an_aborted_record, TransactionAnomaly.G1A),
     (keep_an_aborted_record, TransactionAnomaly.G1A),
@@ -166,17 +166,17 @@ def test_a_good_history_of_transactions_passes() -> None:
     assert check_transactions(good()) == []
 
 
-@pytest.mark.parametrize(("doctor", "anomaly"), DOCTORED, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize(("forge", "anomaly"), FORGED, ids=lambda one: getattr(one, "__name__", ""))
 def test_an_anomaly_of_transactions_is_found(
-    doctor: Callable[[TransactionHistory], None], anomaly: TransactionAnomaly
+    forge: Callable[[TransactionHistory], None], anomaly: TransactionAnomaly
 ) -> None:
     history = good()
-    doctor(history)
+    forge(history)
     assert anomaly in {finding.anomaly for finding in check_transactions(history)}
 
 
-def test_every_anomaly_of_transactions_has_a_doctored_history() -> None:
-    assert {anomaly for _, anomaly in DOCTORED} == set(TransactionAnomaly)
+def test_every_anomaly_of_transactions_has_a_forged_history() -> None:
+    assert {anomaly for _, anomaly in FORGED} == set(TransactionAnomaly)
 
 
 def test_a_journal_that_a_kill_cut_short_tells_whether_the_commit_was_asked_for(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checker of typed topics against doctored histories: each anomaly is found by its name, a good history passes."""
+"""The checker of typed topics against forged histories: each anomaly is found by its name, a good history passes."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def go_back_a_version(history: TypedHistory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("doctor", "anomaly"),
+    ("forge", "anomaly"),
     [
         (leave_a_number_out, TypedAnomaly.GAP),
         (store_an_unrequested_version, TypedAnomaly.UNASKED),
@@ -174,9 +174,9 @@ def go_back_a_version(history: TypedHistory) -> None:
         (go_back_a_version, TypedAnomaly.OLDER_COLUMNS),
     ],
 )
-def test_each_anomaly_is_found_by_its_name(doctor: Callable[[TypedHistory], None], anomaly: TypedAnomaly) -> None:
+def test_each_anomaly_is_found_by_its_name(forge: Callable[[TypedHistory], None], anomaly: TypedAnomaly) -> None:
     history = good()
-    doctor(history)
+    forge(history)
     assert anomaly in {finding.anomaly for finding in check_typed(history)}
 
 

@@ -21,7 +21,7 @@ from tests.chaos.checks.transaction_history import End, Transaction, Transaction
 
 
 class TransactionAnomaly(StrEnum):
-    """Each anomaly has a doctored history in the checker's own tests."""
+    """Each anomaly has a forged history in the checker's own tests."""
 
     G0 = "dirty write (G0)"
     """A transaction that began after the end of another one has a record before a record of that one."""

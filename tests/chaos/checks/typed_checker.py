@@ -28,7 +28,7 @@ from tests.chaos.checks.typed_history import (
 
 
 class TypedAnomaly(StrEnum):
-    """Each anomaly has a doctored history in the checker's own tests."""
+    """Each anomaly has a forged history in the checker's own tests."""
 
     GAP = "gap"
     """The numbers of the versions are not 1, 2, 3 and so on."""

@@ -63,7 +63,7 @@ Effect = tuple[Any, ...]
 
 
 class Cut(IntEnum):
-    """The cut of a log at a crash, until the log is whole again; a start notices a torn one only."""
+    """The cut of a log at a crash, until the log is complete again; a start notices a torn one only."""
 
     NONE = 0
     TORN = 1

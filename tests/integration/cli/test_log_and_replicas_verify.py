@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark log verify` beside running brokers, and `tidemark replicas verify` on good and doctored replicas."""
+"""`tidemark log verify` beside running brokers, and `tidemark replicas verify` on good and forged replicas."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def doctor(segment: Path) -> int:
     payload = data[ENVELOPE_BYTES:]
     assert payload.count(b"xxxxxxxx")
     changed = seal(envelope, payload.replace(b"xxxxxxxx", b"xxxxoxxx", 1))
-    doctored = [*batches[:number], Batch(parse_envelope(changed), changed), *batches[number + 1 :]]
-    segment.write_bytes(b"".join(batch.data for batch in doctored))
+    forged = [*batches[:number], Batch(parse_envelope(changed), changed), *batches[number + 1 :]]
+    segment.write_bytes(b"".join(batch.data for batch in forged))
     return envelope.base_offset
 
 

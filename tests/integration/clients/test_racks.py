@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three brokers in three racks: records come from the follower in the consumer's rack, which is killed in mid-read."""
+"""Three brokers in three racks: a consumer reads from the follower in its rack, until the follower is killed."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_a_stopping_broker_is_not_ready_while_it_serves(cluster: LocalCluster) -
     process.signal(signal.SIGTERM)
     wait_for(lambda: not says(cluster, name, "readiness"), "not ready")
     for service in ("liveness", "tidemark.v1.BrokerService"):
-        wait_until_says(cluster, name, service)  # a stopped service never says so again
+        wait_until_says(cluster, name, service)  # a stopped service never reports SERVING again
     for controller in controllers:
         cluster.resume(controller)
     assert process.wait(WAIT_S), process.tail()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bit that goes bad in the midst of one replica's stored log, with good batches behind it (rule T5).
+"""A bit that flips inside one replica's stored log, with good batches behind it (rule T5).
 
 A start finds it past the recovery point, where every batch is checked. Below, and under a living process, each
 receiver of the batch refuses it by its CRC, and the broker fetches the batch from another replica (rule T6).

@@ -206,7 +206,7 @@ class MemberNode(Node):
 
     def _answered(self, number: int, said_ms: int, said: frozenset[int] | None, answer: Any) -> None:
         if number != self._beat:
-            return  # the request was given up, or this is its second answer
+            return  # the request timed out, or this is its second answer
         self._beat += 1
         match answer:
             case HeartbeatAnswer():

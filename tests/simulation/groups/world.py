@@ -250,7 +250,7 @@ class GroupWorld:
         return f"nothing {'to' if item.number % 2 else 'from'} {member.name} for {item.lasts_ms} ms"
 
     def _replace_coordinator(self, item: Item) -> str:
-        """The deposed one does not know it yet, and may be stopped; its writes in flight are in the log or not."""
+        """The deposed coordinator does not know this yet, and may be stopped; the log may have its writes in flight."""
         others = [broker for broker in self.brokers if broker is not self.leader and broker.alive]
         successor = others[item.number % len(others)]
         self._lead(successor)

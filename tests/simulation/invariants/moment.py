@@ -73,7 +73,7 @@ def look(world: World, partition: TopicPartition) -> Moment:
 
 
 def lineage_of(process: BrokerNode, partition: TopicPartition) -> int | None:
-    """The lineage that a replica's log is in line with; None while unknown."""
+    """The lineage in which a replica's log was last reconciled; None while unknown."""
     replica = process.replica(partition)
     return None if replica is None else _lineage(process, replica)
 
@@ -90,6 +90,6 @@ def _lineage(process: BrokerNode, replica: Replica) -> int | None:
 
 
 def is_told_of_another(replica: Replica | None, lineage: int) -> bool:
-    """Whether a replica in line with one lineage is on its way to another: it may truncate records below its high
+    """Whether a replica of one lineage is being moved to another: it may truncate records below its high
     watermark of the first, as rule E3 allows, and more than once."""
     return replica is not None and replica.command is not None and replica.command.state.lineage != lineage

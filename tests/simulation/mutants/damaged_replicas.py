@@ -62,7 +62,7 @@ def leads_though_damaged(monkeypatch: Any) -> None:
 
 
 def heals_with_any_leader(monkeypatch: Any) -> None:
-    """A replica is whole again as soon as it is in line with a leader; the controller never learns of the damage."""
+    """A replica is complete as soon as it is reconciled with a leader; the controller never learns of the damage."""
 
     def heal(self: PartitionFollower) -> None:
         if self.log.damaged is not None:
@@ -73,7 +73,7 @@ def heals_with_any_leader(monkeypatch: Any) -> None:
 
 
 def heals_when_the_high_watermark_moves(monkeypatch: Any) -> None:
-    """A replica is whole again when its high watermark moves to the leader's, as far as the replica knows that one."""
+    """A replica is complete when its high watermark reaches the leader's, as far as the replica knows that offset."""
 
     def advance(self: PartitionFollower) -> None:
         log, before = self.log, self.log.high_watermark
@@ -88,7 +88,7 @@ def heals_when_the_high_watermark_moves(monkeypatch: Any) -> None:
 
 
 def keeps_its_healing_to_itself(monkeypatch: Any) -> None:
-    """No component clears the damage mark of the disk when a replica is whole again."""
+    """No component clears the damage mark of the disk when a replica is complete again."""
     monkeypatch.setattr(MachineLogs, "_do_end_damage", lambda self, effect: None)
 
 

@@ -294,7 +294,7 @@ class SimSession:
         return await self._request(lambda: self._ensemble.commit(transaction.writes), writes=True)
 
     def watcher(self, event: StoreEvent) -> Watch:
-        """Behind a cut link, a notification comes when the link is whole again."""
+        """Behind a cut link, a notification comes when the link works again."""
 
         def fire(_: Any) -> None:
             if not self._carried(False):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver is killed with kill -9 in mid-query; its jobs are started again, from their checkpoints."""
+"""A driver is killed with kill -9 during a query; its jobs are started again, from their checkpoints."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def arguments_of(job: Any, *words: str) -> Any:
 
 @pytest.fixture(scope="module")
 def archived(spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The topic in Parquet, by a job that was stopped in mid-batch and run again."""
+    """The topic in Parquet, by a job that was stopped during a batch and run again."""
     root = str(tmp_path_factory.mktemp("archives") / "sales")
     words = "--bootstrap", cluster.bootstrap, "--topic", sales, "--to", root
     query = archive.start(spark, arguments_of(archive, *words, "--max-offsets", "150", "--every", "0 seconds"))

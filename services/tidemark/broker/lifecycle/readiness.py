@@ -40,7 +40,7 @@ _CHECK_MAX_S: Final = 1.0
 _PAUSES: Final = 4
 """Length of a pause in checks: on a slow machine, checks would delay the replicas."""
 _BEHIND_MAX: Final = 100
-"""Replicas behind that end a check: a broker with one of them is not ready, and a look at thousands delays them."""
+"""Replicas behind that end a check: a broker with one of them is not ready, and a check of thousands delays them."""
 _LOG_S: Final = 10.0
 _NAMED_MAX: Final = 3
 

@@ -225,7 +225,11 @@ class DirCopier:
                     self._suspect(move.partition, future.log.log_end_offset)
                 if not warned:
                     warned = True
-                    sentence = "no space to move to" if is_full else "a move waits for the repair of a damaged batch"
+                    sentence = (
+                        "the target directory has no space for a move"
+                        if is_full
+                        else "a move waits for the repair of a damaged batch"
+                    )
                     _log.warning(sentence, extra={"partition": str(move.partition), "why": error.message})
                 await move.wait(_PAUSE_S)
         return Outcome.STOPPED if move.keeps_copy else Outcome.GIVEN_UP

@@ -256,7 +256,7 @@ class MarkerSender:
         try:
             found = await self._existing({sent.partition.topic for sent in missing})
         except Exception as error:  # noqa: BLE001 - retried: the transactions would stay open
-            _log.warning("cannot find out whether topics of transactions exist; retrying", extra={"why": str(error)})
+            _log.warning("cannot determine whether topics of transactions exist; retrying", extra={"why": str(error)})
             return []
         return [sent for sent in missing if not _exists(sent.partition, found)]
 

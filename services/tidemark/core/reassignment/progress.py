@@ -183,11 +183,11 @@ def with_rate(
         eta_s = max(0, moved.bytes_total - moved.bytes_done) / rate_bytes_per_s
     why = moved.waiting_for
     if not why and moved.phase is ReassignmentPhase.QUEUED and silent_s >= STALLED_AFTER_S:
-        why = f"the controller has not begun it for {silent_s:.0f} s: look at its log"
+        why = f"the controller has not begun it for {silent_s:.0f} s: see its log"
     elif not why and moved.phase is ReassignmentPhase.COPYING:
         if silent_s >= STALLED_AFTER_S and moved.bytes_done is not None:
             late = [broker for broker, state in moved.replicas.items() if state is ReplicaState.NEW]
-            why = f"nothing was copied for {silent_s:.0f} s: look at the log of {_brokers(late)}"
+            why = f"nothing was copied for {silent_s:.0f} s: see the log of {_brokers(late)}"
         elif throttle_used >= _THROTTLED_FROM:
             why = f"it copies as fast as its throttle allows, {moved.throttle_bytes_per_s} bytes/s"
     return replace(moved, rate_bytes_per_s=rate_bytes_per_s, eta_s=eta_s, waiting_for=why)

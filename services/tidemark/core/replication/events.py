@@ -316,7 +316,7 @@ class PreferredReplicaNamed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; comes about every 100 ms."""
+    """Time has passed; sent about every 100 ms."""
 
 
 Event = (

@@ -89,7 +89,7 @@ class TlsIdentity:
         self._checked_s = time.monotonic()
 
     def current(self) -> Material:
-        """The newest contents that fit together. Looks at the files at most every half second, and never waits for
+        """The newest contents that fit together. Reads the files at most every half second, and never waits for
         another thread that does."""
         if time.monotonic() - self._checked_s < _CHECK_S or not self._lock.acquire(blocking=False):
             return self._material

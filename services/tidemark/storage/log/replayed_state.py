@@ -144,7 +144,7 @@ class ReplayedState:
     # -- files
 
     def rebuild(self, segments: Sequence[Segment], end_offset: int) -> None:
-        """After a truncation: from the newest snapshot at or below the log end, and the envelopes above it (P3).
+        """Restore the state after a truncation: the newest snapshot up to the log end, then envelopes (P3).
 
         Raises:
             OSError, Damage: an envelope cannot be read.

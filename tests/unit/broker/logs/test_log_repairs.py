@@ -276,7 +276,7 @@ def test_damage_below_the_log_start_is_no_damage(world: World) -> None:
     assert world.counts["unrepaired"] == 0
 
 
-def test_a_damaged_batch_with_the_log_start_in_its_midst_is_repaired(world: World) -> None:
+def test_a_damaged_batch_with_the_log_start_inside_is_repaired(world: World) -> None:
     path = world.segment(1).log_path
     data = path.read_bytes()
     envelope = next(one.envelope for one in check_batches(data) if one.envelope.record_count > 2)

@@ -118,7 +118,7 @@ def test_two_samples_give_a_rate_and_the_time_left() -> None:
 def test_a_stall_and_a_throttle_are_named() -> None:
     unknown = progress_of(MOVE, DURING, state(1, 1, 2), {}, ALIVE)
     assert with_rate(unknown, None, 30, throttle_used=0).waiting_for == "", "no broker reported its size"
-    assert "nothing was copied for 30 s: look at the log of broker 3" in (
+    assert "nothing was copied for 30 s: see the log of broker 3" in (
         with_rate(copying(), 0, 30, throttle_used=0).waiting_for
     )
     assert "as fast as its throttle allows, 1000" in with_rate(copying(), 950, 0, throttle_used=0.95).waiting_for

@@ -197,7 +197,7 @@ def test_a_producer_that_continues_gets_the_same_answer_again(world: Transaction
         world.init(first.producer)
 
 
-def test_a_producer_that_continues_in_the_midst_of_a_transaction_aborts_it(world: TransactionWorld) -> None:
+def test_a_producer_that_continues_during_a_transaction_aborts_it(world: TransactionWorld) -> None:
     first = world.init()
     world.add(first.producer, ORDERS)
     with pytest.raises(TidemarkError):

@@ -61,7 +61,7 @@ class PartitionFollower:
         _same_lineage: this replica reconciled in this lineage before this epoch.
         _reconciled: the log is in line with the leader's; False again only after the leader answered LOG_DIVERGED.
         _accepted: the leader has sent a chunk for the present fetch position.
-        _in_sync_offset: a damaged log is whole again from this log end on; None before the leader's first answer.
+        _in_sync_offset: a damaged log is complete again from this log end on; None before the leader's first answer.
         _leader_high_watermark, _leader_log_start: the highest that the leader has sent in this epoch; never fall.
         _pause_ms: length of the next pause.
         _retry_at_ms: end of the present pause.

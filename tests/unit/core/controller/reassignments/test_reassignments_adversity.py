@@ -12,7 +12,7 @@ from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, TopicPart
 
 from tests.unit.core.controller.worlds.reassignment_world import P, a_world, answers, goes_on_to, is_whole, isr, node
 
-# -- trouble ------------------------------------------------------------------------------------------------------
+# -- faults -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [(4, 5, 3), (3, 2, 1), (2,), (1, 2, 3, 4), (1, 4)])
