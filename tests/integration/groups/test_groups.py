@@ -227,6 +227,8 @@ async def test_offsets_are_reset_and_groups_deleted_only_without_members(
     alter.validate_only = False
     await groups.ask(group, "AlterGroupOffsets", alter)
     assert await groups.committed(group) == {(topic, 0): 2}
+    kept = await groups.ask(group, "FetchOffsets", pb.FetchOffsetsRequest(group_id=group, member_epoch=-1))
+    assert kept.offsets[0].leader_epoch == -1, "the request states no leader epoch"
     await groups.ask(group, "DeleteGroup", pb.DeleteGroupRequest(group_id=group))
     assert await groups.committed(group) == {}
     assert (await groups.describe(group)).error.code == ErrorCode.GROUP_NOT_FOUND

@@ -11,7 +11,7 @@ from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.groups.group import Group
 from tidemark.core.groups.state import Committed, GroupPartition
 from tidemark.core.pending_writes import Writer
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_partition
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition, unknown_partition
 from tidemark.rpc import errors
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
@@ -58,9 +58,9 @@ class GroupOffsets:
             except TidemarkError as error:
                 refused[partition] = error
                 continue
-            asked[partition] = Committed(
-                one.offset, one.leader_epoch, one.metadata, topic.topic_id, known.incarnation, now_ms
-            )
+            # Absent from clients in other languages that do not know the epoch: 0 would be a statement.
+            epoch = one.leader_epoch if one.HasField("leader_epoch") else NO_EPOCH
+            asked[partition] = Committed(one.offset, epoch, one.metadata, topic.topic_id, known.incarnation, now_ms)
         return asked, refused
 
     def to_proto(self, partition: TopicPartition, committed: Committed | None) -> pb.CommittedOffset:
