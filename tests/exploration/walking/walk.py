@@ -111,7 +111,7 @@ class Walk:
     ) -> Report:
         """Walk until all is seen, an invariant breaks, the time is over, or the walk would take more memory.
 
-        `visit` gets each state that is reached, those that are only passed through as well, some of them often.
+        `visit` gets each reached state, also intermediate states; some states several times.
         """
         self._visit = visit
         report, put_off = self.report, self._put_off

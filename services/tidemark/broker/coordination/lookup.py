@@ -21,7 +21,7 @@ _FIRST_USE_S: Final = 3.0
 
 
 class Coordinator(NamedTuple):
-    """The coordinator of a key, with the partition that it leads."""
+    """The coordinator of a key, and the partition of the key, which that broker leads."""
 
     partition: int
     broker: BrokerRegistration

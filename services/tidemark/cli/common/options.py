@@ -190,7 +190,7 @@ def check_delimiter(delimiter: str) -> None:
 def confirm(question: str) -> None:
     """Ask on the terminal; raises INVALID_REQUEST for any answer but yes, and without a terminal."""
     if not sys.stdin.isatty():
-        sentence = "nothing was changed: it must be confirmed, and stdin is not a terminal; add --yes"
+        sentence = "nothing was changed: stdin is not a terminal, so no answer can confirm the change; add --yes"
         raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
     if not typer.confirm(question, err=True):
         raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed: not confirmed")

@@ -45,7 +45,7 @@ def test_in_a_pipe_nothing_is_deleted_and_the_error_names_the_option(cluster: Cl
     assert isinstance(ended.exception, TidemarkError)
     assert ended.exception.code is ErrorCode.INVALID_REQUEST
     assert ended.exception.message == (
-        "nothing was changed: it must be confirmed, and stdin is not a terminal; add --yes"
+        "nothing was changed: stdin is not a terminal, so no answer can confirm the change; add --yes"
     )
     assert cluster.deleted == []
 
