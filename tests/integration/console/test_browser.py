@@ -241,7 +241,7 @@ def test_a_page_that_is_used_keeps_the_focus_during_updates(chromium: Browser, s
         link = page.locator("tbody a")
         link.focus()
         served_console.cluster.add(topic("flights-2"))
-        for _ in range(2):  # the time of the last look, to the second: meanwhile a part has come
+        for _ in range(2):  # the page shows the time of its last update, in seconds: an update has arrived in between
             expect(page.locator("#read-at")).not_to_have_text(page.locator("#read-at").inner_text())
         expect(link).to_be_focused()
         expect(page.locator("tbody tr")).to_have_count(1)

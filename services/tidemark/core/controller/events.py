@@ -173,7 +173,7 @@ class LeadershipResigned:
 class ReplicaFailed:
     """A broker's log of this partition has failed while the broker lives.
 
-    `damaged`: the log lost records before (rule T5); `cut`: it lost only a torn tail (rule T7).
+    `damaged`: the log lost records before (rule T5); `cut`: the log lost only a torn tail (rule T7).
     """
 
     broker: BrokerId
