@@ -13,10 +13,11 @@ import sys
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 try:
     _streaming: Any = importlib.import_module("pyspark.sql.streaming.datasource")
@@ -42,6 +43,9 @@ AvailableNow: Any = _streaming.SupportsTriggerAvailableNow if HAS_READ_LIMITS el
 
 def prefer_unix_sockets(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Let rows go to Spark through Unix sockets, unless settings of Spark choose; PySpark 4.0 has only TCP."""
+    if not is_remote():
+        # Without a JVM SparkConf knows no setting of spark-submit, and the builder would override it.
+        SparkContext._ensure_initialized()
     return builder if SparkConf().contains(_UNIX_SOCKETS) else builder.config(_UNIX_SOCKETS, "true")
 
 
