@@ -212,15 +212,17 @@ class GroupReader:
         self._left = None
         cursors = {cursor.partition: cursor for cursor in self._cursors()}
         known = await self.fetch(sorted(cursors), timeout_s=timeout_s)
+        # Others left during the wait. All are checked first, so that a failed call moves none.
+        cursors = {where: one for where, one in cursors.items() if self._fetcher.cursors.get(where) is one}
+        offsets = {where: known[where] for where in cursors if where in known and known[where].offset >= 0}
+        for where in offsets:
+            self._check_same(cursors[where], offsets[where])
         for where, cursor in cursors.items():
-            if self._fetcher.cursors.get(where) is cursor:  # otherwise the member left during the wait
-                offset = known[where].offset if where in known else -1
-                if offset >= 0:
-                    self._check_same(cursor, known[where])
-                cursor.seek(offset if offset >= 0 else cursor.began)
-                if offset >= 0:
-                    cursor.follows(known[where].leader_epoch)
-                self._fetcher.moved(cursor)
+            committed = offsets.get(where)
+            cursor.seek(cursor.began if committed is None else committed.offset)
+            if committed is not None:
+                cursor.follows(committed.leader_epoch)
+            self._fetcher.moved(cursor)
 
     async def fetch(
         self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float, as_member: bool = False

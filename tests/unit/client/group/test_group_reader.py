@@ -577,14 +577,16 @@ async def test_seek_to_committed_does_not_go_to_an_offset_of_a_deleted_topic(
     reader: GroupReader, fetcher: SimpleNamespace
 ) -> None:
     async def call(method: Any, request: Any, *, timeout_s: float) -> pb.FetchOffsetsResponse:
-        old = pb.CommittedOffset(topic="a", partition=0, offset=3, topic_id="before", incarnation="i")
-        return pb.FetchOffsetsResponse(offsets=[old])
+        known = pb.CommittedOffset(topic="a", partition=0, offset=3, topic_id="t", incarnation="i")
+        old = pb.CommittedOffset(topic="a", partition=1, offset=3, topic_id="before", incarnation="i")
+        return pb.FetchOffsetsResponse(offsets=[known, old])
 
     reader._coordinator = cast(Any, SimpleNamespace(call=call))
     reader._cluster = cast(Any, SimpleNamespace(refresh=lambda: None))
+    returned(fetcher, ONE, 4)
     with pytest.raises(TidemarkError, match="created again"):
         await reader.seek_to_committed(timeout_s=1)
-    assert fetcher.cursors[ONE].position == 0
+    assert fetcher.cursors[ONE].position == 4, "a failed call moves no partition"
 
 
 async def test_committed_offsets_are_those_of_the_group_before_the_consumer_has_joined(
