@@ -22,7 +22,7 @@ _TWO_PODS_PAUSE_S_MAX: Final = 5.0
 """Two brokers that stop at the same moment paused producers for 4.8 to 16 s."""
 _STARVED_S: Final = 60.0
 _BURNERS_PER_CORE: Final = 8
-_COMPONENTS: Final = ("broker", "controller", "admin", "zookeeper")
+_COMPONENTS: Final = ("broker", "controller", "admin", "console", "zookeeper")
 _BURN: Final = "while True: pass"
 _SYNC: Final = """
 import os, sys
