@@ -352,8 +352,8 @@ class Sender:
         """Whether the batches wait for the response to an earlier request.
 
         Full batches wait for each response: the next request then has more of them, which costs the brokers a quarter
-        less CPU time. Batches that a linger or a flush has closed, and those of a producer without linger, wait only
-        while two requests are in flight.
+        less CPU time. Batches of less than half of `batch_bytes`, which only a linger or a flush closes, and those of a
+        producer without linger, wait only while two requests are in flight.
         """
         stream = self._streams.get(address)
         if stream is None:

@@ -2,7 +2,7 @@
 """Recovery of one log at a start: which bytes of the replica's directory are trusted (rule T5).
 
 Everything below the recovery point was made durable. A segment below this offset whose end mark fits its file needs no
-scan, so a start after a clean stop needs none. Above the recovery point every batch is checked as a replicated batch
+scan, so a start after a clean stop needs none. Above the recovery point every batch is checked as a produced batch
 is. Damage there without a valid batch after it is a torn tail, which is truncated. With any other damage the log is
 kept up to the damage, and the bytes after it are set aside. A torn tail on a machine that has not rebooted since is
 remembered as damage, too (rule T7). An interrupted write looks like the loss of acknowledged records.
