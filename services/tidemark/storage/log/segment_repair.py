@@ -67,7 +67,7 @@ class NotJoined(Exception):  # noqa: N818 - a finding about a patch
 
 
 def find_damage(cleaning: SegmentCleaning, segment: Segment, pace: Pace) -> list[DamagedRange]:
-    """Read a sealed segment, and check every batch as a replicated batch is.
+    """Read a sealed segment, and check every batch as a produced batch is.
 
     Raises:
         OSError: the disk does not answer, or the segment was removed meanwhile.

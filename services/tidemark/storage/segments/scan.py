@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading past the recovery point: every batch is checked as a replicated batch is (rule T5)."""
+"""Reading past the recovery point: every batch is checked as a produced batch is (rule T5)."""
 
 from __future__ import annotations
 
