@@ -72,15 +72,16 @@ async def send(producer: Producer, count: int = COUNT) -> list[SendHandle]:
         for fault in faults
     ),
 )
-@pytest.mark.parametrize("gathered", [True, False], ids=["gathered", "one-by-one"])
+@pytest.mark.parametrize("sent", ["gathered", "one-by-one", "after-each-response"])
 async def test_each_record_is_written_once_in_order_despite_any_request_failure(
-    cluster: FakeCluster, faults: list[Fault], gathered: bool, monkeypatch: pytest.MonkeyPatch
+    cluster: FakeCluster, faults: list[Fault], sent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.produce_faults.extend(faults)
-    if not gathered:
+    if sent == "one-by-one":
         monkeypatch.setattr("tidemark.client.producing.sender.GROUP_BYTES_MAX", 1)
         monkeypatch.setattr("tidemark.client.producing.sender.REQUESTS_MAX", 5)
-    async with Producer(cluster.bootstrap, request_timeout_ms=200, **ONE_RECORD_A_BATCH) as producer:
+    settings = {**ONE_RECORD_A_BATCH, "linger_ms": 20 if sent == "after-each-response" else 0}
+    async with Producer(cluster.bootstrap, request_timeout_ms=200, **settings) as producer:
         handles = await send(producer)
         assert [(await handle).offset for handle in handles] == list(range(COUNT))
     assert cluster.values() == values()
