@@ -48,7 +48,10 @@ class Transactional:
         *values: bytes,
         first: int = 0,
     ) -> None:
-        """Append a pending batch, with retries of retriable refusals; raises other refusals."""
+        """Append a pending batch, with retries of retriable refusals; raises other refusals.
+
+        A leader may learn of a new topic after the broker that named it as the leader.
+        """
         data = build_batch(
             from_columns([b""] * len(values), values, [time.time_ns() // 1000] * len(values)),
             producer_id=producer.producer_id,
@@ -66,7 +69,8 @@ class Transactional:
             error = await self._produce(leader.address, request)
             if error is None:
                 return
-            if not error.retriable or time.monotonic() > deadline_s:
+            is_passing = error.retriable or error.code is ErrorCode.UNKNOWN_TOPIC
+            if not is_passing or time.monotonic() > deadline_s:
                 raise error
             self.cluster.refresh()
             await asyncio.sleep(_PAUSE_S)

@@ -130,7 +130,7 @@ class TransactionalProducer:
             self._epoch, self._sequence, self._is_open = batch.envelope.producer_epoch, 0, False
         else:
             self._sequence += batch.envelope.last_offset_delta + 1
-        self._clients.world.engine.after(self._clients.dice.choice((0, 1, 20)), self._go_on)
+        self._clients.world.engine.after(self._clients.dice.choice((0, 1, 20)), self._continue)
 
     def _continue(self) -> None:
         if self._sending is None:
