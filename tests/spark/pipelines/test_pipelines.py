@@ -373,28 +373,3 @@ def test_a_job_runs_under_spark_submit_and_reports_an_error_in_one_sentence(clus
     assert done.returncode == 2, told
     assert "audit: UNKNOWN_TOPIC" in told
     assert "Traceback" not in told
-
-
-@pytest.mark.parametrize(("chosen", "used"), [([], "true"), (["false"], "false")], ids=["default", "tcp"])
-def test_a_job_uses_unix_sockets_unless_spark_submit_has_the_setting(
-    chosen: list[str], used: str, tmp_path: Path
-) -> None:
-    submit = Path(sys.executable).with_name("spark-submit")
-    setting = "spark.python.unix.domain.socket.enabled"
-    job = tmp_path / "job.py"
-    job.write_text(
-        "from pyspark.sql import SparkSession\n"
-        "from tidemark_spark.compat import prefer_unix_sockets\n"
-        "spark = prefer_unix_sockets(SparkSession.builder).getOrCreate()\n"
-        f"print('used:', spark.conf.get({setting!r}))\n"
-    )
-    given = [f"--conf={setting}={value}" for value in chosen]
-    done = subprocess.run(
-        [str(submit), "--master", "local[1]", *given, str(job)],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": PATHS},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert f"used: {used}" in done.stdout, done.stdout + done.stderr
