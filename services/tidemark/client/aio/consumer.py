@@ -53,8 +53,10 @@ from tidemark.rpc.security.token_source import TokenGiven
 
 _log = logging.getLogger("tidemark.client")
 _Found = TypeVar("_Found")
-_BESIDE_SETTINGS: Final = "bootstrap group key_deserializer value_deserializer value_class tls token_file"
-_ARGUMENTS: Final = frozenset((*_BESIDE_SETTINGS.split(), *ConsumerAndGroupOptions.__annotations__))
+_NOT_SETTINGS: Final = frozenset(
+    {"bootstrap", "group", "key_deserializer", "value_deserializer", "value_class", "tls", "token_file"}
+)
+_ARGUMENTS: Final = _NOT_SETTINGS | ConsumerAndGroupOptions.__annotations__.keys()
 
 
 class Consumer(Lifecycle):

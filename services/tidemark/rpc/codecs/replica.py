@@ -2,8 +2,8 @@
 """FollowerMessage and LeaderMessage <-> replica_service.proto; one codec object for each end of a stream.
 
 A partition is named in full once, and then by a handle, a small number, until its fetch stops. Then the handle is
-released, and never reused on that stream. The follower's end checks every batch of a chunk before the core gets it; a
-bad batch makes the chunk's `error`.
+released, and never reused on that stream. The follower's end checks lengths, CRCs and header of every batch before the
+core gets the chunk; a bad batch makes the chunk's `error`.
 """
 
 from __future__ import annotations
