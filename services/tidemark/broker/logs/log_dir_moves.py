@@ -19,6 +19,7 @@ from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.log_dir_copier import CopyMetrics, DirCopier, DirMove, Outcome
 from tidemark.broker.logs.open_log import OpenReplica
 from tidemark.broker.node.topic_settings import TopicTable
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, LOG_DIR_REFUSALS
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs
@@ -26,9 +27,13 @@ from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.future_log import FutureLog
 from tidemark.storage.directories.log_manager import LogManager
 
+_PENDING: Final = TidemarkError(LOG_DIR_PENDING, "no copy in the named log directory has begun yet")
+
 _log = logging.getLogger(__name__)
 _BEGINNING_S: Final = 0.1
 """Time that an answer to the controller waits for copies: the next LeaderAndIsr is sent after the answer."""
+_REFUSAL_S: Final = 10.0
+"""Time for which a failure is kept for the controller, which names a directory again every 0.5 s while it waits."""
 
 
 class _Target(NamedTuple):
@@ -36,6 +41,14 @@ class _Target(NamedTuple):
 
     directory: int
     throttle: DiskThrottle
+
+
+class _Refusal(NamedTuple):
+    """The error of a copy that could not be made in this directory, and the time of the error."""
+
+    directory: int
+    error: TidemarkError
+    at_s: float
 
 
 class DirMoves:
@@ -63,6 +76,7 @@ class DirMoves:
         self._topics = topics
         self._fail = fail
         self._targets: dict[TopicPartition, _Target] = {}
+        self._refusals: dict[TopicPartition, _Refusal] = {}
         self._moves: dict[TopicPartition, DirMove] = {}
         self._beginning: dict[DirMove, asyncio.Task[TidemarkError | None]] = {}
         self._copiers: dict[tuple[int, int], DirCopier] = {}
@@ -86,7 +100,8 @@ class DirMoves:
         """Record the controller's choice of a directory, a path or a uuid; a repeated call changes nothing.
 
         A replica that does not exist yet is created there; one in another directory is moved. An unusable directory is
-        ignored: a replica in another directory is better than none.
+        ignored: a replica in another directory is better than none. A copy that has just failed is reported by
+        `without_copy` before it is made again.
 
         Raises:
             TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE.
@@ -97,7 +112,18 @@ class DirMoves:
             self._refused.inc()
             _log.error("log directory not usable", extra={"partition": str(partition), "why": error.message})
             raise
-        self._note(partition, _Target(directory, self._throttle))
+        if not self._has_refused(partition, directory):
+            self._note(partition, _Target(directory, self._throttle))
+
+    def _has_refused(self, partition: TopicPartition, directory: int) -> bool:
+        refusal = self._refusals.get(partition)
+        if refusal is None:
+            return False
+        age_s = asyncio.get_running_loop().time() - refusal.at_s
+        if refusal.directory == directory and age_s < _REFUSAL_S:
+            return True
+        del self._refusals[partition]
+        return False
 
     async def alter(self, request: AlterLogDirs) -> tuple[Alteration, ...]:
         """Record an operator's choices; answers when the moves are recorded and their copies made.
@@ -116,6 +142,7 @@ class DirMoves:
                 answers.append((partition, error, None))
                 continue
             if not request.validate_only:
+                self._refusals.pop(partition, None)
                 self._note(partition, _Target(directory, throttle))
                 move = self._moves.get(partition)
                 begun = self._beginning.get(move) if move is not None else None
@@ -125,16 +152,18 @@ class DirMoves:
             [(partition, await asyncio.shield(begun) if begun else error) for partition, error, begun in answers]
         )
 
-    async def without_copy(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+    async def without_copy(self, partitions: Collection[TopicPartition]) -> list[tuple[TopicPartition, TidemarkError]]:
         """The replicas on disk without a copy in their wanted directory, after a short wait for the making of copies.
 
-        A kill of the broker would lose these choices. A move that was given up is not among them.
+        LOG_DIR_PENDING: the copy has yet to be made, and a kill of the broker would lose the choice. Any other error:
+        the copy could not be made. Such an error is returned once.
         """
         moves = [move for partition in partitions if (move := self._moves.get(partition)) is not None]
         beginning = [self._beginning[move] for move in moves if move in self._beginning]
         if beginning:
             await asyncio.wait(beginning, timeout=_BEGINNING_S)
-        return [partition for partition in partitions if not self._is_kept(partition)]
+        refused = [(one, self._refusals.pop(one).error) for one in partitions if one in self._refusals]
+        return refused + [(one, _PENDING) for one in partitions if not self._is_kept(one)]
 
     def _is_kept(self, partition: TopicPartition) -> bool:
         target = self._targets.get(partition)
@@ -257,6 +286,8 @@ class DirMoves:
             return None
         self._metrics.failures.inc()
         _log.error("cannot make a copy", extra={"partition": str(move.partition), "why": refusal.message})
+        at_s = asyncio.get_running_loop().time()
+        self._refusals[move.partition] = _Refusal(move.directory, _for_controller(refusal), at_s)
         self._ended(move, Outcome.GIVEN_UP)
         return refusal
 
@@ -321,3 +352,8 @@ class DirMoves:
         if must_be_open and self._threads.replica(partition) is None:
             sentence = f"the log of {partition} on this broker is not open yet: retry when its logs are open"
             raise TidemarkError(ErrorCode.REPLICA_OFFLINE, sentence)
+
+
+def _for_controller(error: TidemarkError) -> TidemarkError:
+    """The error as the refusal of a log directory; other codes tell the controller that the replica itself failed."""
+    return error if error.code in LOG_DIR_REFUSALS else TidemarkError(ErrorCode.LOG_DIR_OFFLINE, error.message)

@@ -19,7 +19,6 @@ from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.broker.replication.control_epochs import ControlEpochs
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaDescription, ReplicaQuestion
-from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING
 from tidemark.core.replication.effects import ReplyToControl
 from tidemark.core.replication.events import Event, LeaderAndIsrArrived, StopReplicaArrived
 from tidemark.model import (
@@ -48,7 +47,6 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
 SLICE_PARTITIONS: Final = 50
 """Partitions of a command that are processed before the event loop gets control back: 2 ms."""
-_PENDING: Final = TidemarkError(LOG_DIR_PENDING, "no copy in the named log directory has begun yet")
 _STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """Errors of a write to a peer that is gone; gRPC raises another error if the connection breaks during the write."""
 
@@ -149,8 +147,7 @@ class BrokerControl(BrokerControlServiceServicer):
         named = {partition for partition, _ in refused}
         unplaced = [one for one in elsewhere if one[0] not in named]
         named.update(partition for partition, _ in unplaced)
-        pending = await self._directories.without_copy([one for one in placed if one not in named])
-        unplaced += [(one, _PENDING) for one in pending]
+        unplaced += await self._directories.without_copy([one for one in placed if one not in named])
         return pb.LeaderAndIsrResponse(errors=refusals_to_proto([*refused, *unplaced]))
 
     def _want_directories(self, command: LeaderAndIsrCommand) -> list[tuple[TopicPartition, TidemarkError]]:

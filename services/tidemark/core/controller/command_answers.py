@@ -8,9 +8,9 @@ from tidemark.core.controller.context import ControllerContext
 from tidemark.core.controller.effects import Resign
 from tidemark.core.controller.partition_count import PartitionCountChanges
 from tidemark.core.controller.pending_commands import PendingCommands
-from tidemark.core.controller.reassignments import LOG_DIR_REFUSALS, Reassignments
+from tidemark.core.controller.reassignments import Reassignments
 from tidemark.core.controller.topic_deletion import TopicDeletions
-from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, LOG_DIR_REFUSALS
 from tidemark.model import BrokerId, ErrorCode, IsrEntry, TidemarkError, TopicPartition
 
 

@@ -38,8 +38,6 @@ _DRAFTS: Final[Mapping[Effect, Callable[[TopicDraft, int, tuple[BrokerId, ...]],
 }
 
 _NAMED_AGAIN_MS: Final = 500
-LOG_DIR_REFUSALS: Final = frozenset((ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE, ErrorCode.REPLICA_OFFLINE))
-"""A broker adopts the partition but rejects the log directory named for its replica."""
 
 
 class Reassignments:

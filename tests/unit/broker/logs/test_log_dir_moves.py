@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tidemark.broker.logs import log_dir_copier
 from tidemark.broker.logs.disk_throttle import DiskThrottle
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING
 from tidemark.core.replication.effects import CloseLog
 from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
@@ -46,6 +47,10 @@ def offsets(world: MovesWorld) -> list[int]:
     log = world.threads.log(PARTITION)
     assert log is not None
     return [batch.envelope.base_offset for batch in check_batches(read_all(log))]
+
+
+async def without_copy(world: MovesWorld) -> list[ErrorCode]:
+    return [error.code for _, error in await world.moves.without_copy([PARTITION])]
 
 
 async def slow_move(world: MovesWorld) -> None:
@@ -241,7 +246,7 @@ async def test_a_directory_wanted_by_the_controller_is_kept_once_its_copy_is_mad
     await world.written()
     await world.close_log()
     world.moves.want(PARTITION, world.paths[1])
-    assert await world.moves.without_copy([PARTITION]) == [PARTITION], "a kill would lose it"
+    assert await without_copy(world) == [LOG_DIR_PENDING], "a kill would lose it"
     await world.open()
     await world.until(lambda: world.logs.mover.target_of(PARTITION) == 1 or world.where() == 1)
     assert await world.moves.without_copy([PARTITION]) == []
@@ -249,16 +254,49 @@ async def test_a_directory_wanted_by_the_controller_is_kept_once_its_copy_is_mad
     assert await world.moves.without_copy([PARTITION]) == []
 
 
-async def test_a_copy_that_cannot_be_made_is_not_waited_for(world: MovesWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller would name its directory again and again."""
+@pytest.mark.parametrize(
+    ("code", "reported"),
+    [
+        (ErrorCode.DISK_FULL, ErrorCode.DISK_FULL),
+        (ErrorCode.STORAGE_ERROR, ErrorCode.LOG_DIR_OFFLINE),  # the replica itself did not fail
+    ],
+)
+async def test_a_copy_that_cannot_be_made_is_reported_to_the_controller_once(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, reported: ErrorCode
+) -> None:
+    def fails(*_: object) -> None:
+        raise TidemarkError(code, "no space")
 
-    def full(*_: object) -> None:
+    monkeypatch.setattr(world.logs.mover, "begin", fails)
+    world.moves.want(PARTITION, world.paths[1])
+    ((partition, error),) = await world.moves.without_copy([PARTITION])
+    assert (partition, error.code, "no space" in error.message) == (PARTITION, reported, True)
+    assert world.metric("_failed_total") == 1
+    assert await world.moves.without_copy([PARTITION]) == []
+
+
+async def test_a_copy_that_fails_slowly_is_reported_when_its_directory_is_named_again(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller would name the directory without end, since each answer says that no copy has begun yet."""
+    may_fail = threading.Event()
+
+    def fails_slowly(*_: object) -> None:
+        may_fail.wait(20)
         raise TidemarkError(ErrorCode.DISK_FULL, "no space")
 
-    monkeypatch.setattr(world.logs.mover, "begin", full)
+    monkeypatch.setattr(world.logs.mover, "begin", fails_slowly)
     world.moves.want(PARTITION, world.paths[1])
-    assert await world.moves.without_copy([PARTITION]) == []
-    assert world.metric("_failed_total") == 1
+    assert await without_copy(world) == [LOG_DIR_PENDING]
+    may_fail.set()
+    await world.until(lambda: not world.moves._beginning)
+    may_fail.clear()
+    world.moves.want(PARTITION, world.paths[1])
+    assert not world.moves._beginning
+    assert await without_copy(world) == [ErrorCode.DISK_FULL]
+    world.moves.want(PARTITION, world.paths[1])
+    assert await without_copy(world) == [LOG_DIR_PENDING], "the next request tries again"
+    may_fail.set()
 
 
 async def test_a_replica_that_is_reopened_during_a_move_continues_it(world: MovesWorld) -> None:

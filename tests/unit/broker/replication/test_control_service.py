@@ -80,9 +80,9 @@ class Core:
             raise TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, f"there is no {log_dir}")
         self.order.append(f"hold {partition} in {log_dir}")
 
-    async def without_copy(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+    async def without_copy(self, partitions: Collection[TopicPartition]) -> list[tuple[TopicPartition, TidemarkError]]:
         """The log directory moves whose copies are not made."""
-        return [] if self.kept else list(partitions)
+        return [] if self.kept else [(one, TidemarkError(LOG_DIR_PENDING, "no copy yet")) for one in partitions]
 
     async def command(self, **log_dirs: str) -> dict[str, ErrorCode]:
         """Send a command for partitions p0, p1... of topic "t"; returns the refusals."""

@@ -155,7 +155,7 @@ def test_the_first_command_of_a_new_controller_names_log_directories_and_throttl
 
 
 @pytest.mark.parametrize("leads", [True, False])
-@pytest.mark.parametrize("code", [ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE])
+@pytest.mark.parametrize("code", [ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.LOG_DIR_OFFLINE, ErrorCode.DISK_FULL])
 def test_a_rejected_log_directory_is_reported_once_and_delays_nothing(code: ErrorCode, *, leads: bool) -> None:
     broker = BrokerId(1 if leads else 2)
     world = a_world(1, 2, 3)
