@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
@@ -457,11 +458,11 @@ class MetadataStore(Protocol):
         yet. Raises INVALID_SCHEMA.
         """
 
-    async def request_topic_deletion(self, topic: str) -> None:
-        """Create /admin/delete_topics/<t>; idempotent; raises UNKNOWN_TOPIC."""
+    async def request_topic_deletion(self, topic: str, topic_id: str = "") -> None:
+        """Create /admin/delete_topics/<t> for the topic with this id (empty: any); idempotent; raises UNKNOWN_TOPIC."""
 
     async def requested_deletions(self, *, watch: bool = False) -> frozenset[str]:
-        """Children of /admin/delete_topics."""
+        """Children of /admin/delete_topics, except requests for an earlier topic of the name."""
 
     async def delete_topic(self, term: ControllerTerm, topic: TopicDescription) -> None:
         """Delete a topic: states, node, config, schemas, request. The multis check the controller epoch. Idempotent."""
@@ -578,10 +579,12 @@ class MetadataStore(Protocol):
         term: ControllerTerm,
         *,
         added: Sequence[TopicPartition] = (),
-        removed: Sequence[TopicPartition] = (),
+        removed: Mapping[TopicPartition, bool] = MappingProxyType({}),
         refused: Sequence[Refusal] = (),
     ) -> None:
         """Remove these requests, and those that `refused` names, by kind; store `refused`; idempotent.
+
+        A forced removal stays if `removed` has the removal that it replaced, which was not forced.
 
         Raises CONTROLLER_NOT_ACTIVE.
         """

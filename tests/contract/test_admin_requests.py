@@ -25,6 +25,7 @@ from tidemark.zookeeper.store import SessionMetadataStore
 
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import code_of, elected, topic_of, write_of
+from tests.fakes.metadata_store import FakeMetadataStore
 
 F0, F1, F2, F3 = (TopicPartition("flights", index) for index in range(4))
 B1, B2, B3 = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -225,11 +226,11 @@ async def test_partitions_are_asked_for_seen_and_answered(cluster: Cluster) -> N
     await ear.hears(StoreEvent.PARTITION_REQUESTS)
     assert (await other.partition_requests()).removed == {F1: True, F0: False}
     term = await elected(store)
-    await store.finish_partition_requests(term, added=[F2], removed=[F1])
+    await store.finish_partition_requests(term, added=[F2], removed={F1: True})
     found = await other.partition_requests()
     assert (found.added, found.removed) == ({F3: (B2, B3)}, {F0: False})
     refusal = refusal_of("partitions_add", F3)
-    await store.finish_partition_requests(term, removed=[F0, F1], refused=[refusal])
+    await store.finish_partition_requests(term, removed={F0: False, F1: True}, refused=[refusal])
     assert await other.partition_requests() == PartitionRequests()
     assert [one.partition for one in await store.refusals()] == [F3]
     await store.finish_partition_requests(term, added=[F2])
@@ -249,6 +250,36 @@ async def test_a_forced_removal_replaces_one_that_is_not_forced(cluster: Cluster
     with pytest.raises(TidemarkError) as refused:
         await store.request_partition_removal({F2: False, F3: False})
     assert code_of(refused) is ErrorCode.INVALID_REQUEST
+
+
+async def test_a_forced_removal_is_not_removed_with_the_refused_one_that_it_replaces(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    term = await elected(store)
+    await store.create_topic(topic_of())
+    await store.request_partition_removal({F2: False, F3: False})
+    await other.request_partition_removal({F2: True, F3: True})
+    refusals = [refusal_of("partitions_remove", one) for one in (F2, F3)]
+    await store.finish_partition_requests(term, removed={F2: False, F3: False}, refused=refusals)
+    assert (await store.partition_requests()).removed == {F2: True, F3: True}
+    assert [one.partition for one in await store.refusals()] == [F2, F3]
+    await store.finish_partition_requests(term, removed={F2: True, F3: True})
+    assert await store.partition_requests() == PartitionRequests()
+
+
+@pytest.mark.parametrize("cluster", ["fake"], indirect=True)
+async def test_a_forced_removal_that_comes_while_the_refused_one_is_removed_stays(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    assert isinstance(store, FakeMetadataStore)
+    term = await elected(store)
+    await store.create_topic(topic_of())
+    await store.request_partition_removal({F3: False})
+
+    async def forced() -> None:
+        await other.request_partition_removal({F3: True})
+
+    store.session.before_commit(forced)
+    await store.finish_partition_requests(term, removed={F3: False})
+    assert (await store.partition_requests()).removed == {F3: True}
 
 
 async def test_the_deletion_of_a_topic_removes_requests_about_its_partitions(cluster: Cluster) -> None:

@@ -347,6 +347,27 @@ async def test_a_deletion_is_requested_seen_and_leaves_nothing(cluster: Cluster)
     assert set(await store.topics()) == {"flights"}
 
 
+async def test_a_deletion_that_was_requested_for_one_topic_does_not_delete_the_next_topic_of_the_name(
+    cluster: Cluster,
+) -> None:
+    store, admin = await cluster.store(), await cluster.store()
+    ear = Ear(store)
+    before = await admin.create_topic(topic_of())
+    term = await elected(store)
+    await store.delete_topic(term, before)
+    after = await admin.create_topic(topic_of(topic_id="id-2"))
+    assert await store.requested_deletions(watch=True) == frozenset()
+    await admin.request_topic_deletion("flights", before.topic_id)  # its service read the topic before it was deleted
+    await ear.hears(StoreEvent.DELETIONS)
+    assert await store.requested_deletions(watch=True) == frozenset()
+    await admin.request_topic_deletion("flights", after.topic_id)
+    await ear.hears(StoreEvent.DELETIONS)
+    assert await store.requested_deletions() == {"flights"}
+    await admin.request_topic_deletion("flights", after.topic_id)
+    await store.delete_topic(term, after)
+    assert await store.topics() == {}
+
+
 async def test_deleting_a_topic_of_thousands_of_nodes_goes_in_several_multis(cluster: Cluster) -> None:
     store = await cluster.store()
     term = await elected(store)

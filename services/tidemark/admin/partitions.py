@@ -87,7 +87,9 @@ class PartitionAdministration:
                 await self._store.request_partitions(added)
 
         async def all_lead() -> TopicView | None:
-            await self._raise_refusal("partitions_add", added, known)
+            refusal = await self._refusal("partitions_add", added, known)
+            if refusal is not None:
+                raise refusal.error
             topic = await self._topic(name)
             if topic.topic_id != planned.topic_id:
                 raise _recreated(name)
@@ -156,10 +158,15 @@ class PartitionAdministration:
             await self._store.request_partition_removal(removed)
 
             async def are_gone() -> bool | None:
-                await self._raise_refusal("partitions_remove", removed, known)
+                refusal = await self._refusal("partitions_remove", removed, known)
+                requested = (await self._store.partition_requests()).removed if refusal is not None else {}
                 now = (await self._store.topics([name])).get(name)
-                left = now is not None and now.topic_id == topic.topic_id and set(indexes) & set(now.partitions)
-                return None if left else True
+                if now is None or now.topic_id != topic.topic_id or not set(indexes) & set(now.partitions):
+                    return True
+                # A refusal removes its request. So while this request is there, the refusal is of one that it replaced.
+                if refusal is not None and not any(requested.get(one) == force for one in removed):
+                    raise refusal.error
+                return None
 
             if await poll(are_gone, timeout_s) is None:
                 raise await self._late(
@@ -201,13 +208,14 @@ class PartitionAdministration:
             raise unknown_topic(name)
         return topic
 
-    async def _raise_refusal(
+    async def _refusal(
         self, kind: str, asked: Collection[TopicPartition], known: Collection[tuple[object, ...]]
-    ) -> None:
-        """Raise the first new refusal of the controller."""
+    ) -> Refusal | None:
+        """The first new refusal of the controller."""
         for refusal in await self._store.refusals():
             if refusal.kind == kind and refusal.partition in asked and _identity(refusal) not in known:
-                raise refusal.error
+                return refusal
+        return None
 
     async def _late(self, name: str, state: str, timeout_s: float) -> TidemarkError:
         try:

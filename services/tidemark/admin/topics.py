@@ -173,7 +173,7 @@ class TopicAdministration:
         if topic is None or topic.topic_id != topic_id:
             return
         try:
-            await self._store.request_topic_deletion(name)
+            await self._store.request_topic_deletion(name, topic_id)
         except TidemarkError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC:
                 raise

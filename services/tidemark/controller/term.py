@@ -396,7 +396,7 @@ class ActiveTerm:
         added, removed, refused = effect.added, effect.removed, self._dated(effect.refused)
         await self._finish(
             partial(self._store.finish_partition_requests, self.term, added=added, removed=removed, refused=refused),
-            ev.PartitionRequestsFinished(added, removed),
+            ev.PartitionRequestsFinished(added, tuple(removed)),
             StoreEvent.PARTITION_REQUESTS,
         )
 

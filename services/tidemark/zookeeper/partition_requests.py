@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from tidemark.model import (
     BrokerId,
@@ -21,7 +21,7 @@ from tidemark.model import (
 )
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
-from tidemark.zookeeper.multis import Check, Create, Delete, MultiFailed, Operation, batches, commit
+from tidemark.zookeeper.multis import Check, Create, Delete, MultiFailed, Operation, Set, batches, commit
 from tidemark.zookeeper.session_port import Session, Watch
 from tidemark.zookeeper.topics import commit_of, not_active, term_check
 
@@ -67,7 +67,9 @@ async def _request(
                 operations.append(Create(_path(kind, one), data))
             elif node[0] != data and node[0] == replaceable:
                 missing += 1
-                operations += [Delete(_path(kind, one)), Create(_path(kind, one), data)]
+                path = _path(kind, one)
+                # The version differs from that of the replaced znode, which may be about to be deleted.
+                operations += [Delete(path, node[1].version), Create(path, data), Set(path, data, 0)]
             elif node[0] != data:
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST,
@@ -82,7 +84,7 @@ async def _request(
             if failed.index < len(topics) and isinstance(failed.cause, NoNodeError):
                 topic = topics[failed.index]
                 raise unknown_topic(topic) from None
-            if not isinstance(failed.cause, NodeExistsError | NoNodeError):
+            if not isinstance(failed.cause, NodeExistsError | NoNodeError | BadVersionError):
                 raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
             continue  # another request created or removed one of these partitions in the meantime
         return
@@ -129,17 +131,24 @@ async def finish(
     session: Session,
     term: ControllerTerm,
     added: Sequence[TopicPartition],
-    removed: Sequence[TopicPartition],
+    removed: Mapping[TopicPartition, bool],
     refused: Sequence[Refusal],
 ) -> None:
-    """Remove these requests and the refused requests, with parents that become empty; keep `refused`."""
+    """Remove these requests and the refused requests, with parents that become empty; keep `refused`.
+
+    A forced removal stays if `removed` has the removal that it replaced, which was not forced.
+    """
     done = [_path(ADD, one) for one in added] + [_path(REMOVE, one) for one in removed]
     for one in refused:
         malformed = one.error.metadata.get("path")
         if malformed is not None or one.partition is not None:
             done.append(malformed or _path(one.kind, _named(one)))
+    unforced = {_path(REMOVE, one) for one, force in removed.items() if not force}
     for _ in range(_TRIES_MAX):
-        operations: list[Operation] = [*await _deletions(session, done), *await refusals.keep(session, refused)]
+        operations: list[Operation] = [
+            *await _deletions(session, done, unforced),
+            *await refusals.keep(session, refused),
+        ]
         if not operations:
             return
         try:
@@ -152,16 +161,18 @@ async def finish(
     raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "other processes keep changing the same nodes; try again")
 
 
-async def _deletions(session: Session, node_paths: Sequence[str]) -> list[Operation]:
-    by_parent: defaultdict[str, set[str]] = defaultdict(set)
-    for path in node_paths:
-        parent, _, name = path.rpartition("/")
-        by_parent[parent].add(name)
+async def _deletions(session: Session, node_paths: Sequence[str], unforced: Container[str]) -> list[Operation]:
+    """Deletions of these znodes, and of parents that become empty; a znode in `unforced` stays if it is forced now."""
+    wanted = sorted(set(node_paths))
+    nodes = await session.read_many(wanted) if wanted else []
+    by_parent: defaultdict[str, list[Operation]] = defaultdict(list)
+    for path, node in zip(wanted, nodes, strict=True):
+        if node is not None and not (path in unforced and node[0] == codecs.encode_removed_partition(True)):
+            by_parent[path.rpartition("/")[0]].append(Delete(path, node[1].version))
     operations: list[Operation] = []
-    for parent, names in sorted(by_parent.items()):
-        present = set(await session.children(parent))
-        operations += [Delete(f"{parent}/{name}") for name in sorted(names & present)]
-        if present and present <= names:
+    for parent, deletions in by_parent.items():
+        operations += deletions
+        if len(await session.children(parent)) == len(deletions):
             operations.append(Delete(parent))
     return operations
 

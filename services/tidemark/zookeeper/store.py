@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.core.config_resource import ConfigResource, VersionedConfigs
@@ -231,14 +232,13 @@ class SessionMetadataStore:
         """Create a schema version in one multi with `receipt`; returns False if the topic changed since the read."""
         return await schema_nodes.add(self._session, topic, version, schema, receipt)
 
-    async def request_topic_deletion(self, topic: str) -> None:
-        """Create /admin/delete_topics/<t>; idempotent; raises UNKNOWN_TOPIC."""
-        await topics.request_deletion(self._session, topic)
+    async def request_topic_deletion(self, topic: str, topic_id: str = "") -> None:
+        """Create /admin/delete_topics/<t> for the topic with this id (empty: any); idempotent; raises UNKNOWN_TOPIC."""
+        await topics.request_deletion(self._session, topic, topic_id)
 
     async def requested_deletions(self, *, watch: bool = False) -> frozenset[str]:
-        """Children of /admin/delete_topics."""
-        watcher = self._watch(StoreEvent.DELETIONS, watch)
-        return frozenset(await self._session.children(paths.TOPIC_DELETIONS, watcher))
+        """Children of /admin/delete_topics, except requests for an earlier topic of the name."""
+        return await topics.requested_deletions(self._session, self._watch(StoreEvent.DELETIONS, watch))
 
     async def delete_topic(self, term: ControllerTerm, topic: TopicDescription) -> None:
         """Delete the topic's states, znode, config and request; idempotent."""
@@ -345,7 +345,7 @@ class SessionMetadataStore:
         term: ControllerTerm,
         *,
         added: Sequence[TopicPartition] = (),
-        removed: Sequence[TopicPartition] = (),
+        removed: Mapping[TopicPartition, bool] = MappingProxyType({}),
         refused: Sequence[Refusal] = (),
     ) -> None:
         """Remove these requests; keep `refused`; raises CONTROLLER_NOT_ACTIVE."""

@@ -22,7 +22,7 @@ from tidemark.zookeeper.multis import (
     batches,
     commit,
 )
-from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.session_port import Session, Watch
 from tidemark.zookeeper.topic_reader import topic_of
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 
@@ -122,16 +122,41 @@ def _unexpected(failed: MultiFailed) -> TidemarkError:
     return TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}")
 
 
-async def request_deletion(session: Session, topic: str) -> None:
-    """Create /admin/delete_topics/<t> if the topic exists."""
-    try:
-        await commit(session, [Check(paths.topic(topic)), Create(paths.topic_deletion(topic))])
-    except MultiFailed as failed:
-        if isinstance(failed.cause, NodeExistsError):
+async def request_deletion(session: Session, topic: str, topic_id: str = "") -> None:
+    """Create /admin/delete_topics/<t> if the topic exists, and replace a request for an earlier topic of the name.
+
+    The node has the topic id. Its data is empty if the request was made by hand: the request is for any topic.
+    """
+    path, data = paths.topic_deletion(topic), topic_id.encode()
+    while True:
+        node = await session.get(path)
+        if node is not None and node[0] in (b"", data):
             return
-        if failed.index == 0 and isinstance(failed.cause, NoNodeError):
-            raise unknown_topic(topic) from None
-        raise _unexpected(failed) from failed
+        replaced: list[Operation] = [] if node is None else [Delete(path, node[1].version)]
+        try:
+            await commit(session, [Check(paths.topic(topic)), *replaced, Create(path, data)])
+        except MultiFailed as failed:
+            if failed.index == 0 and isinstance(failed.cause, NoNodeError):
+                raise unknown_topic(topic) from None
+            if not isinstance(failed.cause, NodeExistsError | NoNodeError):
+                raise _unexpected(failed) from failed
+            continue  # another request was made or removed in the meantime
+        return
+
+
+async def requested_deletions(session: Session, watch: Watch | None) -> frozenset[str]:
+    """Children of /admin/delete_topics, except requests for an earlier topic of the name."""
+    names = await session.children(paths.TOPIC_DELETIONS, watch)
+    if not names:
+        return frozenset()
+    requests = await session.read_many([paths.topic_deletion(name) for name in names])
+    named = {name: node[0].decode(errors="replace") for name, node in zip(names, requests, strict=True) if node}
+    found = await read(session, [name for name, topic_id in named.items() if topic_id])
+    return frozenset(
+        name
+        for name, topic_id in named.items()
+        if not topic_id or name not in found or found[name].topic_id == topic_id
+    )
 
 
 async def delete(session: Session, term: ControllerTerm, topic: TopicDescription) -> None:

@@ -154,8 +154,25 @@ async def test_refusal_of_the_controller_is_raised(cluster: Cluster, partitions:
     await asked.wait()
     assert (await cluster.store.partition_requests()).removed == {removed: False}
     refused = [Refusal("partitions_remove", removed, why), Refusal("partitions_add", added, why)]
-    await cluster.store.finish_partition_requests(cluster.term, removed=[removed], refused=refused)
+    await cluster.store.finish_partition_requests(cluster.term, removed={removed: False}, refused=refused)
     assert await refusal(waiting) is ErrorCode.PARTITION_NOT_EMPTY
+
+
+async def test_forced_removal_is_not_answered_with_the_refusal_of_the_one_that_it_replaced(
+    cluster: Cluster, partitions: PartitionAdministration
+) -> None:
+    assert cluster.term is not None
+    removed = TopicPartition("t", 1)
+    await cluster.store.request_partition_removal({removed: False})
+    asked = await requests_of(cluster)
+    waiting = asyncio.create_task(partitions.delete_partitions("t", 1, force=True, validate_only=False, timeout_s=10))
+    await asked.wait()
+    refused = Refusal("partitions_remove", removed, TidemarkError(ErrorCode.PARTITION_NOT_EMPTY, "it holds 7 records"))
+    await cluster.store.finish_partition_requests(cluster.term, removed={removed: False}, refused=[refused])
+    topic = (await cluster.store.topics(["t"]))["t"]
+    await cluster.rewrite(replace(topic, partitions={0: topic.partitions[0]}, incarnations={0: "t0"}))
+    await cluster.store.finish_partition_requests(cluster.term, removed={removed: True})
+    assert (await waiting).partitions == (1,)
 
 
 async def test_delete_partitions_waits_until_they_are_gone(

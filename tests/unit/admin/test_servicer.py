@@ -201,7 +201,7 @@ async def carry_out_removals(cluster: Cluster) -> None:
         index: replicas for index, replicas in topic.partitions.items() if TopicPartition("t", index) not in requested
     }
     await cluster.rewrite(replace(topic, partitions=left, incarnations={index: f"t{index}" for index in left}))
-    await cluster.store.finish_partition_requests(cluster.term, removed=list(requested))
+    await cluster.store.finish_partition_requests(cluster.term, removed=requested)
 
 
 async def test_repeated_removal_of_partitions_names_the_removed_ones(cluster: Cluster, servicer: AdminServicer) -> None:

@@ -7,7 +7,7 @@ Durable first, then RPC (rule C1): each `Send…` carries only states that have 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.core.cluster_view import ClusterView
 from tidemark.core.messages import LeaderAndIsrCommand, ReplicaQuestion, StopReplicaCommand
@@ -118,10 +118,13 @@ class DeletePartitions:
 class FinishPartitionRequests:
     """Delete the nodes of these requests, including refused requests; keep the refusals. Answered by
     `PartitionRequestsFinished`; retried until it succeeds.
+
+    Attributes:
+        removed: each removal with whether it was forced: a forced one may have replaced one that was not.
     """
 
     added: tuple[TopicPartition, ...] = ()
-    removed: tuple[TopicPartition, ...] = ()
+    removed: Mapping[TopicPartition, bool] = field(default_factory=dict)
     refused: tuple[Refusal, ...] = ()
 
 

@@ -82,7 +82,8 @@ class PartitionCountChanges:
         _asked: partition by request id of a `DescribeReplicas` in flight.
         _questions: questions that have yet to be sent.
         _finishing: requests whose nodes are to be deleted, until that is confirmed; seen after that, they are new.
-        _finished, _refused: the requests in `_finishing` that the next `FinishPartitionRequests` names.
+        _finished, _refused: the requests in `_finishing` that the next `FinishPartitionRequests` names, each with
+            whether it forces a removal.
     """
 
     def __init__(self, ctx: ControllerContext, reassigned: Container[TopicPartition]) -> None:
@@ -96,7 +97,7 @@ class PartitionCountChanges:
         self._questions: list[DescribeReplicas] = []
         self._ids = count(-1, -1)  # separate from the request ids of unclean elections
         self._finishing: set[tuple[str, TopicPartition]] = set()
-        self._finished: dict[str, list[TopicPartition]] = {ADD: [], REMOVE: []}
+        self._finished: dict[str, dict[TopicPartition, bool]] = {ADD: {}, REMOVE: {}}
         self._refused: list[Refusal] = []
 
     def __contains__(self, partition: object) -> bool:
@@ -154,7 +155,7 @@ class PartitionCountChanges:
         topic, known = self._ctx.topics.get(name), self._added.get(name, {})
         if topic is not None:
             new = [index for index in added if index not in known and self._is_new(ADD, name, index)]
-            self._finish(ADD, name, [index for index in new if topic.partitions.get(index) == added[index]])
+            self._finish(ADD, name, {one: False for one in new if topic.partitions.get(one) == added[one]})
 
     def _add(self, name: str, added: Mapping[int, tuple[BrokerId, ...]]) -> None:
         topic = self._ctx.topics.get(name)
@@ -198,7 +199,7 @@ class PartitionCountChanges:
             return  # other requests are read again when that removal has ended
         topic = self._ctx.topics.get(name)
         if resumed and topic is None:
-            self._finish(REMOVE, name, list(forced))  # the partition was deleted with its topic
+            self._finish(REMOVE, name, forced)  # the partition was deleted with its topic
             return
         missing = set() if topic is None else set(forced) - set(topic.partitions)
         if resumed and missing:  # an earlier controller has already removed the partitions
@@ -206,8 +207,8 @@ class PartitionCountChanges:
             return
         error = self._why_not_removed(name, topic, forced)
         if error is not None:
-            for index in forced:
-                self._refuse(REMOVE, TopicPartition(name, index), error)
+            for index, force in forced.items():
+                self._refuse(REMOVE, TopicPartition(name, index), error, force=force)
             return
         self._removals[name] = _Removal(forced, now_ms + _EMPTY_WAIT_MS)
         self._ctx.dirty.update(TopicPartition(name, index) for index in forced)
@@ -303,9 +304,9 @@ class PartitionCountChanges:
 
     def _give_up(self, partition: TopicPartition, why: str, code: ErrorCode) -> None:
         removal = self._removals.pop(partition.topic)
-        for index in removal.forced:
+        for index, force in removal.forced.items():
             one = TopicPartition(partition.topic, index)
-            self._refuse(REMOVE, one, TidemarkError(code, f"{partition} cannot be removed: {why}"))
+            self._refuse(REMOVE, one, TidemarkError(code, f"{partition} cannot be removed: {why}"), force=force)
             self._ctx.dirty.add(one)  # the next decision removes the seal
 
     def _is_ready(self, topic: str, removal: _Removal, index: int) -> None:
@@ -356,7 +357,7 @@ class PartitionCountChanges:
         name = topic.topic
         added = [index for index in self._added.get(name, {}) if index in topic.partitions]
         if added:
-            self._finish(ADD, name, added)
+            self._finish(ADD, name, dict.fromkeys(added, False))
             self._ctx.observe("partitions_added", None, topic=name, partitions=len(topic.partitions))
             for index in added:
                 del self._added[name][index]
@@ -372,8 +373,8 @@ class PartitionCountChanges:
     def topic_gone(self, topic: str) -> None:
         """Drop the requests of a topic that was deleted."""
         added, removal = self._added.pop(topic, {}), self._removals.pop(topic, None)
-        self._finish(ADD, topic, list(added))
-        self._finish(REMOVE, topic, [] if removal is None else list(removal.forced))
+        self._finish(ADD, topic, dict.fromkeys(added, False))
+        self._finish(REMOVE, topic, {} if removal is None else removal.forced)
 
     def _delete(self, name: str, removal: _Removal) -> None:
         topic = self._ctx.topics.get(name)
@@ -392,7 +393,7 @@ class PartitionCountChanges:
             removal.retry_at_ms = now_ms + _RETRY_MS
             return
         del self._removals[event.topic]
-        self._finish(REMOVE, event.topic, list(removal.forced))
+        self._finish(REMOVE, event.topic, removal.forced)
 
     # -- answers -----------------------------------------------------------------------------------------------
 
@@ -400,17 +401,19 @@ class PartitionCountChanges:
         """Note that these nodes were deleted; a node that is read again is a new request."""
         self._finishing -= {(ADD, one) for one in event.added} | {(REMOVE, one) for one in event.removed}
 
-    def _finish(self, kind: str, topic: str, partitions: list[int]) -> None:
-        named = [TopicPartition(topic, index) for index in partitions]
-        self._finished[kind] += named
+    def _finish(self, kind: str, topic: str, forced: Mapping[int, bool]) -> None:
+        named = {TopicPartition(topic, index): force for index, force in forced.items()}
+        self._finished[kind] |= named
         self._finishing.update((kind, one) for one in named)
 
-    def _refuse(self, kind: str, partition: TopicPartition | None, error: TidemarkError) -> None:
+    def _refuse(
+        self, kind: str, partition: TopicPartition | None, error: TidemarkError, *, force: bool = False
+    ) -> None:
         self._ctx.observe("request_refused", partition, request=kind, code=str(error.code), why=error.message)
         self._refused.append(Refusal(kind, partition, error))
         if partition is not None:
             self._finishing.add((kind, partition))
-            self._finished[kind].append(partition)
+            self._finished[kind][partition] = force
 
     def effects(self) -> Iterator[DescribeReplicas | FinishPartitionRequests]:
         """Questions to send, and requests to remove."""
@@ -418,8 +421,8 @@ class PartitionCountChanges:
         self._questions = []
         added, removed = self._finished[ADD], self._finished[REMOVE]
         if added or removed or self._refused:
-            yield FinishPartitionRequests(tuple(added), tuple(removed), tuple(self._refused))
-            self._finished, self._refused = {ADD: [], REMOVE: []}, []
+            yield FinishPartitionRequests(tuple(added), removed, tuple(self._refused))
+            self._finished, self._refused = {ADD: {}, REMOVE: {}}, []
 
 
 def _by_topic(requests: Mapping[TopicPartition, T]) -> dict[str, dict[int, T]]:

@@ -124,6 +124,23 @@ def test_an_addition_waits_until_the_request_of_an_earlier_removal_has_left_zook
     is_whole(world)
 
 
+@pytest.mark.parametrize("failovers", [0, 1])
+def test_a_forced_removal_that_replaces_a_refused_one_is_carried_out(failovers: int) -> None:
+    world = a_world()
+    holds_records(world, P2)
+    world.remove(P2)
+    while not world.waiting(fx.FinishPartitionRequests):
+        world.answer(world.pending.pop(0))
+    finish = world.take(fx.FinishPartitionRequests)
+    world.remove(P2, force=True)
+    world.pending.append(finish)
+    for _ in range(failovers):
+        world.fails_over()
+    world.settle(catching_up=True)
+    assert partitions(world) == [0, 1]
+    is_whole(world)
+
+
 @pytest.mark.parametrize("failovers", [0, 1, 2])
 def test_a_removal_waits_until_the_request_of_an_earlier_addition_has_left_zookeeper(failovers: int) -> None:
     """Else the next controller would take the earlier request for one to add the partition again."""

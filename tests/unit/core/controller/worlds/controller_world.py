@@ -100,8 +100,9 @@ class Asked:
     def finish_partitions(self, effect: fx.FinishPartitionRequests) -> None:
         for partition in effect.added:
             self.added.pop(partition, None)
-        for partition in effect.removed:
-            self.removed.pop(partition, None)
+        for partition, force in effect.removed.items():
+            if force or not self.removed.get(partition):
+                self.removed.pop(partition, None)
         self.malformed = [one for one in self.malformed if one not in effect.refused]
         self.refusals += effect.refused
 
@@ -409,7 +410,7 @@ class World:
             done: ev.ControllerEvent = ev.ReassignmentsFinished(effect.finished)
         else:
             self.asked.finish_partitions(effect)
-            done = ev.PartitionRequestsFinished(effect.added, effect.removed)
+            done = ev.PartitionRequestsFinished(effect.added, tuple(effect.removed))
         if lost:
             self.pending.append(effect if isinstance(effect, fx.FinishReassignments) else replace(effect, refused=()))
             return []
