@@ -20,7 +20,7 @@ from tidemark.client.consuming.fetch_stream import FetchStream
 from tidemark.client.consuming.isolation import aborted_in, level_of, readable_end
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
-from tidemark.client.metadata.cluster import Cluster, Leader
+from tidemark.client.metadata.cluster import REPLACED_LEADER_S, Cluster, Leader
 from tidemark.client.settings import ConsumerSettings
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
@@ -365,6 +365,11 @@ class Fetcher:
                 return
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and self._on_out_of_range(cursor, error):
                 return
+            if error.code is ErrorCode.LOG_TRUNCATED and self._is_replaced(question):
+                cursor.refusal = error
+                self._cluster.refresh(avoid=question.leader.address)
+                self._pause(cursor)
+                return
             if error.code is ErrorCode.LOG_TRUNCATED and cursor.lowers_epoch(error):
                 return
             damaged = error.code is ErrorCode.CORRUPT_BATCH  # the broker found no valid copy either
@@ -376,7 +381,7 @@ class Fetcher:
             self._cluster.note_refusal(cursor.partition, error)
             self._pause(cursor)
             return
-        cursor.refusal = None
+        cursor.refusal, cursor.doubted_s = None, None
         high_watermark = result.heard_high_watermark if from_follower else result.high_watermark
         cursor.saw_high_watermark(readable_end(result, high_watermark), self.lineage_of(cursor.partition))
         if result.HasField("preferred_read_replica") and question.read_from == pb.READ_FROM_NEAREST:
@@ -393,6 +398,18 @@ class Fetcher:
         # Move the cursor to the end of the list, since the first partition of a fetch may use all its bytes.
         self.cursors[cursor.partition] = self.cursors.pop(cursor.partition)
         self._arrived.set()
+
+    def _is_replaced(self, question: _Asked) -> bool:
+        """Whether a leader with LOG_TRUNCATED may have a successor, which has written the record before the position.
+
+        Not for longer than REPLACED_LEADER_S: metadata of a restored ZooKeeper never show a later epoch.
+        """
+        cursor, now_s = question.cursor, time.monotonic()
+        if cursor.last_epoch <= question.leader.leader_epoch:
+            return False
+        if cursor.doubted_s is None:
+            cursor.doubted_s = now_s
+        return now_s < cursor.doubted_s + REPLACED_LEADER_S
 
     def _to_the_nearest(self, question: _Asked, result: pb.PartitionFetchResult) -> None:
         cursor, replica = question.cursor, result.preferred_read_replica

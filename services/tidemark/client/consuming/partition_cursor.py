@@ -39,6 +39,7 @@ class Cursor:
             offset; -1 before the first.
         error: ends the partition until the next seek.
         refusal: error of the last fetch, while it is retried.
+        doubted_s: time of the first LOG_TRUNCATED of a leader in an epoch below `last_epoch`; None: none since records.
         retry_s: time, by time.monotonic(), before which the same leader gets no fetch.
         processed: `position` at the last request for more records: the application has processed the records before.
         processed_epoch: leader epoch of the record before `processed`; -1 if unknown.
@@ -72,6 +73,7 @@ class Cursor:
         self.high_watermark = -1
         self.error: TidemarkError | None = None
         self.refusal: TidemarkError | None = None
+        self.doubted_s: float | None = None
         self.retry_s = 0.0
         self.buffered_bytes = 0
         self._batches: deque[Batch] = deque()
@@ -90,7 +92,7 @@ class Cursor:
         self.generation += 1
         self.position = self.covered = offset
         self._position_epoch, self._is_bound = NO_EPOCH, False
-        self.error = self.refusal = None
+        self.error = self.refusal = self.doubted_s = None
         self._bad_reads = 0
         self.forget_buffer()
         self.settle()

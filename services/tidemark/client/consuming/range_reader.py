@@ -25,6 +25,7 @@ from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTime
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import (
     ON_ITS_WAY,
+    REPLACED_LEADER_S,
     TOPIC_PATIENCE_S,
     Leader,
     no_brokers,
@@ -359,6 +360,7 @@ class RangeReader:
     def _fetch(self, begin: RangeStart, fetch_bytes: int, typed: BatchRows | None, *, check: bool) -> Fetched:
         """Fetch once. With `check`, the broker first checks and repairs the batches; CORRUPT_BATCH is then final."""
         where = TopicPartition(begin.topic, begin.partition)
+        replaced_until_s = time.monotonic() + min(REPLACED_LEADER_S, self._deadline_s / 2)
 
         def ask() -> Fetched:
             leader = self._leader(*where)
@@ -366,7 +368,12 @@ class RangeReader:
             part = _partition_fetch(begin, leader, fetch_bytes, check=check)
             if typed is not None:
                 _ask_for(part, typed)
-            return self._fetch_nearest(where, leader, part)
+            try:
+                return self._fetch_nearest(where, leader, part)
+            except LogTruncatedError as error:  # a leader that was replaced lacks the records of its successor
+                if begin.last_epoch <= leader.leader_epoch or time.monotonic() >= replaced_until_s:
+                    raise
+                raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, error.message) from error
 
         return self._retrying(ask)
 

@@ -63,6 +63,8 @@ CONNECT_TIMEOUT_S = 10.0
 """Longest time that `start` looks for a broker that answers."""
 TOPIC_PATIENCE_S = 5.0
 """Time to retry a topic that no broker knows: the controller's update may not have reached the brokers yet."""
+REPLACED_LEADER_S: Final = 30.0
+"""Time for which a replaced leader may still answer: longer than the session of a broker."""
 ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 """Errors of a broker that has no metadata of the partition yet, or that knows of its deletion."""
 _NEXT_BROKER_S: Final = 0.2

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tidemark.client.consuming import fetcher as fetcher_module
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.metadata.cluster import Leader
 from tidemark.client.settings import consumer_settings
-from tidemark.model import BrokerId, LeaderEpoch, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.record.payload import build_batch, from_columns
+from tidemark.rpc import errors
 from tidemark.rpc.codecs.fetch import Fetched, Results
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -50,6 +52,7 @@ class Questions:
         self.headers = ()
         self.asked: list[tuple[str, pb.FetchRequest, asyncio.Future[Results]]] = []
         self.listeners: list[Callable[[], None]] = []
+        self.refreshed: list[str] = []
 
     def listen(self, listener: Callable[[], None]) -> None:
         self.listeners.append(listener)
@@ -62,6 +65,13 @@ class Questions:
 
     def leader(self, partition: TopicPartition) -> Leader:
         return Leader(BrokerId(self.led_by), f"host:{self.led_by}", LeaderEpoch(self.led_by), "id", "i")
+
+    def refresh(self, *, avoid: str = "") -> None:
+        self.refreshed.append(avoid)
+
+    def refuse(self, index: int, error: TidemarkError) -> None:
+        facts = pb.PartitionFetchResult(topic="t", partition=0, error=errors.to_proto(error))
+        self.asked[index][2].set_result(Results([Fetched(facts, b"")]))
 
     def channel(self, address: str) -> Any:
         questions = self
@@ -79,6 +89,12 @@ class Questions:
         results = Results([Fetched(facts, build_batch(rows))])
         results.throttle_time_ms = throttle_time_ms
         self.asked[index][2].set_result(results)
+
+
+def truncated(end_offset: int) -> TidemarkError:
+    """The refusal of a leader in epoch 3 that has no record of a later epoch."""
+    ends = {"diverging_epoch": "3", "diverging_end_offset": str(end_offset)}
+    return TidemarkError(ErrorCode.LOG_TRUNCATED, "the log was truncated", ends)
 
 
 async def settle() -> None:
@@ -189,4 +205,51 @@ async def test_a_broker_that_asks_for_a_wait_gets_no_fetch_meanwhile_and_other_b
     fetcher.regroup()
     await settle()
     assert [address for address, _, _ in questions.asked] == ["host:0", "host:1"]
+    await fetcher.stop()
+
+
+@pytest.mark.parametrize("end_offset", [90, 120], ids=["before the position", "behind the position"])
+async def test_a_replaced_leader_that_lacks_the_epoch_of_a_commit_neither_ends_the_cursor_nor_lowers_the_epoch(
+    end_offset: int,
+) -> None:
+    questions: Any = Questions()
+    questions.led_by = 3
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    cursor = fetcher.cursors[T0] = Cursor(T0, 100, topic_id="id", incarnation="i")
+    cursor.follows(5)
+    fetcher.regroup()
+    await settle()
+    questions.refuse(0, truncated(end_offset))
+    await settle()
+    assert (cursor.error, cursor.position_epoch, questions.refreshed) == (None, 5, ["host:3"])
+
+    questions.led_by = 6
+    questions.listeners[0]()
+    await settle()
+    _, request, _ = questions.asked[1]
+    assert (request.partitions[0].current_leader_epoch, request.partitions[0].last_fetched_epoch) == (6, 5)
+    questions.refuse(1, truncated(90))
+    await settle()
+    assert cursor.error is not None, "a leader in a later epoch knows which records are lost"
+    await fetcher.stop()
+
+
+async def test_a_leader_whose_epoch_stays_below_that_of_a_commit_ends_the_cursor_at_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The metadata in ZooKeeper were restored from a backup: no newer leader will come."""
+    monkeypatch.setattr(fetcher_module, "REPLACED_LEADER_S", 0.0)
+    questions: Any = Questions()
+    questions.led_by = 3
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    cursor = fetcher.cursors[T0] = Cursor(T0, 100, topic_id="id", incarnation="i")
+    cursor.follows(5)
+    fetcher.regroup()
+    await settle()
+    questions.refuse(0, truncated(90))
+    await settle()
+    assert cursor.error is not None
+    assert cursor.error.code is ErrorCode.LOG_TRUNCATED
     await fetcher.stop()

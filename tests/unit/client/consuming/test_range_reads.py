@@ -168,6 +168,39 @@ def test_a_reader_finds_the_leaders_that_were_elected_since_its_last_read(cluste
         assert offsets(kept, 0, 0, RECORDS) == list(range(RECORDS))
 
 
+@pytest.mark.parametrize("end_offset", [0, RECORDS], ids=["before the range", "behind the range"])
+def test_a_replaced_leader_that_lacks_the_epoch_before_a_range_does_not_fail_the_read(
+    cluster: Cluster, end_offset: int
+) -> None:
+    ends = {"diverging_epoch": "1", "diverging_end_offset": str(end_offset)}
+    truncated = TidemarkError(ErrorCode.LOG_TRUNCATED, "the log was truncated", ends)
+    asked: list[tuple[int, int]] = []
+    fetched = cluster._fetched
+
+    def of_epoch(broker: int, part: pb.PartitionFetch, room_bytes: int, *, first: bool) -> Fetched:
+        asked.append((part.current_leader_epoch, part.last_fetched_epoch))
+        if part.current_leader_epoch < 2:
+            cluster.move(0)  # the metadata show the new leader after its first refusal
+            return Fetched(pb.PartitionFetchResult(topic="t", partition=0, error=errors.to_proto(truncated)))
+        return fetched(broker, part, room_bytes, first=first)
+
+    cluster._fetched = of_epoch  # type: ignore[method-assign]
+    with reader() as kept:
+        rows = list(kept.read("t", 0, BATCH_RECORDS, 2 * BATCH_RECORDS, last_epoch=2))
+    assert sum(one.num_rows for one in rows) == BATCH_RECORDS
+    assert asked[:2] == [(1, 2), (2, 2)]
+
+
+def test_a_read_ends_if_no_leader_reaches_the_epoch_before_its_range(cluster: Cluster) -> None:
+    ends = {"diverging_epoch": "1", "diverging_end_offset": "0"}
+    facts = pb.PartitionFetchResult(topic="t", partition=0)
+    facts.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.LOG_TRUNCATED, "the log was truncated", ends)))
+    cluster._fetched = lambda *_, **__: Fetched(facts)  # type: ignore[method-assign]
+    with reader() as kept, pytest.raises(TidemarkError, match="the log was truncated") as refused:
+        list(kept.read("t", 0, BATCH_RECORDS, 2 * BATCH_RECORDS, last_epoch=2))
+    assert refused.value.code is ErrorCode.LOG_TRUNCATED
+
+
 def test_a_range_of_one_fetch_starts_no_thread(cluster: Cluster) -> None:
     before = set(threading.enumerate())  # a thread of another test may still be ending
     with reader() as small:
