@@ -103,7 +103,9 @@ def parse_columns(given: Mapping[str, str]) -> Columns:
     if schema is not None and value_format not in (ValueFormat.JSON, ValueFormat.ARROW):
         raise ValueError(f"option 'valueSchema' is for valueFormat=json and arrow; here it is {value_format}")
     if schema is not None and not schema.strip():
-        raise ValueError("option 'valueSchema' is empty; want the fields of a value, e.g. carrier STRING, delay INT")
+        raise ValueError(
+            "option 'valueSchema' is empty; expected the fields of a value, e.g. carrier STRING, delay INT"
+        )
     if malformed is not Malformed.FAIL and value_format is ValueFormat.BYTES:
         raise ValueError("option 'malformedValues' needs a valueFormat: bytes are never malformed")
     return Columns(_names(given), value_format, schema and schema.strip(), malformed)
@@ -112,7 +114,7 @@ def parse_columns(given: Mapping[str, str]) -> Columns:
 def _names(given: Mapping[str, str]) -> tuple[str, ...]:
     headers = given.get("includeheaders", "false").strip().lower()
     if headers not in ("true", "false"):
-        raise ValueError(f"option 'includeHeaders' is {given['includeheaders']!r}; want true or false")
+        raise ValueError(f"option 'includeHeaders' is {given['includeheaders']!r}; expected true or false")
     text = given.get("columns")
     if text is None:
         return tuple(name for name in _TYPES if name != "headers" or headers == "true")
@@ -133,5 +135,5 @@ def _one_of(name: str, given: Mapping[str, str], kind: type[_Kind], default: _Ki
     found = next((one for one in kind if one.value == text.strip().lower()), None)
     if found is None:
         shown = ["deadLetter" if one.value == Malformed.DEAD_LETTER else one.value for one in kind]
-        raise ValueError(f"option {name!r} is {text!r}; want one of {', '.join(shown)}")
+        raise ValueError(f"option {name!r} is {text!r}; expected one of {', '.join(shown)}")
     return found

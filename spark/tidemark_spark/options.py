@@ -268,7 +268,7 @@ def _topics(given: Mapping[str, str]) -> tuple[dict[str, frozenset[int] | None],
         return {text.strip(): None}, None
     if not text.strip():
         raise ValueError(
-            "option 'subscribePattern' is empty; want a regular expression for whole names, e.g. orders-.*"
+            "option 'subscribePattern' is empty; expected a regular expression for whole names, e.g. orders-.*"
         )
     try:
         return {}, re.compile(text.strip())
@@ -280,7 +280,7 @@ def _assigned(text: str) -> dict[str, frozenset[int] | None]:
     topics: dict[str, frozenset[int] | None] = {}
     for topic, partitions in parse_json_object("assign", text).items():
         if not isinstance(partitions, list) or not partitions or not all(_is_index(index) for index in partitions):
-            raise ValueError(f"assign[{topic!r}] is {partitions!r}; want a list of partitions, e.g. [0, 1]")
+            raise ValueError(f"assign[{topic!r}] is {partitions!r}; expected a list of partitions, e.g. [0, 1]")
         topics[topic] = frozenset(partitions)
     if not topics:
         raise ValueError("option 'assign' names no topic")
@@ -309,20 +309,20 @@ def _is_index(value: object) -> bool:
 
 def _positive(name: str, text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise ValueError(f"option {name!r} is {text!r}; want a whole number from 1")
+        raise ValueError(f"option {name!r} is {text!r}; expected a whole number from 1")
     return int(text)
 
 
 def _boolean(name: str, text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
-        raise ValueError(f"option {name!r} is {text!r}; want true or false")
+        raise ValueError(f"option {name!r} is {text!r}; expected true or false")
     return text.strip().lower() == "true"
 
 
 def _continues(given: Mapping[str, str]) -> bool:
     text = given.get("schemachange", "fail").strip().lower()
     if text not in ("fail", "latestatrestart"):
-        raise ValueError(f"option 'schemaChange' is {given['schemachange']!r}; want fail or latestAtRestart")
+        raise ValueError(f"option 'schemaChange' is {given['schemachange']!r}; expected fail or latestAtRestart")
     return text == "latestatrestart"
 
 
@@ -331,14 +331,16 @@ def _group_id(given: Mapping[str, str]) -> str:
     if text is None:
         return ""
     if not 1 <= len(text.strip()) <= _GROUP_ID_MAX:
-        raise ValueError(f"option 'groupId' is {text[:20]!r}; want the id of a group, 1 to {_GROUP_ID_MAX} characters")
+        raise ValueError(
+            f"option 'groupId' is {text[:20]!r}; expected the id of a group, 1 to {_GROUP_ID_MAX} characters"
+        )
     return text.strip()
 
 
 def _history(given: Mapping[str, str]) -> str:
     text = given.get("history", "").strip()
     if "history" in given and not text:
-        raise ValueError("option 'history' is empty; want the directory of an archive of the topic")
+        raise ValueError("option 'history' is empty; expected the directory of an archive of the topic")
     by_time = [name for name in given if text and name.startswith(("starting", "ending")) and "timestamp" in name]
     if by_time:
         raise ValueError(f"option {by_time[0]!r} is not for reads with 'history': filter the rows by a column instead")
@@ -351,12 +353,12 @@ def _isolation_level(given: Mapping[str, str]) -> str:
         raise ValueError(f"options {' and '.join(map(repr, found))} contradict one another; remove one of them")
     for name, level in found.items():
         if level not in ISOLATION_LEVELS:
-            raise ValueError(f"option {name!r} is {level!r}; want {' or '.join(ISOLATION_LEVELS)}")
+            raise ValueError(f"option {name!r} is {level!r}; expected {' or '.join(ISOLATION_LEVELS)}")
     return next(iter(found.values()), "read_committed")
 
 
 def _duration_ms(name: str, text: str) -> int:
     found = re.fullmatch(r"\s*(\d+)\s*(|ms|s|m|min|h|d)\s*", text.lower())
     if found is None:
-        raise ValueError(f"option {name!r} is {text!r}; want a duration, e.g. 15m, 30s, 500ms, 2h or 1d")
+        raise ValueError(f"option {name!r} is {text!r}; expected a duration, e.g. 15m, 30s, 500ms, 2h or 1d")
     return int(found[1]) * _UNITS_MS[found[2]]

@@ -66,13 +66,13 @@ def parse_place(given: Mapping[str, str], which: str, *, default: int, refused: 
     strategy_name = f"{which}OffsetsByTimestampStrategy"
     strategy = given.get(strategy_name.lower(), "error" if which == "starting" else "latest").strip().lower()
     if strategy not in ("error", "latest"):
-        raise ValueError(f"option {strategy_name!r} is {strategy!r}; want error or latest")
+        raise ValueError(f"option {strategy_name!r} is {strategy!r}; expected error or latest")
     lenient = strategy == "latest"
     name = f"{which}Timestamp"
     text = given.get(name.lower())
     if text is not None:
         if not text.strip().isdecimal() or int(text) > _TIMESTAMP_MAX_MS:
-            raise ValueError(f"option {name!r} is {text!r}; want milliseconds since 1970, e.g. 1735689600000")
+            raise ValueError(f"option {name!r} is {text!r}; expected milliseconds since 1970, e.g. 1735689600000")
         return Place(name, default, timestamp_ms=int(text), young_is_latest=lenient)
     name = f"{which}OffsetsByTimestamp"
     text = given.get(name.lower())
@@ -82,7 +82,7 @@ def parse_place(given: Mapping[str, str], which: str, *, default: int, refused: 
             for partition, time_ms in partitions.items():
                 if not 0 <= time_ms <= _TIMESTAMP_MAX_MS:
                     raise ValueError(
-                        f"{name}[{topic!r}]['{partition}'] is {time_ms}; want milliseconds since 1970, from 0"
+                        f"{name}[{topic!r}]['{partition}'] is {time_ms}; expected milliseconds since 1970, from 0"
                     )
         return Place(name, default, timestamps_ms=times, young_is_latest=lenient)
     return _by_offsets(given, f"{which}Offsets", default, refused)
@@ -104,7 +104,7 @@ def _by_offsets(given: Mapping[str, str], name: str, default: int, refused: int 
         for partition, offset in partitions.items():
             if offset == refused or offset < EARLIEST:
                 allowed = " or ".join(f"{_WORDS[word]} for {word}" for word in words)
-                raise ValueError(f"{name}[{topic!r}]['{partition}'] is {offset}; want an offset, or {allowed}")
+                raise ValueError(f"{name}[{topic!r}]['{partition}'] is {offset}; expected an offset, or {allowed}")
     return Place(name, default, offsets=offsets)
 
 
@@ -113,11 +113,13 @@ def _numbers(name: str, text: str, what: str) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for topic, partitions in parse_json_object(name, text).items():
         if not isinstance(partitions, dict):
-            raise ValueError(f'{name}[{topic!r}] is {partitions!r}; want {what} by partition, e.g. {{"0": 23}}')
+            raise ValueError(f'{name}[{topic!r}] is {partitions!r}; expected {what} by partition, e.g. {{"0": 23}}')
         found[topic] = {}
         for index, number in partitions.items():
             if not index.isdecimal() or not isinstance(number, int) or isinstance(number, bool):
-                raise ValueError(f'{name}[{topic!r}][{index!r}] is {number!r}; want {what} by partition: {{"0": 23}}')
+                raise ValueError(
+                    f'{name}[{topic!r}][{index!r}] is {number!r}; expected {what} by partition: {{"0": 23}}'
+                )
             found[topic][int(index)] = number
     return found
 
@@ -138,5 +140,5 @@ def parse_json_object(name: str, text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"option {name!r} is not JSON: {error}") from error
     if not isinstance(parsed, dict):
-        raise ValueError(f"option {name!r} is {parsed!r}; want a JSON object by topic")
+        raise ValueError(f"option {name!r} is {parsed!r}; expected a JSON object by topic")
     return parsed

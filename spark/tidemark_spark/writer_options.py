@@ -60,13 +60,13 @@ def _word(name: str, text: str) -> str:
 
 def _number(name: str, text: str) -> int:
     if not text.strip().isdecimal():
-        raise ValueError(f"option {name!r} is {text!r}; want a whole number")
+        raise ValueError(f"option {name!r} is {text!r}; expected a whole number")
     return int(text)
 
 
 def _boolean(name: str, text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
-        raise ValueError(f"option {name!r} is {text!r}; want true or false")
+        raise ValueError(f"option {name!r} is {text!r}; expected true or false")
     return text.strip().lower() == "true"
 
 
@@ -140,7 +140,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         raise ValueError("option 'topic' names no topic")
     deadline_ms = _number("deadlineMs", given.get("deadlinems", "120000"))
     if deadline_ms < 1:
-        raise ValueError(f"option 'deadlineMs' is {given['deadlinems']!r}; want a whole number from 1")
+        raise ValueError(f"option 'deadlineMs' is {given['deadlinems']!r}; expected a whole number from 1")
     settings.setdefault("delivery_timeout_ms", deadline_ms)
     files = parse_tls(given), parse_token_file(given)
     typed = _boolean("typed", given.get("typed", "false"))
@@ -191,7 +191,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         raise ValueError("a write needs the option 'topic' or a column 'topic', and has neither")
     for name, (accepts, wanted) in _COLUMNS.items():
         if name in found and not accepts(found[name]):
-            raise ValueError(f"column {name!r} is {found[name].simpleString()}; want {wanted}")
+            raise ValueError(f"column {name!r} is {found[name].simpleString()}; expected {wanted}")
 
 
 def _is_bytes(kind: DataType) -> bool:

@@ -73,7 +73,7 @@ def header_maps(lists: Any) -> Any:
     entries = lists.values
     names = entries.field(0)
     if entries.null_count or names.null_count:
-        raise ValueError("a header or its key is null: want a key for each, e.g. named_struct('key', 'trace', ...)")
+        raise ValueError("a header or its key is null: expected a key for each, e.g. named_struct('key', 'trace', ...)")
     pairs = pa.StructArray.from_arrays([names, entries.field(1)], fields=_ENTRY_FIELDS)
     validity, offsets = lists.buffers()[:2]
     return pa.Array.from_buffers(

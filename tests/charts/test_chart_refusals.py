@@ -153,12 +153,12 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a number out of range": (
         {"broker": {"config": {"num.read.threads": 0}}},
-        "broker.config: num.read.threads is 0: want 1 to 256",
+        "broker.config: num.read.threads is 0: expected 1 to 256",
     ),
-    "no number": ({"broker": {"config": {"num.read.threads": "two"}}}, "want a whole number"),
-    "half a number": ({"broker": {"config": {"num.read.threads": 1.5}}}, "want a whole number"),
-    "no such choice": ({"config": {"log.level": "loud"}}, "want debug | info | warning | error"),
-    "neither true nor false": ({"broker": {"config": {"log.cleaner.enable": "yes"}}}, "want true | false"),
+    "no number": ({"broker": {"config": {"num.read.threads": "two"}}}, "expected a whole number"),
+    "half a number": ({"broker": {"config": {"num.read.threads": 1.5}}}, "expected a whole number"),
+    "no such choice": ({"config": {"log.level": "loud"}}, "expected debug | info | warning | error"),
+    "neither true nor false": ({"broker": {"config": {"log.cleaner.enable": "yes"}}}, "expected true | false"),
 }
 
 SCHEMA: dict[str, tuple[dict[str, Any], str]] = {

@@ -134,7 +134,7 @@ def test_prometheus_scrapes_the_console() -> None:
         ({"console": {"config": {"broker.id": "1"}}}, "console.config names broker.id"),
         (
             {"console": {"config": {"console.refresh.ms": 5}}},
-            "console.config: console.refresh.ms is 5: want 100 to 3600000",
+            "console.config: console.refresh.ms is 5: expected 100 to 3600000",
         ),
         ({"console": {"podLabels": {"app.kubernetes.io/name": "x"}}}, "console.podLabels names app.kubernetes.io/name"),
     ],

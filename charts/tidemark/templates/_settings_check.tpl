@@ -33,14 +33,14 @@ files/settings.json is the table of docs/configuration.md. */}}
 {{- if eq $key.kind "int" -}}
 {{- $number := int64 $text -}}
 {{- if not (regexMatch "^-?[0-9]{1,18}$" $text) -}}
-{{- fail (printf "%s: %s is %q: want a whole number" .place .name $text) -}}
+{{- fail (printf "%s: %s is %q: expected a whole number" .place .name $text) -}}
 {{- end -}}
 {{- if and (or (lt $number (int64 $key.minimum)) (and $key.maximum (gt $number (int64 $key.maximum)))) (not (and $key.unlimited (eq $number -1))) -}}
-{{- fail (printf "%s: %s is %s: want %s" .place .name $text $key.values) -}}
+{{- fail (printf "%s: %s is %s: expected %s" .place .name $text $key.values) -}}
 {{- end -}}
 {{- else if $key.choices -}}
 {{- if not (has $text $key.choices) -}}
-{{- fail (printf "%s: %s is %q: want %s" .place .name $text $key.values) -}}
+{{- fail (printf "%s: %s is %q: expected %s" .place .name $text $key.values) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

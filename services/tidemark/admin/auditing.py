@@ -97,10 +97,10 @@ class AuditLines:
             TidemarkError: INVALID_REQUEST for an unknown outcome or a negative limit, COORDINATION_UNAVAILABLE.
         """
         if wanted.outcome not in _OUTCOMES:
-            sentence = f"outcome is {wanted.outcome[:40]!r}: want OK, DENIED, FAILED or an error code"
+            sentence = f"outcome is {wanted.outcome[:40]!r}: expected OK, DENIED, FAILED or an error code"
             raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
         if wanted.limit < 0:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"limit is {wanted.limit}: want 0 or more")
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"limit is {wanted.limit}: expected 0 or more")
         own = self._ring.audit("admin", wanted, authorization_enabled=self._authorization_enabled)
         live = await self._store.live_brokers()
         return [own, *await asyncio.gather(*(self._of(live[broker], wanted) for broker in sorted(live)))]

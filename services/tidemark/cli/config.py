@@ -142,7 +142,7 @@ def set_(
     """
     configs = parse_configs(settings or [], option=None)
     if not configs and not delete:
-        raise typer.BadParameter("nothing to change is given: want KEY=VALUE, or --delete KEY")
+        raise typer.BadParameter("nothing to change is given: expected KEY=VALUE, or --delete KEY")
     with cluster.connect() as client:
         changes = client.alter_configs(
             ConfigResource(ConfigKind[whose.name], name),

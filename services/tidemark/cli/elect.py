@@ -44,7 +44,7 @@ def elect(
         list[str] | None,
         typer.Argument(
             metavar="TOPIC[:PARTITION]",
-            help="--last-known and --rebuild-state want TOPIC:PARTITION.",
+            help="--last-known and --rebuild-state take TOPIC:PARTITION.",
             autocompletion=completion.places,
         ),
     ] = None,
@@ -95,7 +95,7 @@ def elect(
       tidemark elect --reports flights --output json | jq 'map(.records_maybe_lost) | add'
     """
     if preferred + last_known + rebuild_state + reports != 1:
-        raise typer.BadParameter("want one of --preferred, --last-known, --rebuild-state and --reports")
+        raise typer.BadParameter("expected one of --preferred, --last-known, --rebuild-state and --reports")
     topics, partitions = parse_targets(targets or [])
     unclean = ElectionKind.REBUILD_STATE if rebuild_state else ElectionKind.LAST_KNOWN if last_known else None
     _check_targets(topics, partitions, unclean, reports=reports)
@@ -116,7 +116,7 @@ def _check_targets(
 ) -> None:
     if unclean is not None and (topics or not partitions):
         hint = "--rebuild-state" if unclean is ElectionKind.REBUILD_STATE else "--last-known"
-        raise typer.BadParameter("want partitions as TOPIC:PARTITION, since records may be lost", param_hint=hint)
+        raise typer.BadParameter("expected partitions as TOPIC:PARTITION, since records may be lost", param_hint=hint)
     if reports and partitions:
         raise typer.BadParameter("reports are listed by topic: omit :PARTITION", param_hint="--reports")
 

@@ -38,7 +38,7 @@ def int64(name: str, given: Any) -> int:
 
 def _within(name: str, number: int, smallest: int, largest: int) -> int:
     if not smallest <= number <= largest:
-        raise _invalid(f"{name} is {number}: want {smallest} to {largest}")
+        raise _invalid(f"{name} is {number}: expected {smallest} to {largest}")
     return number
 
 
@@ -173,7 +173,7 @@ def offsets_of(name: str, given: Any) -> dict[TopicPartition, int]:
     for where, value in given.items():
         offset = integer(f"an offset of {name}", value)
         if not 0 <= offset < 1 << 63:
-            raise _invalid(f"{name}: {offset} is not an offset: want 0 to {(1 << 63) - 1}")
+            raise _invalid(f"{name}: {offset} is not an offset: expected 0 to {(1 << 63) - 1}")
         found[partition_of(f"a partition of {name}", where)] = offset
     return found
 

@@ -15,5 +15,6 @@ def check_isolation_level(isolation_level: str) -> None:
     """Raise TypeError for another type than text, INVALID_CONFIG for an unknown level."""
     if text("isolation_level", isolation_level) not in ISOLATION_LEVELS:
         raise TidemarkError(
-            ErrorCode.INVALID_CONFIG, f"isolation_level is {isolation_level!r}: want {' or '.join(ISOLATION_LEVELS)}"
+            ErrorCode.INVALID_CONFIG,
+            f"isolation_level is {isolation_level!r}: expected {' or '.join(ISOLATION_LEVELS)}",
         )

@@ -87,4 +87,4 @@ def _chosen(name: str, given: str | T | None, known: Mapping[str, T]) -> T | Non
             return known[given]
     elif given is None or callable(given):
         return given
-    raise TidemarkError(ErrorCode.INVALID_CONFIG, f'{name} is {given!r}: want "json", "text" or a function')
+    raise TidemarkError(ErrorCode.INVALID_CONFIG, f'{name} is {given!r}: expected "json", "text" or a function')

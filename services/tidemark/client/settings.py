@@ -67,7 +67,7 @@ def check_bounds(*settings: tuple[str, float, float, float]) -> None:
     """Raise INVALID_CONFIG for a setting (name, value, smallest, largest) outside its bounds."""
     for name, value, smallest, largest in settings:
         if not smallest <= value <= largest:
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: want {smallest} to {largest}")
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}: expected {smallest} to {largest}")
 
 
 def producer_settings(
@@ -108,7 +108,7 @@ def producer_settings(
     """
     level = _acks_level(acks, enable_idempotence)
     if text("codec", codec) not in _CODECS:
-        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"codec is {codec!r}: want none, lz4 or zstd")
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"codec is {codec!r}: expected none, lz4 or zstd")
     idempotent = level == -1 and enable_idempotence is not False
     check_bounds(("linger_ms", number("linger_ms", linger_ms), 0, 60_000))
     check_bounds(
@@ -144,7 +144,7 @@ def _acks_level(acks: str | int, enable_idempotence: bool | None) -> int:
     """The number for `acks` in a request, -1 for "all"; raises INVALID_ACKS, INVALID_CONFIG."""
     level = _ACKS.get(acks if isinstance(acks, str) else integer("acks", acks))
     if level is None:
-        raise TidemarkError(ErrorCode.INVALID_ACKS, f"acks is {acks!r}: want 0, 1 or 'all'")
+        raise TidemarkError(ErrorCode.INVALID_ACKS, f"acks is {acks!r}: expected 0, 1 or 'all'")
     if enable_idempotence is not None and flag("enable_idempotence", enable_idempotence) and level != -1:
         raise TidemarkError(ErrorCode.INVALID_CONFIG, f"idempotence needs acks='all', not {acks!r}")
     return level
@@ -228,10 +228,10 @@ def consumer_settings(
         TypeError: a setting has a wrong type.
     """
     if not isinstance(rack, str):
-        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"rack is {rack!r}: want text, as broker.rack has it")
+        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"rack is {rack!r}: expected text, as broker.rack has it")
     if text("out_of_range", out_of_range) not in _OUT_OF_RANGE:
         raise TidemarkError(
-            ErrorCode.INVALID_CONFIG, f"out_of_range is {out_of_range!r}: want {', '.join(_OUT_OF_RANGE)}"
+            ErrorCode.INVALID_CONFIG, f"out_of_range is {out_of_range!r}: expected {', '.join(_OUT_OF_RANGE)}"
         )
     check_isolation_level(isolation_level)
     check_bounds(

@@ -236,7 +236,9 @@ class Console:
         except Refused as refused:
             return self._refusal(refused, Form.HTML, None, request)
         token, following = fields.get("token", "").strip(), local_path(fields.get("next", "/"))
-        sentence = "" if is_token(token) else "This is not a token: want characters without spaces, commas and quotes."
+        sentence = (
+            "" if is_token(token) else "This is not a token: expected characters without spaces, commas and quotes."
+        )
         sentence = sentence or await self._why_not(Identity.of(token))
         if sentence:
             return self._responses.login(sentence, following, 401)

@@ -55,7 +55,7 @@ class Authority:
     def create(cls, directory: Path, cluster: str, *, days: int = AUTHORITY_DAYS) -> Authority:
         """Create the authority of a cluster; raises INVALID_REQUEST if the directory has one, or for a wrong name."""
         if not _CLUSTER.fullmatch(cluster):
-            raise _invalid(f"the cluster's name is {cluster!r}: want small letters, digits, '.' and '-'")
+            raise _invalid(f"the cluster's name is {cluster!r}: expected small letters, digits, '.' and '-'")
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (directory / f"{AUTHORITY}.key").exists():
             raise _invalid(
@@ -118,7 +118,7 @@ class Authority:
     def issue_zookeeper(self, name: str, hosts: Sequence[str], *, days: int = DAYS) -> TlsFiles:
         """Issue the certificate of a ZooKeeper server at `hosts`; `zookeeper-NAME.pem` has certificate and key."""
         if not _NAME.fullmatch(name):
-            raise _invalid(f"the server's name is {name!r}: want letters, digits, '.', '_' and '-'")
+            raise _invalid(f"the server's name is {name!r}: expected letters, digits, '.', '_' and '-'")
         files = self._issue(f"zookeeper-{name}", f"{SCHEME}://{self.cluster}/zookeeper/{name}", hosts, days)
         both = Path(files.certificate).read_bytes() + Path(files.key).read_bytes()
         _replace(self._directory / f"zookeeper-{name}.pem", both, 0o600)
@@ -127,7 +127,7 @@ class Authority:
     def issue_client(self, name: str, *, days: int = DAYS) -> TlsFiles:
         """Issue the certificate of the user `name`, whose identity is `tidemark://CLUSTER/user/NAME`."""
         if not _NAME.fullmatch(name):
-            raise _invalid(f"the client's name is {name!r}: want letters, digits, '.', '_' and '-'")
+            raise _invalid(f"the client's name is {name!r}: expected letters, digits, '.', '_' and '-'")
         return self._issue(f"client-{name}", f"{SCHEME}://{self.cluster}/user/{name}", (), days)
 
     def _issue(

@@ -38,7 +38,7 @@ class HostPort(str):
         host, colon, port = text.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-            raise ValueError("want host:port with a port of 0 to 65535")
+            raise ValueError("expected host:port with a port of 0 to 65535")
         return cls(host, int(port))
 
 
@@ -83,9 +83,9 @@ class Listeners(HostPort):
         for part in text.split(","):
             name, scheme, address = part.strip().rpartition("://")
             if scheme and name not in NAMES:
-                raise ValueError(f"{name!r} is not a listener: want {', '.join(NAMES)}")
+                raise ValueError(f"{name!r} is not a listener: expected {', '.join(NAMES)}")
             if name in by_name:
-                raise ValueError("want one host:port, or several NAME://host:port with different names")
+                raise ValueError("expected one host:port, or several NAME://host:port with different names")
             by_name[name] = HostPort.parse(address)
         if "" in by_name and len(by_name) > 1:
             raise ValueError("several listeners need names: NAME://host:port for each")

@@ -28,7 +28,7 @@ def derive_listeners(owner: str, values: dict[str, Any]) -> None:
     extra = sorted(advertised.by_name.keys() - listeners.by_name.keys())
     if extra:
         wanted = ", ".join(listeners.by_name) if listeners.several else "one host:port, as listeners has"
-        raise _wrong(_ADVERTISED, advertised, f"want {wanted}")
+        raise _wrong(_ADVERTISED, advertised, f"expected {wanted}")
     values["advertised_listeners"] = Listeners.of({**listeners.by_name, **advertised.by_name})
     for address in values["advertised_listeners"].by_name.values():
         _check_callable(address)
@@ -38,10 +38,12 @@ def _check_names(owner: str, listeners: Listeners, values: dict[str, Any]) -> No
     if not values["tls_ca_file"]:
         raise _wrong(_LISTENERS, listeners, "listeners with names need TLS: set tls.ca.file, or give one host:port")
     if owner != "admin" and Listener.INTERNAL not in listeners.by_name:
-        raise _wrong(_LISTENERS, listeners, f"want {Listener.INTERNAL}://host:port too, for the cluster's own calls")
+        raise _wrong(
+            _LISTENERS, listeners, f"expected {Listener.INTERNAL}://host:port too, for the cluster's own calls"
+        )
     if owner == "controller" and not listeners.by_name.keys() <= {Listener.INTERNAL, Listener.PLAIN}:
         wanted = f"{Listener.INTERNAL} only, and {Listener.PLAIN} while the cluster moves to TLS"
-        raise _wrong(_LISTENERS, listeners, f"a controller serves no clients: want {wanted}")
+        raise _wrong(_LISTENERS, listeners, f"a controller serves no clients: expected {wanted}")
     if Listener.TOKEN in listeners.by_name and not (values.get("tokens_file") or values.get("tokens_issuers_file")):
         raise _wrong(_LISTENERS, listeners, f"{Listener.TOKEN} needs tokens.file or tokens.issuers.file")
 

@@ -111,7 +111,7 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
         return 0
     for flag in ("bootstrap", "topic"):
         if not getattr(arguments, flag):
-            raise ValueError(f"--{flag} is missing: want the topics and the cluster to copy, or --compact")
+            raise ValueError(f"--{flag} is missing: expected the topics and the cluster to copy, or --compact")
     typed = [name for name in arguments.topic.split(",") if is_typed_topic(arguments.bootstrap, name.strip())]
     if typed:
         if arguments.topic.strip() != typed[0].strip():
@@ -167,7 +167,7 @@ def _properties(pairs: Sequence[str] | None) -> dict[str, str] | None:
 def _seconds(interval: str) -> float:
     found = re.fullmatch(r"\s*(\d+)\s*(second|minute|hour)s?\s*", interval)
     if found is None:
-        raise ValueError(f'--every is {interval!r}; want "30 seconds", "1 minute", "2 hours"')
+        raise ValueError(f'--every is {interval!r}; expected "30 seconds", "1 minute", "2 hours"')
     return int(found[1]) * {"second": 1.0, "minute": 60.0, "hour": 3600.0}[found[2]]
 
 

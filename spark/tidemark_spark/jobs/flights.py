@@ -112,7 +112,7 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """
     for name in ("days", "lead_days"):
         if getattr(arguments, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; want a number from 1")
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; expected a number from 1")
     if arguments.bootstrap and arguments.kills:
         raise ValueError("--kills needs a new cluster: remove --bootstrap, or --kills")
     spark.sparkContext.setLogLevel("ERROR")

@@ -61,13 +61,13 @@ def parse_transactions(given: Mapping[str, str], producer: Mapping[str, Any]) ->
     """
     text = given.get("transactional", Mode.AUTO).strip().lower()
     if text not in list(Mode):
-        raise ValueError(f"option 'transactional' is {given['transactional']!r}; want auto, true or false")
+        raise ValueError(f"option 'transactional' is {given['transactional']!r}; expected auto, true or false")
     obstacle = _obstacle(producer)
     if obstacle and text == Mode.TRUE:
         raise ValueError(f"option 'transactional' is true, and {obstacle}")
     app_id = given.get("txnappid", "").strip()
     if len(app_id) > _ID_MAX:
-        raise ValueError(f"option 'txnAppId' has {len(app_id)} characters; want {_ID_MAX} at most")
+        raise ValueError(f"option 'txnAppId' has {len(app_id)} characters; expected {_ID_MAX} at most")
     return TransactionSettings(
         Mode(text), _timeout_ms(given), app_id, _version(given), given.get("checkpointlocation", "").strip(), obstacle
     )
@@ -122,7 +122,9 @@ def _timeout_ms(given: Mapping[str, str]) -> int:
         raise ValueError(f"options {' and '.join(map(repr, names))} contradict one another; remove one of them")
     text = texts.pop()
     if not text.isdecimal() or int(text) < _TIMEOUT_MS_MIN:
-        raise ValueError(f"option {names[0]!r} is {text!r}; want milliseconds, a whole number from {_TIMEOUT_MS_MIN}")
+        raise ValueError(
+            f"option {names[0]!r} is {text!r}; expected milliseconds, a whole number from {_TIMEOUT_MS_MIN}"
+        )
     return int(text)
 
 
@@ -131,5 +133,5 @@ def _version(given: Mapping[str, str]) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or int(text) >= 1 << 63:
-        raise ValueError(f"option 'txnVersion' is {text!r}; want a whole number from 0 that rises with each write")
+        raise ValueError(f"option 'txnVersion' is {text!r}; expected a whole number from 0 that rises with each write")
     return int(text)

@@ -83,7 +83,7 @@ def _metadata_names(text: str | None) -> Sequence[str]:
     for name in names:
         if name not in METADATA:
             raise ValueError(
-                f"option 'metadataColumns' names {name!r}; want true, false or some of {', '.join(METADATA)}"
+                f"option 'metadataColumns' names {name!r}; expected true, false or some of {', '.join(METADATA)}"
             )
     return names
 

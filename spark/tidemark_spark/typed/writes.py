@@ -72,7 +72,7 @@ def check_table(schema: StructType, topic: TypedTopic) -> None:
 def _check_own(field: StructField, newest: TopicSchema, where: str) -> None:
     found = field.dataType.simpleString()
     if found != _OWN[field.name]:
-        raise ValueError(f"{where}: column {field.name!r} is {found}; want {_OWN[field.name]}")
+        raise ValueError(f"{where}: column {field.name!r} is {found}; expected {_OWN[field.name]}")
 
 
 def _check_missing(names: Sequence[str], columns: Sequence[Column], above: str, where: str) -> None:

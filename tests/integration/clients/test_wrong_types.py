@@ -253,7 +253,7 @@ def test_an_impossible_partition_is_refused_without_a_call(clients: Clients, ind
         lambda: clients.admin.alter_replica_log_dirs([ReplicaLogDir(BrokerId(0), where, "/nowhere")]),
     ]
     for call in calls:
-        with pytest.raises(InvalidRequestError, match=f"is {index}: want 0 to 2147483647"):
+        with pytest.raises(InvalidRequestError, match=f"is {index}: expected 0 to 2147483647"):
             call()
 
 

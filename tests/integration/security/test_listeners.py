@@ -134,7 +134,7 @@ async def test_rules_for_subjects_hold_on_the_one_port_too_and_other_text_is_ref
     assert port.subjects is not None
     assert port.subjects.principal_of("CN=alice").name == "User:CN=alice"
     shop.settings.tls_principal_mapping_rules = "RULE:("
-    with pytest.raises(TidemarkError, match=r"tls\.principal\.mapping\.rules: want RULE:PATTERN/NAME/") as refused:
+    with pytest.raises(TidemarkError, match=r"tls\.principal\.mapping\.rules: expected RULE:PATTERN/NAME/") as refused:
         listener_ports(Listeners.parse("127.0.0.1:0"), shop.identity, shop.settings)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
 

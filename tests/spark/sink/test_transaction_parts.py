@@ -55,16 +55,16 @@ def test_a_producer_without_idempotence_writes_without_transactions(options: dic
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"transactional": "yes"}, "option 'transactional' is 'yes'; want auto, true or false"),
-        ({"tidemark.transaction.timeout.ms": "10"}, "want milliseconds, a whole number from 1000"),
+        ({"transactional": "yes"}, "option 'transactional' is 'yes'; expected auto, true or false"),
+        ({"tidemark.transaction.timeout.ms": "10"}, "expected milliseconds, a whole number from 1000"),
         ({"kafka.transaction.timeout.ms": "1 minute"}, "option 'kafka.transaction.timeout.ms' is '1 minute'"),
         (
             {"kafka.transaction.timeout.ms": "2000", "tidemark.transaction.timeout.ms": "3000"},
             "contradict one another",
         ),
         ({"txnVersion": "-1", "txnAppId": "a"}, "option 'txnVersion' is '-1'"),
-        ({"txnVersion": str(1 << 63), "txnAppId": "a"}, "want a whole number from 0"),
-        ({"txnAppId": "a" * 250}, "option 'txnAppId' has 250 characters; want 249 at most"),
+        ({"txnVersion": str(1 << 63), "txnAppId": "a"}, "expected a whole number from 0"),
+        ({"txnAppId": "a" * 250}, "option 'txnAppId' has 250 characters; expected 249 at most"),
         ({"transactionall": "true"}, "did you mean 'transactional'"),
         ({"kafka.transactional.id": "sums"}, "it configures Kafka's client; remove it"),
     ],

@@ -87,7 +87,7 @@ def test_rows_go_to_the_topic_and_partition_they_name_in_their_order(
     ("columns", "options", "sentence"),
     [
         (["'x' as word"], {"topic": "written"}, "needs the column 'value'"),
-        (["id as value"], {"topic": "written"}, "column 'value' is bigint; want string or binary"),
+        (["id as value"], {"topic": "written"}, "column 'value' is bigint; expected string or binary"),
         (["'x' as value"], {}, "needs the option 'topic' or a column 'topic'"),
         (["'x' as value"], {"topic": "nowhere"}, "UNKNOWN_TOPIC"),
         (["'x' as value", "'nowhere' as topic"], {}, "UNKNOWN_TOPIC"),

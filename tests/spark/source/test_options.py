@@ -188,11 +188,11 @@ def test_many_small_ranges_become_few_tasks() -> None:
         ({**FLIGHTS, "subscribePattern": "f.*"}, "subscribe and subscribePattern are"),
         ({**BOOTSTRAP, "subscribePattern": "["}, "is not a regular expression"),
         ({**FLIGHTS, "maxOffsetsPerTrigger": "5"}, "'maxOffsetsPerTrigger' is for streams"),
-        ({**FLIGHTS, "startingTimestamp": "yesterday"}, "want milliseconds since 1970"),
-        ({**FLIGHTS, "startingOffsetsByTimestampStrategy": "guess"}, "want error or latest"),
+        ({**FLIGHTS, "startingTimestamp": "yesterday"}, "expected milliseconds since 1970"),
+        ({**FLIGHTS, "startingOffsetsByTimestampStrategy": "guess"}, "expected error or latest"),
         ({**FLIGHTS, "columns": "value, size"}, "names 'size'"),
         ({**FLIGHTS, "columns": "value, value"}, "names a column twice"),
-        ({**FLIGHTS, "valueFormat": "avro"}, "want one of bytes, string, json, arrow"),
+        ({**FLIGHTS, "valueFormat": "avro"}, "expected one of bytes, string, json, arrow"),
         ({**FLIGHTS, "valueSchema": "a INT"}, "'valueSchema' is for valueFormat=json"),
         ({**FLIGHTS, "malformedValues": "null"}, "'malformedValues' needs a valueFormat"),
         (
@@ -215,13 +215,16 @@ def test_many_small_ranges_become_few_tasks() -> None:
         ({**FLIGHTS, "endingOffsets": '{"flights": {"0": -2}}'}, "-1 for latest"),
         ({**FLIGHTS, "startingOffsets": '{"flights": {"0": 1}'}, "is not JSON"),
         ({**FLIGHTS, "startingOffsets": '{"trains": {"0": 1}}'}, "trains"),
-        ({**BOOTSTRAP, "assign": '{"flights": [true]}'}, "want a list of partitions"),
+        ({**BOOTSTRAP, "assign": '{"flights": [true]}'}, "expected a list of partitions"),
         ({**FLIGHTS, "startingOffsets": '{"flights": {"0": 1, "0": 2}}'}, "'startingOffsets' names '0' twice"),
         ({**BOOTSTRAP, "assign": '{"flights": [0], "flights": [1]}'}, "'assign' names 'flights' twice"),
-        ({**FLIGHTS, "startingTimestamp": "9" * 17}, "'startingTimestamp' is '99999999999999999'; want milliseconds"),
-        ({**FLIGHTS, "minPartitions": "0"}, "want a whole number from 1"),
-        ({**FLIGHTS, "includeHeaders": "yes"}, "want true or false"),
-        ({**FLIGHTS, "failOnDataLoss": "maybe"}, "want true or false"),
+        (
+            {**FLIGHTS, "startingTimestamp": "9" * 17},
+            "'startingTimestamp' is '99999999999999999'; expected milliseconds",
+        ),
+        ({**FLIGHTS, "minPartitions": "0"}, "expected a whole number from 1"),
+        ({**FLIGHTS, "includeHeaders": "yes"}, "expected true or false"),
+        ({**FLIGHTS, "failOnDataLoss": "maybe"}, "expected true or false"),
     ],
 )
 def test_a_wrong_option_is_refused_with_a_suggestion(options: dict[str, str], sentence: str) -> None:
@@ -248,12 +251,12 @@ def test_offsets_that_the_topic_does_not_hold_are_refused(options: dict[str, str
     [
         ({"endingOffsets": "latest"}, "'endingOffsets' is for batch reads"),
         ({"startingOffsets": "newest"}, 'it takes "earliest" or "latest", or JSON'),
-        ({"maxOffsetsPerTrigger": "0"}, "want a whole number from 1"),
+        ({"maxOffsetsPerTrigger": "0"}, "expected a whole number from 1"),
         ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, "minOffsetsPerTrigger 6 is above"),
-        ({"maxTriggerDelay": "soon"}, "want a duration"),
+        ({"maxTriggerDelay": "soon"}, "expected a duration"),
         (
             {"startingOffsetsByTimestamp": '{"flights": {"0": 99999999999999999}}'},
-            "want milliseconds since 1970, from 0",
+            "expected milliseconds since 1970, from 0",
         ),
     ],
 )
@@ -327,7 +330,7 @@ def test_a_token_itself_is_refused_and_not_repeated(token: str) -> None:
     [
         ({"history": "/archive"}, True, True, "option 'history' is for batch reads; this is a stream"),
         ({"history": "/archive"}, False, False, "option 'history' is for topics with a schema"),
-        ({"history": " "}, False, True, "option 'history' is empty; want the directory"),
+        ({"history": " "}, False, True, "option 'history' is empty; expected the directory"),
         ({"history": "/archive", "startingTimestamp": "7"}, False, True, "option 'startingtimestamp' is not for reads"),
     ],
 )
@@ -342,7 +345,7 @@ def test_reads_are_read_committed_unless_an_option_says_otherwise() -> None:
     assert parse_options(FLIGHTS).isolation_level == "read_committed"
     uncommitted = {**FLIGHTS, "kafka.isolation.level": "read_uncommitted"}
     assert parse_options(uncommitted).isolation_level == "read_uncommitted"
-    with pytest.raises(ValueError, match="level' is 'serializable'; want read_"):
+    with pytest.raises(ValueError, match="level' is 'serializable'; expected read_"):
         parse_options({**FLIGHTS, "tidemark.isolation.level": "serializable"})
     with pytest.raises(ValueError, match="contradict one another"):
         parse_options({**uncommitted, "tidemark.isolation.level": "read_committed"})

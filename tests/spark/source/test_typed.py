@@ -183,11 +183,11 @@ def test_wrong_columns_and_options_are_refused_with_a_sentence(cluster: LocalClu
             read(options_of(cluster, flights, **more), schema)
 
     refused("has no column 'delays'; it has carrier, delay", columns="delays")
-    refused("'metadataColumns' names '_offsets'; want true, false or some of _key", metadataColumns="_offsets")
+    refused("'metadataColumns' names '_offsets'; expected true, false or some of _key", metadataColumns="_offsets")
     refused("schema version 1: the schema says bigint for the column 'delay', which is int", columns("delay BIGINT"))
     refused("column 'leg' has no field 'dest'", columns("leg STRUCT<dest: STRING>"))
     refused("a column 'dest'; topic typed-flights has carrier, delay", columns("dest STRING"))
-    refused("schemaChange' is 'ignore'; want fail or latestAtRestart", schemaChange="ignore")
+    refused("schemaChange' is 'ignore'; expected fail or latestAtRestart", schemaChange="ignore")
     source = TidemarkDataSource(options_of(cluster, flights, valueFormat="string"))
     with pytest.raises(ValueError, match=r"has a schema, and this read gives bytes: read it alone, by load\('typed-fl"):
         source.reader(StructType([])).partitions()
@@ -368,7 +368,9 @@ def test_wider_columns_and_defaults_make_a_table_fit(cluster: LocalCluster, flig
     fields = [*columns(ddl).fields, StructField("_offset", LongType())]
     open_writer(options, StructType(fields), overwrite=False)
     headers = StructField("_headers", MapType(StringType(), BinaryType()))
-    with pytest.raises(ValueError, match="column '_headers' is map<string,binary>; want array<struct<key:string,value"):
+    with pytest.raises(
+        ValueError, match="column '_headers' is map<string,binary>; expected array<struct<key:string,value"
+    ):
         open_writer(options, StructType([*fields, headers]), overwrite=False)
 
 

@@ -157,5 +157,5 @@ def test_a_group_is_for_streams_and_has_an_id(cluster: LocalCluster) -> None:
     assert parse_options(options, streaming=True).group_id == "g"
     with pytest.raises(ValueError, match="option 'groupId' is for streams; this is a batch read"):
         parse_options(options)
-    with pytest.raises(ValueError, match="option 'groupId' is ' '; want the id of a group, 1 to 249 characters"):
+    with pytest.raises(ValueError, match="option 'groupId' is ' '; expected the id of a group, 1 to 249 characters"):
         parse_options(options_of(cluster, "any", " "), streaming=True)

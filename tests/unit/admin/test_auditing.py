@@ -84,6 +84,6 @@ async def test_lines_of_all_services_are_gathered_and_a_silent_broker_is_named()
 
 @pytest.mark.parametrize("wanted", [AuditFilter(outcome="ok"), AuditFilter(outcome="X" * 99), AuditFilter(limit=-1)])
 async def test_a_filter_that_is_wrong_is_refused(wanted: AuditFilter) -> None:
-    with pytest.raises(TidemarkError, match="want ") as refusal:
+    with pytest.raises(TidemarkError, match="expected ") as refusal:
         await audit_lines().gather(wanted)
     assert refusal.value.code is ErrorCode.INVALID_REQUEST

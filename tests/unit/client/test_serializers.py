@@ -51,7 +51,7 @@ def test_serializers_are_chosen_by_name_or_given_as_functions() -> None:
     assert serializer_of("value_serializer", None) is None
     with pytest.raises(TypeError, match="a bytes is not text"):
         text(b"x")
-    with pytest.raises(InvalidConfigError, match='value_serializer is \'jsn\': want "json", "text" or a function'):
+    with pytest.raises(InvalidConfigError, match='value_serializer is \'jsn\': expected "json", "text" or a function'):
         serializer_of("value_serializer", "jsn")
 
 

@@ -101,7 +101,7 @@ async def test_a_parameter_that_is_wrong_is_refused_with_the_valid_ones(
 ) -> None:
     page = await browser.get(f"/topics?{query}", headers=JSON)
     assert page.status_code == 400
-    assert "want " in page.json()["error"]["message"]
+    assert "expected " in page.json()["error"]["message"]
 
 
 async def test_a_topic_shows_sizes_offsets_and_sources_of_settings(

@@ -149,7 +149,7 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
     if unknown or not assignors or len(set(assignors)) < len(assignors):
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
-            f"group.consumer.assignors is {settings.group_consumer_assignors!r}: want some of "
+            f"group.consumer.assignors is {settings.group_consumer_assignors!r}: expected some of "
             f"{', '.join(ASSIGNORS)}, each once",
             {"config": "group.consumer.assignors"},
         )

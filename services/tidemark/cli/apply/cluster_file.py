@@ -110,7 +110,7 @@ class _Reader:
         acls: dict[str, WantedAcls] = {}
         quotas: tuple[WantedQuotas, ...] = ()
         if root is None:
-            self._wrong(1, "the file is empty: want topics:, brokers:, acls: or quotas:")
+            self._wrong(1, "the file is empty: expected topics:, brokers:, acls: or quotas:")
             return ClusterFile()
         for section, line, node in self._mapping(root, "the file"):
             if section == "topics":
@@ -122,7 +122,7 @@ class _Reader:
             elif section == "quotas":
                 quotas = tuple(self._quotas(line, node))
             else:
-                self._wrong(line, f"unknown section {section!r}: want topics, brokers, acls or quotas")
+                self._wrong(line, f"unknown section {section!r}: expected topics, brokers, acls or quotas")
         return ClusterFile(topics, brokers, acls, quotas)
 
     def _topic(self, name: str, line: int, node: yaml.Node) -> WantedTopic:
@@ -145,7 +145,7 @@ class _Reader:
             elif key == "delete":
                 delete = self._flag(f"delete of topic {name}", at, value)
             else:
-                self._wrong(at, f"unknown key {key!r} of a topic: want {', '.join(_TOPIC_KEYS)}")
+                self._wrong(at, f"unknown key {key!r} of a topic: expected {', '.join(_TOPIC_KEYS)}")
         return WantedTopic(name, line, partitions, replication_factor, configs, lines, delete, schema)
 
     def _schema(self, topic: str, line: int, node: yaml.Node) -> SchemaDraft | None:
@@ -163,18 +163,18 @@ class _Reader:
     def _acls(self, principal: str, line: int, node: yaml.Node) -> WantedAcls:
         found: set[Acl] = set()
         if not isinstance(node, yaml.SequenceNode):
-            self._wrong(_line(node), f"acls of {principal}: want a list of rules; [] removes all of them")
+            self._wrong(_line(node), f"acls of {principal}: expected a list of rules; [] removes all of them")
             return WantedAcls(principal, line, frozenset())
         for one in node.value:
             entry: dict[str, list[str]] = {}
             for key, at, value in self._mapping(one, f"acls of {principal}"):
                 if key not in KEYS:
-                    self._wrong(at, f"unknown key {key!r} of a rule: want {', '.join(KEYS)}")
+                    self._wrong(at, f"unknown key {key!r} of a rule: expected {', '.join(KEYS)}")
                 parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
                 texts = [self._scalar(f"{key} of {principal}", at, part) for part in parts]
                 entry[key] = [text for text in texts if text is not None]
             if not (entry.keys() & PERMISSIONS.keys() and entry.keys() & RESOURCES.keys()):
-                self._wrong(_line(one), f"acls of {principal}: want allow or deny, and a resource such as topic")
+                self._wrong(_line(one), f"acls of {principal}: expected allow or deny, and a resource such as topic")
             try:
                 found.update(rules_of(principal, entry))
             except TidemarkError as error:
@@ -183,7 +183,7 @@ class _Reader:
 
     def _quotas(self, line: int, node: yaml.Node) -> list[WantedQuotas]:
         if not isinstance(node, yaml.SequenceNode):
-            self._wrong(line, "quotas: want a list of entries with user, client_id or both, and limits")
+            self._wrong(line, "quotas: expected a list of entries with user, client_id or both, and limits")
             return []
         found: dict[QuotaEntity, WantedQuotas] = {}
         for one in node.value:
@@ -191,7 +191,7 @@ class _Reader:
             for key, at, value in self._mapping(one, "an entry of quotas"):
                 text = self._scalar(f"{key} of quotas", at, value)
                 if key not in QUOTA_KEYS:
-                    self._wrong(at, f"unknown key {key!r} of quotas: want {', '.join(QUOTA_KEYS)}")
+                    self._wrong(at, f"unknown key {key!r} of quotas: expected {', '.join(QUOTA_KEYS)}")
                 elif text is not None:
                     entry[key] = text
             try:
@@ -223,7 +223,7 @@ class _Reader:
         if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
             return
         if not isinstance(node, yaml.MappingNode):
-            self._wrong(_line(node), f"{what}: want a mapping of names to values")
+            self._wrong(_line(node), f"{what}: expected a mapping of names to values")
             return
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -238,7 +238,7 @@ class _Reader:
 
     def _scalar(self, what: str, line: int, node: yaml.Node) -> str | None:
         if not isinstance(node, yaml.ScalarNode):
-            self._wrong(line, f"{what}: want one value")
+            self._wrong(line, f"{what}: expected one value")
         elif node.tag == "tag:yaml.org,2002:null":
             self._wrong(line, f"{what} has no value; remove the line to set nothing")
         else:
@@ -251,14 +251,14 @@ class _Reader:
         if text is None:
             return None
         if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= _COUNT_MAX:
-            self._wrong(line, f"{what} is {text!r}: want a whole number, 1 or more")
+            self._wrong(line, f"{what} is {text!r}: expected a whole number, 1 or more")
             return None
         return int(text)
 
     def _flag(self, what: str, line: int, node: yaml.Node) -> bool:
         text = self._scalar(what, line, node)
         if text not in (None, "true", "false"):
-            self._wrong(line, f"{what} is {text!r}: want true or false")
+            self._wrong(line, f"{what} is {text!r}: expected true or false")
         return text == "true"
 
     def _wrong(self, line: int, sentence: str) -> None:

@@ -130,7 +130,7 @@ def _impossible(topic: WantedTopic, found: TopicView) -> Problem | None:
             topic.lines.get("partitions", topic.line),
             TidemarkError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {topic.name} has {count} partitions and the file wants {topic.partitions}: this would delete "
+                f"topic {topic.name} has {count} partitions and the file states {topic.partitions}: this would delete "
                 "records, see tidemark topic remove-partitions",
             ),
         )
@@ -141,7 +141,7 @@ def _impossible(topic: WantedTopic, found: TopicView) -> Problem | None:
             TidemarkError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"topic {topic.name} has {', '.join(map(str, sorted(factors)))} replicas of a partition and the file "
-                f"wants {topic.replication_factor}: this needs a reassignment, see tidemark reassign",
+                f"states {topic.replication_factor}: this needs a reassignment, see tidemark reassign",
             ),
         )
     return None

@@ -144,7 +144,7 @@ def move(
     rate = parse_rate(throttle) if throttle else 0
     topics, partitions = parse_targets([target])
     if topics:
-        raise typer.BadParameter(f"{target!r}: want TOPIC:PARTITION, such as orders:0")
+        raise typer.BadParameter(f"{target!r}: expected TOPIC:PARTITION, such as orders:0")
     place = ReplicaLogDir(BrokerId(broker), partitions[0], to)
     with cluster.connect() as client:
         (answer,) = client.alter_replica_log_dirs([place], throttle_bytes_per_s=rate, validate_only=dry_run)

@@ -18,7 +18,7 @@ def need_bootstrap(bootstrap: str) -> str:
     bootstrap = bootstrap.strip(" ,")
     if not bootstrap:
         raise typer.BadParameter(
-            "no cluster is given: want HOST:PORT of any broker, or TIDEMARK_BOOTSTRAP", param_hint="--bootstrap"
+            "no cluster is given: expected HOST:PORT of any broker, or TIDEMARK_BOOTSTRAP", param_hint="--bootstrap"
         )
     return _checked(bootstrap, "--bootstrap")
 
@@ -31,7 +31,7 @@ def connect_admin(bootstrap: str, admin: str, *, timeout_s: float = 30.0) -> Adm
     bootstrap = bootstrap.strip(" ,")
     if not bootstrap and not admin:
         raise typer.BadParameter(
-            "no cluster is given: want HOST:PORT of any broker or of the admin service, "
+            "no cluster is given: expected HOST:PORT of any broker or of the admin service, "
             "or TIDEMARK_BOOTSTRAP or TIDEMARK_ADMIN",
             param_hint=["--bootstrap", "--admin"],
         )
@@ -50,5 +50,5 @@ def _checked(addresses: str, option: str) -> str:
         except ValueError:
             port = 0
         if port == 0:
-            raise typer.BadParameter(f"{address!r}: want HOST:PORT", param_hint=option)
+            raise typer.BadParameter(f"{address!r}: expected HOST:PORT", param_hint=option)
     return addresses

@@ -141,7 +141,7 @@ def parse_configs(settings: Sequence[str], *, option: str | None = "--config") -
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"{setting!r}: want KEY=VALUE", param_hint=option)
+            raise typer.BadParameter(f"{setting!r}: expected KEY=VALUE", param_hint=option)
         if name in configs:
             raise typer.BadParameter(f"{name} is given twice", param_hint=option)
         configs[name] = value
@@ -161,7 +161,7 @@ def parse_places(targets: Iterable[str]) -> list[tuple[str, int | None]]:
     for target in targets:
         topic, colon, index = target.partition(":")
         if not topic or (colon and not (index.isascii() and index.isdecimal())):
-            raise typer.BadParameter(f"{target!r}: want TOPIC or TOPIC:PARTITION, such as flights:0")
+            raise typer.BadParameter(f"{target!r}: expected TOPIC or TOPIC:PARTITION, such as flights:0")
         places.append((topic, fits_int32(int(index)) if colon else None))
     return places
 
@@ -172,19 +172,19 @@ def parse_brokers(words: Sequence[str]) -> list[int]:
     for word in words:
         for part in word.split(","):
             if not (part.isascii() and part.isdecimal()) or int(part) > _INT32_MAX:
-                raise typer.BadParameter(f"{part!r}: want ids of brokers, such as 3 4")
+                raise typer.BadParameter(f"{part!r}: expected ids of brokers, such as 3 4")
             ids.append(int(part))
     if len(set(ids)) < len(ids):
         raise typer.BadParameter("a broker is given twice")
     if not ids:
-        raise typer.BadParameter("want at least one broker")
+        raise typer.BadParameter("expected at least one broker")
     return ids
 
 
 def check_delimiter(delimiter: str) -> None:
     """Raises BadParameter for a --delimiter that is not one byte."""
     if len(delimiter.encode()) != 1:
-        raise typer.BadParameter(f"{delimiter!r}: want one character", param_hint="--delimiter")
+        raise typer.BadParameter(f"{delimiter!r}: expected one character", param_hint="--delimiter")
 
 
 def confirm(question: str) -> None:

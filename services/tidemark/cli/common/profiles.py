@@ -78,7 +78,7 @@ def _flatten(path: Path, profile: str, prefix: str, content: Mapping[str, Any], 
         if isinstance(value, str) and _SECRET.match(value):
             raise _wrong(f"{path}: {profile} has a secret itself in {key}: name the file that holds the secret")
         if key not in _VARIABLES:
-            raise _wrong(f"{path}: {profile} has {key}: want {', '.join(_VARIABLES)}")
+            raise _wrong(f"{path}: {profile} has {key}: expected {', '.join(_VARIABLES)}")
         if not isinstance(value, str) or not value:
             raise _wrong(f"{path}: {profile} has no text as {key}")
         values[key] = value

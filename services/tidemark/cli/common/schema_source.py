@@ -75,7 +75,7 @@ def draft_of(source: str) -> SchemaDraft:
     if reader is None:
         known = ", ".join(sorted(_READERS))
         raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, f"{source}: the extension does not determine the format; want {known}"
+            ErrorCode.INVALID_REQUEST, f"{source}: the extension does not determine the format; expected {known}"
         )
     return _in_file(path, reader)
 

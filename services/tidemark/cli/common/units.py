@@ -28,11 +28,13 @@ def parse_rate(text: str) -> int:
     """Bytes per second of "50MB", "50MB/s", "1.5GiB" or "1000000"; raises BadParameter for other text and 0."""
     rate = _bytes(text.strip().removesuffix("/s"))
     if rate is None:
-        raise typer.BadParameter(f"{text!r}: want bytes per second, such as 50MB, 512KiB or 1000000")
+        raise typer.BadParameter(f"{text!r}: expected bytes per second, such as 50MB, 512KiB or 1000000")
     if rate < 1:
-        raise typer.BadParameter(f"{text!r}: want 1 byte per second or more; omit the option for no limit")
+        raise typer.BadParameter(f"{text!r}: expected 1 byte per second or more; omit the option for no limit")
     if rate > _INT64_MAX:
-        raise typer.BadParameter(f"{text!r}: want at most {_INT64_MAX} bytes per second; omit the option for no limit")
+        raise typer.BadParameter(
+            f"{text!r}: expected at most {_INT64_MAX} bytes per second; omit the option for no limit"
+        )
     return rate
 
 
@@ -40,11 +42,11 @@ def parse_size(text: str, *, bytes_max: int = _INT64_MAX) -> int:
     """Bytes of "100", "1kB" or "64KiB"; raises BadParameter for other text, for 0, and above `bytes_max`."""
     size = _bytes(text.strip())
     if size is None:
-        raise typer.BadParameter(f"{text!r}: want bytes, such as 100, 1kB or 64KiB")
+        raise typer.BadParameter(f"{text!r}: expected bytes, such as 100, 1kB or 64KiB")
     if size < 1:
-        raise typer.BadParameter(f"{text!r}: want 1 byte or more")
+        raise typer.BadParameter(f"{text!r}: expected 1 byte or more")
     if size > bytes_max:
-        raise typer.BadParameter(f"{text!r}: want at most {bytes_max} bytes")
+        raise typer.BadParameter(f"{text!r}: expected at most {bytes_max} bytes")
     return size
 
 

@@ -72,11 +72,11 @@ def _checked(options: ConsumeOptions) -> Start:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--from") from None
     if options.group is not None and not options.group.strip():
-        raise typer.BadParameter("want the id of a group, such as billing", param_hint="--group")
+        raise typer.BadParameter("expected the id of a group, such as billing", param_hint="--group")
     if options.group is not None and options.start not in (None, "earliest", "latest"):
         raise typer.BadParameter(
             f"{options.start!r}: a group starts at its committed offsets, which tidemark group reset-offsets changes; "
-            "want earliest or latest, for partitions without a committed offset",
+            "expected earliest or latest, for partitions without a committed offset",
             param_hint="--from",
         )
     if options.group is not None and options.partition is not None:

@@ -108,7 +108,7 @@ def text_chunks(file: BinaryIO, key_separator: str) -> Iterator[pa.RecordBatch]:
         if keys:
             yield _rows(keys, values, None)
         if wrong:
-            raise _refusal(f"line {number} has no key separator {key_separator!r}: want KEY{key_separator}VALUE")
+            raise _refusal(f"line {number} has no key separator {key_separator!r}: expected KEY{key_separator}VALUE")
 
 
 def json_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -146,7 +146,9 @@ def _json_record(line: bytes, columns: Columns) -> _Record:
     try:
         document = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}; want a JSON document in each line") from None
+        raise ValueError(
+            f"not JSON: {error.msg} at column {error.colno}; expected a JSON document in each line"
+        ) from None
     except UnicodeDecodeError:
         raise ValueError("not JSON: not UTF-8") from None
     except RecursionError:
@@ -189,7 +191,7 @@ def _stamp_us(document: Mapping[str, Any], columns: Columns) -> int:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return round(value * UNITS_US[columns.timestamp_unit])
     raise ValueError(
-        f"{name!r} is {'missing' if value is None else value}: want a time, or a number of units since 1970"
+        f"{name!r} is {'missing' if value is None else value}: expected a time, or a number of units since 1970"
     )
 
 

@@ -125,7 +125,7 @@ class TypedInput:
             return self._of_record(document)
         deleted = document.get(DELETED) or False
         if not isinstance(deleted, bool):
-            raise MisfitError("want true or false: whether the row deletes the rows of its key", [DELETED])
+            raise MisfitError("expected true or false: whether the row deletes the rows of its key", [DELETED])
         row = self._keys_of(document) if deleted else document
         return _Row(self._converted(row), converted(self._timestamp.name, stamp, self._stamp_of_json), (), deleted)
 
@@ -424,7 +424,7 @@ def _is_true(cell: str) -> bool:
     """Whether a cell of `_deleted` is true; raises MisfitError."""
     found = {"": False, "false": False, "true": True}.get(cell.lower())
     if found is None:
-        raise MisfitError("want true or false: whether the row deletes the rows of its key", [DELETED])
+        raise MisfitError("expected true or false: whether the row deletes the rows of its key", [DELETED])
     return found
 
 

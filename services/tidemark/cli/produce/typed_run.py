@@ -111,7 +111,7 @@ def _check_options(job: Job, schema: TopicSchema) -> None:
     if job.strings:
         raise _refused(job, "omit --strings: cells become values of the columns' types")
     if job.typed_format is InputFormat.TEXT:
-        raise _refused(job, "lines of text are not rows: want --format json, csv or parquet")
+        raise _refused(job, "lines of text are not rows: expected --format json, csv or parquet")
     event_time = schema.event_time_column
     if job.timestamp and event_time is not None:
         raise _refused(job, f"omit --timestamp-column: the time of a row is its {event_time.name}")

@@ -166,7 +166,7 @@ def _other(value: object, wanted: str) -> MisfitError:
 def _bool(text: str) -> bool:
     found = _BOOLS.get(text.lower())
     if found is None:
-        raise MisfitError(f"{shown_value(text)} is not a bool: want true or false")
+        raise MisfitError(f"{shown_value(text)} is not a bool: expected true or false")
     return found
 
 

@@ -376,7 +376,7 @@ def cancel_moves(
       tidemark reassign cancel --all --no-wait
     """
     if everything == bool(targets):
-        raise typer.BadParameter("want partitions or topics, or --all")
+        raise typer.BadParameter("expected partitions or topics, or --all")
     topics, partitions = parse_targets(targets or [])
     with cluster.connect() as client:
         moves = client.list_partition_reassignments().moves

@@ -150,9 +150,9 @@ def check(
       tidemark schema check flights --schema flights.yaml --exact
     """
     if not schema:
-        raise typer.BadParameter("want --schema FILE or --schema DDL", param_hint="--schema")
+        raise typer.BadParameter("expected --schema FILE or --schema DDL", param_hint="--schema")
     if (topic is None) == (against is None):
-        raise typer.BadParameter("want either a TOPIC or --against FILE")
+        raise typer.BadParameter("expected either a TOPIC or --against FILE")
     draft = keys.of(draft_of(schema))
     if against is not None:
         name, change = str(against), _checked_offline(saved_schema(against), draft, compatibility)
@@ -197,7 +197,7 @@ def evolve(
       tidemark schema evolve flights --schema flights.yaml --expected-version 3
     """
     if not schema:
-        raise typer.BadParameter("want --schema FILE or --schema DDL", param_hint="--schema")
+        raise typer.BadParameter("expected --schema FILE or --schema DDL", param_hint="--schema")
     draft = keys.of(draft_of(schema))
     with cluster.connect() as client:
         altered = client.alter_topic_schema(
@@ -272,7 +272,7 @@ def infer(
       tidemark topic create flights --schema flights.yaml
     """
     if (file is None) == (topic is None):
-        raise typer.BadParameter("want either a FILE or --topic TOPIC")
+        raise typer.BadParameter("expected either a FILE or --topic TOPIC")
     draft, notes = _proposal(file, topic, rows, cluster)
     draft = keys.of(draft)
     if cluster.json:

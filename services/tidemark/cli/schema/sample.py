@@ -111,7 +111,7 @@ def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:
             row = _object(line)
             if row is None:
                 raise TidemarkError(
-                    ErrorCode.INVALID_SCHEMA, f"{path}, line {number}: want one JSON object in each line"
+                    ErrorCode.INVALID_SCHEMA, f"{path}, line {number}: expected one JSON object in each line"
                 )
             yield row
 

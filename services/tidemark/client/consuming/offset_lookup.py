@@ -40,14 +40,14 @@ def check_start(start: Start) -> None:
         _check_int64("the time of start", integer("the time of start", start.us), -1 << 63)
     elif isinstance(start, str):
         if start not in ("earliest", "latest"):
-            raise _invalid(f"start is {start!r}: want earliest, latest, an offset or a Timestamp")
+            raise _invalid(f"start is {start!r}: expected earliest, latest, an offset or a Timestamp")
     else:
         _check_int64("start", integer("start", start), 0)
 
 
 def _check_int64(name: str, number: int, smallest: int) -> None:
     if not smallest <= number < 1 << 63:
-        raise _invalid(f"{name} is {number}, not an offset: want earliest, latest, an offset from 0 or a Timestamp")
+        raise _invalid(f"{name} is {number}, not an offset: expected earliest, latest, an offset from 0 or a Timestamp")
 
 
 def _invalid(sentence: str) -> TidemarkError:

@@ -72,10 +72,11 @@ def group_settings(
     for name, given in names.items():
         text(name, given)
     if not 1 <= len(group) <= 249:
-        raise TidemarkError(ErrorCode.INVALID_GROUP_ID, f"the group id has {len(group)} characters: want 1 to 249")
+        raise TidemarkError(ErrorCode.INVALID_GROUP_ID, f"the group id has {len(group)} characters: expected 1 to 249")
     if text("offset_reset", offset_reset) not in RESETS:
         raise TidemarkError(
-            ErrorCode.INVALID_CONFIG, f"offset_reset is {offset_reset!r}: want {', '.join(RESETS[:-1])} or {RESETS[-1]}"
+            ErrorCode.INVALID_CONFIG,
+            f"offset_reset is {offset_reset!r}: expected {', '.join(RESETS[:-1])} or {RESETS[-1]}",
         )
     check_bounds(
         ("auto_commit_interval_ms", integer("auto_commit_interval_ms", auto_commit_interval_ms), 0, 86_400_000),

@@ -39,9 +39,9 @@ def client_identity(given: Credentials | TlsFiles | None) -> TlsIdentity | None:
     elif not callable(token) and not isinstance(token, str | os.PathLike):
         raise TypeError(f"token_file is a {type(token).__name__}, neither a path nor a callable")
     elif not token:
-        raise TypeError("token_file is empty: want the path of a file with a token, or a callable")
+        raise TypeError("token_file is empty: expected the path of a file with a token, or a callable")
     if tls is not None and not isinstance(tls, TlsFiles):
-        raise TypeError(f"tls is {tls!r}: want TlsFiles(ca='ca.crt', certificate='client.crt', key='client.key')")
+        raise TypeError(f"tls is {tls!r}: expected TlsFiles(ca='ca.crt', certificate='client.crt', key='client.key')")
     for name, path in zip(TlsFiles._fields, tls or (), strict=False):
         if not isinstance(path, str | os.PathLike):  # an integer would be a descriptor, and would be closed
             raise TypeError(f"{name} of tls is {path!r}, a {type(path).__name__}, not a path")

@@ -42,7 +42,7 @@ def parse_start(text: str) -> Start:
         except ValueError:
             raise ValueError(f"{value!r} is not a time such as 2013-01-01T05:00:00Z") from None
         return Start(timestamp_us=microseconds(moment))
-    raise ValueError(f"{text!r}: want earliest, latest, offset:N or timestamp:2013-01-01T05:00:00Z")
+    raise ValueError(f"{text!r}: expected earliest, latest, offset:N or timestamp:2013-01-01T05:00:00Z")
 
 
 def format_of(file: Path | None) -> str:

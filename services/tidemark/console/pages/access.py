@@ -85,7 +85,7 @@ def _service(one: ServiceAudit) -> dict[str, object]:
 def _searched(asked: Asked, name: str = "q") -> str:
     text = asked.query.get(name, "").strip()
     if len(text) > SEARCH_CHARACTERS_MAX:
-        raise Refused(400, f"{name} has {len(text)} characters: want at most {SEARCH_CHARACTERS_MAX}.")
+        raise Refused(400, f"{name} has {len(text)} characters: expected at most {SEARCH_CHARACTERS_MAX}.")
     return text
 
 

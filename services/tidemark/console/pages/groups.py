@@ -22,7 +22,7 @@ async def load(asked: Asked) -> View:
     listed, missing = await asked.need("groups", lambda groups: groups.list_groups(), Groups)
     text = asked.query.get("q", "").strip()
     if len(text) > GROUP_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: want at most {GROUP_CHARACTERS_MAX}.")
+        raise Refused(400, f"q has {len(text)} characters: expected at most {GROUP_CHARACTERS_MAX}.")
     state, sort = one_of(asked.query, "state", _STATES), one_of(asked.query, "sort", _ORDERS)
     found = [one for one in listed if text.lower() in one.group.lower() and state in ("all", one.state)]
     if sort == "members":

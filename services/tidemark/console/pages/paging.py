@@ -59,7 +59,7 @@ def part_of(rows: Sequence[T], query: Mapping[str, str], *, size: int = ROWS) ->
 def whole(text: str, name: str, *, smallest: int = 0) -> int:
     """The number that an address states; raises `Refused` for other text."""
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX) or int(text) < smallest:
-        raise Refused(400, f"{name} is {text[:40]!r}: want a whole number from {smallest}.")
+        raise Refused(400, f"{name} is {text[:40]!r}: expected a whole number from {smallest}.")
     return int(text)
 
 
@@ -67,7 +67,7 @@ def one_of(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     """The choice that an address states, by default the first one; raises `Refused` for another text."""
     text = query.get(name) or choices[0]
     if text not in choices:
-        raise Refused(400, f"{name} is {text[:40]!r}: want {', '.join(choices)}.")
+        raise Refused(400, f"{name} is {text[:40]!r}: expected {', '.join(choices)}.")
     return text
 
 

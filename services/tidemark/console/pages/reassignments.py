@@ -22,7 +22,7 @@ async def load(asked: Asked) -> View:
     """The page `/reassignments?q=TEXT&state=STATE&page=NUMBER`."""
     text = asked.query.get("q", "").strip()
     if len(text) > TOPIC_NAME_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: want at most {TOPIC_NAME_CHARACTERS_MAX}.")
+        raise Refused(400, f"q has {len(text)} characters: expected at most {TOPIC_NAME_CHARACTERS_MAX}.")
     state = one_of(asked.query, "state", _STATES)
     found = await asked.need_admin("reassignments", lambda admin: admin.list_partition_reassignments())
     moves = [one for one in found.moves if text.lower() in one.partition.topic.lower() and _has_state(one, state)]

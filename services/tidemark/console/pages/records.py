@@ -82,7 +82,7 @@ async def download(asked: Asked) -> Download:
     shape, media_type, ending = _FILES[one_of(asked.query, "format", tuple(_FILES))]
     position = position_of((asked.query.get("from") or "earliest").strip())
     if position.kind in ("end", "before"):
-        raise Refused(400, "from: want earliest, offset:N or timestamp:2013-01-01T05:00:00Z for a download.")
+        raise Refused(400, "from: expected earliest, offset:N or timestamp:2013-01-01T05:00:00Z for a download.")
     until = asked.query.get("until")
     asking = _asking(
         asked,
@@ -103,7 +103,7 @@ async def value(asked: Asked) -> Download:
     """The bytes `/topics/{topic}/{partition}/{offset}/{part}`; of a value with a schema, its JSON."""
     part = asked.path["part"]
     if part not in ("key", "value"):
-        raise Refused(404, f"A record has no part {part[:40]!r}: want key or value.")
+        raise Refused(404, f"A record has no part {part[:40]!r}: expected key or value.")
     offset = whole(asked.path["offset"], "the offset")
     place = await _place(asked, asked.path["partition"])
     typed = bool(place.view.schema_version)
@@ -135,7 +135,7 @@ def position_of(text: str) -> Position:
         start = None
     if start is None or start.position == "latest":
         choices = "end, earliest, offset:N, before:N or timestamp:2013-01-01T05:00:00Z"
-        raise Refused(400, f"from is {text[:40]!r}: want {choices}.")
+        raise Refused(400, f"from is {text[:40]!r}: expected {choices}.")
     if start.timestamp_us is not None:
         return Position("timestamp", start.timestamp_us)
     return Position("earliest") if start.offset is None else Position("offset", min(start.offset, _OFFSET_MAX))
@@ -156,10 +156,10 @@ def _asking(
 ) -> Asking:
     text = asked.query.get("q", "")
     if len(text) > SEARCH_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: want at most {SEARCH_CHARACTERS_MAX}.")
+        raise Refused(400, f"q has {len(text)} characters: expected at most {SEARCH_CHARACTERS_MAX}.")
     wanted = whole(asked.query.get("limit") or str(limit), "limit", smallest=1)
     if wanted > limit_max:
-        raise Refused(400, f"limit is {wanted}: want at most {limit_max}.")
+        raise Refused(400, f"limit is {wanted}: expected at most {limit_max}.")
     search = Search(text, one_of(asked.query, "field", SEARCH_FIELDS))
     return Asking(place.where, position, wanted, search, until, has_schema=bool(place.view.schema_version))
 

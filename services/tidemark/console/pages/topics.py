@@ -29,7 +29,7 @@ async def load(asked: Asked) -> View:
     topics = await topics_of(asked)
     text = asked.query.get("q", "").strip()
     if len(text) > TOPIC_NAME_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: want at most {TOPIC_NAME_CHARACTERS_MAX}.")
+        raise Refused(400, f"q has {len(text)} characters: expected at most {TOPIC_NAME_CHARACTERS_MAX}.")
     state, sort = one_of(asked.query, "state", _STATES), one_of(asked.query, "sort", tuple(_SORTS))
     found = [view for view in topics.values() if text.lower() in view.topic.lower() and _has_state(view, state)]
     part = part_of(sorted(found, key=_SORTS[sort]), asked.query)

@@ -22,7 +22,7 @@ async def load(asked: Asked) -> View:
     """The page `/transactions?q=TEXT&state=STATE&page=NUMBER`."""
     text = asked.query.get("q", "").strip()
     if len(text) > ID_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: want at most {ID_CHARACTERS_MAX}.")
+        raise Refused(400, f"q has {len(text)} characters: expected at most {ID_CHARACTERS_MAX}.")
     state = one_of(asked.query, "state", _STATES)
     listed, missing = await asked.need("transactions", lambda admin: admin.list_transactions(), TransactionAdmin)
     held = await asked.see(

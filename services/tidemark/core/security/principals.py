@@ -70,7 +70,9 @@ def service_uri(cluster: str, role: Role, name: str) -> str:
     """The URI of a service; raises ValueError for an invalid name."""
     uri = f"{SCHEME}://{cluster}/{role}/{name}"
     if principal_of([uri]).role is None:
-        raise ValueError(f"{uri!r} is not a name of a service: want small letters, digits, '.' and '-' in {cluster!r}")
+        raise ValueError(
+            f"{uri!r} is not a name of a service: expected small letters, digits, '.' and '-' in {cluster!r}"
+        )
     return uri
 
 
@@ -99,12 +101,12 @@ def token_principal(name: str) -> Principal:
 def issuer_principal(alias: str, subject: str) -> Principal:
     """The user of a token of the issuer; ValueError for a subject that is not a readable name."""
     if not isinstance(subject, str) or not subject or len(subject) > _SUBJECT_LENGTH_MAX or not subject.isprintable():
-        raise ValueError("want a printable subject")
+        raise ValueError("expected a printable subject")
     return Principal(f"User:oidc:{alias}:{subject}")
 
 
 def service_account_principal(subject: str) -> Principal:
     """The user of a token of Kubernetes; ValueError unless the subject is a service account."""
     if not isinstance(subject, str) or not _SERVICE_ACCOUNT.fullmatch(subject):
-        raise ValueError("want a service account")
+        raise ValueError("expected a service account")
     return Principal(f"User:{subject}")

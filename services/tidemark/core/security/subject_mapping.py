@@ -68,11 +68,11 @@ class SubjectMapping:
         while at < len(text):
             found = _RULE.match(text, at)
             if found is None:
-                raise ValueError(f"want RULE:PATTERN/NAME/, RULE:PATTERN/NAME/L, /U or DEFAULT at {text[at:]!r}")
+                raise ValueError(f"expected RULE:PATTERN/NAME/, RULE:PATTERN/NAME/L, /U or DEFAULT at {text[at:]!r}")
             self._rules.append(_rule_of(found))
             at = found.end()
         if not self._rules:
-            raise ValueError("want RULE:PATTERN/NAME/ or DEFAULT")
+            raise ValueError("expected RULE:PATTERN/NAME/ or DEFAULT")
         self.principal_of = lru_cache(maxsize=4096)(self._principal_of)
 
     def _principal_of(self, subject: str) -> Principal:

@@ -86,7 +86,9 @@ class KeySet:
         self._seen: tuple[int, ...] | None = None
         self._reading: asyncio.Task[None] | None = None
         if "://" in source and not source.startswith("https://"):
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"jwks is {source}: want a path, or an address with https")
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG, f"jwks is {source}: expected a path, or an address with https"
+            )
 
     async def find(self, kid: str | None) -> Sequence[PublicKey]:
         """The keys with this id; without an id, the only key, or the keys without an id. Reads the source again if

@@ -102,7 +102,7 @@ class Issuers:
         usable = [key for key in keys if header.get("alg") in key.algorithms]
         if not usable:
             wanted = " or ".join(dict.fromkeys(one for key in keys for one in key.algorithms))
-            raise refused("algorithm", f"the token is signed with {_shown(header.get('alg'))}: want {wanted}")
+            raise refused("algorithm", f"the token is signed with {_shown(header.get('alg'))}: expected {wanted}")
         return usable
 
 
@@ -127,7 +127,7 @@ def _fault(error: Exception, issuer: Issuer) -> TidemarkError:
     if isinstance(error, jwt.ImmatureSignatureError):
         return refused("not_yet_valid", "the token is not valid yet: is this machine's clock right?")
     if isinstance(error, jwt.InvalidAudienceError):
-        return refused("audience", f"the token is for another audience: want {' or '.join(issuer.audiences)}")
+        return refused("audience", f"the token is for another audience: expected {' or '.join(issuer.audiences)}")
     if isinstance(error, jwt.MissingRequiredClaimError):
         return refused("claim", f"the token has no claim {error.claim}")
     if isinstance(error, jwt.InvalidSignatureError):
@@ -210,7 +210,7 @@ def _read_issuers(path: str) -> dict[str, Mapping[str, Any]]:
 
 def _check_issuer(path: str, alias: object, fields: object) -> None:
     if not isinstance(alias, str) or not ALIAS.fullmatch(alias):
-        raise _wrong(f"{path}: the alias is {alias!r}: want small letters, digits and '-'")
+        raise _wrong(f"{path}: the alias is {alias!r}: expected small letters, digits and '-'")
     if not isinstance(fields, dict) or not fields.keys() <= _FIELDS:
         raise _wrong(f"{path}: {alias} may have {', '.join(sorted(_FIELDS))}")
     texts = {name: fields.get(name, "") for name in ("issuer", "jwks", "ca.file", "token.file")}

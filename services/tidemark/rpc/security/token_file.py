@@ -35,7 +35,7 @@ def parse(text: str, path: str) -> dict[str, str]:
             continue
         match = _LINE.fullmatch(bare)
         if match is None:
-            raise _wrong(f"{path}, line {number}: want NAME: and a SHA-256 in 64 small hexadecimal digits")
+            raise _wrong(f"{path}, line {number}: expected NAME: and a SHA-256 in 64 small hexadecimal digits")
         if match["name"] in found:
             raise _wrong(f"{path}, line {number}: the name {match['name']} is there twice")
         found[match["name"]] = match["hash"]
@@ -60,7 +60,7 @@ def create(path: Path, name: str) -> str:
             group of the file cannot be kept.
     """
     if not _NAME.fullmatch(name):
-        raise _invalid(f"the name is {name!r}: want at most 100 letters, digits, '.', '_' and '-'")
+        raise _invalid(f"the name is {name!r}: expected at most 100 letters, digits, '.', '_' and '-'")
     known = read(path) if path.exists() else {}
     if name in known:
         raise _invalid(f"{path} has a token of the name {name}: remove it first, or choose another name")

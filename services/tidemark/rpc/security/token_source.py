@@ -109,7 +109,7 @@ def _signature(path: str) -> tuple[int, ...]:
 
 def _checked(token: object, whence: str) -> str:
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise _wrong(f"{whence} no token: want 1 to 8192 ASCII characters without spaces")
+        raise _wrong(f"{whence} no token: expected 1 to 8192 ASCII characters without spaces")
     return token
 
 

@@ -133,11 +133,11 @@ class ConfigKey:
             return self._parse_ratio(text)
         if self.kind is Kind.BOOL:
             if text.lower() not in ("true", "false"):
-                raise ValueError("want true or false")
+                raise ValueError("expected true or false")
             return text.lower() == "true"
         if self.kind is Kind.CHOICE:
             if text not in self.choices:
-                raise ValueError(f"want {' or '.join(self.choices)}")
+                raise ValueError(f"expected {' or '.join(self.choices)}")
             return text
         if self.kind is Kind.ADDRESS:
             return HostPort.parse(text)
@@ -157,27 +157,27 @@ class ConfigKey:
             return principals
         paths = tuple(Path(part.strip()) for part in text.split(",") if part.strip())
         if not paths or len(set(paths)) != len(paths):
-            raise ValueError("want one or more different paths, separated by commas")
+            raise ValueError("expected one or more different paths, separated by commas")
         return paths
 
     def _parse_ratio(self, text: str) -> float:
         try:
             value = float(text)
         except ValueError:
-            raise ValueError("want a number of 0 to 1") from None
+            raise ValueError("expected a number of 0 to 1") from None
         if not 0 <= value <= 1:
-            raise ValueError("want a number of 0 to 1")
+            raise ValueError("expected a number of 0 to 1")
         return value
 
     def _parse_int(self, text: str) -> int:
         try:
             value = int(text)
         except ValueError:
-            raise ValueError(f"want a whole number{self._in_unit()}") from None
+            raise ValueError(f"expected a whole number{self._in_unit()}") from None
         if self.unlimited and value == UNLIMITED:
             return value
         if not self.minimum <= value <= self.maximum:
-            raise ValueError(f"want {self.valid_values}{self._in_unit()}")
+            raise ValueError(f"expected {self.valid_values}{self._in_unit()}")
         return value
 
     def _in_unit(self) -> str:
@@ -219,6 +219,6 @@ def _check_super_user(principal: str) -> None:
         raise ValueError(f"no caller is {principal}: name each super user separately, without *")
     if not can_be_a_user(principal):
         raise ValueError(
-            f"no caller is {principal}; want principals (User:NAME), separated by semicolons, such as "
+            f"no caller is {principal}; expected principals (User:NAME), separated by semicolons, such as "
             "User:tidemark://shop/user/alice or User:token:alice"
         )

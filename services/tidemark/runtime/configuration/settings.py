@@ -333,7 +333,7 @@ def _check_connect(connect: str) -> None:
     except ValueError as error:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
-            f"zookeeper.connect is {connect!r}: {error}; want host:port[,host:port...][/chroot]",
+            f"zookeeper.connect is {connect!r}: {error}; expected host:port[,host:port...][/chroot]",
             {"config": "zookeeper.connect"},
         ) from error
 
@@ -345,7 +345,7 @@ def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) 
     while position < len(argv):
         flag, equals, value = argv[position].partition("=")
         if not flag.startswith("--"):
-            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{argv[position]!r} is not a setting: want --NAME VALUE")
+            raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{argv[position]!r} is not a setting: expected --NAME VALUE")
         name = flag[2:]
         if name != "config" and name not in keys:
             raise unknown_config(name, [*keys, "config"], f"the {owner}")

@@ -96,9 +96,9 @@ queues: {}
         ("topics: *nowhere\n", 1, "not YAML"),
         ("topics: !!python/object:os.system {}\n[]", 2, "not YAML"),
         ("", 1, "empty"),
-        ("- a\n- b\n", 1, "want a mapping"),
-        ("topics: 7\n", 1, "want a mapping"),
-        ("topics:\n  a: 7\n", 2, "want a mapping"),
+        ("- a\n- b\n", 1, "expected a mapping"),
+        ("topics: 7\n", 1, "expected a mapping"),
+        ("topics:\n  a: 7\n", 2, "expected a mapping"),
         ("topics:\n  [a, b]: {}\n", 2, "a name must be a scalar"),
         ("a: \x00\n", 1, "not YAML"),
         ("topics: " + "[" * 5000 + "]" * 5000, 1, "nested too deeply"),
@@ -142,8 +142,8 @@ def test_rules_are_every_combination_of_the_values_of_an_entry() -> None:
 @pytest.mark.parametrize(
     ("entry", "sentence"),
     [
-        ("{allow: read}", "want allow or deny, and a resource"),
-        ("{topic: orders}", "want allow or deny, and a resource"),
+        ("{allow: read}", "expected allow or deny, and a resource"),
+        ("{topic: orders}", "expected allow or deny, and a resource"),
         ("{allow: ponder, topic: orders}", "'ponder' is none of READ"),
         ("{allow: read, cluster: true}", "READ does not apply to a CLUSTER"),
         ("{allow: read, topic: orders, hosts: x}", "unknown key 'hosts' of a rule"),
@@ -184,14 +184,14 @@ def test_an_entry_has_all_quotas_of_an_entity() -> None:
         ("{producer_byte_rate: 1MB}", "a quota is for a user, a client id, or both"),
         ("{user: alice}", "no caller is 'alice'"),
         ("{client_id: ''}", "client id ''"),
-        ("{client_id: a, producer_byte_rate: -1}", "want bytes per second"),
-        ("{client_id: a, producer_byte_rate: many}", "want bytes per second"),
+        ("{client_id: a, producer_byte_rate: -1}", "expected bytes per second"),
+        ("{client_id: a, producer_byte_rate: many}", "expected bytes per second"),
         ("{client_id: a, request_percentage: -1}", "request_percentage is -1"),
         ("{client_id: a, request_percentage: all}", "request_percentage is 'all'"),
         ("{client_id: a, request_percentage: nan}", "request_percentage is nan"),
         ("{client_id: a, connection_rate: 1}", "unknown key 'connection_rate' of quotas"),
         ("{client_id: a}\n  - {client_id: a}", "quotas of client id a are given twice"),
-        ("7", "want a mapping"),
+        ("7", "expected a mapping"),
     ],
 )
 def test_a_wrong_quota_is_reported_with_its_line(entry: str, sentence: str) -> None:
@@ -202,4 +202,4 @@ def test_a_wrong_quota_is_reported_with_its_line(entry: str, sentence: str) -> N
 
 def test_quotas_that_are_no_list_are_refused() -> None:
     _, problems = parse("quotas: {user: x}")
-    assert ["quotas: want a list" in problem.error.message for problem in problems] == [True]
+    assert ["quotas: expected a list" in problem.error.message for problem in problems] == [True]

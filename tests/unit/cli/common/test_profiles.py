@@ -65,7 +65,7 @@ SECRET = f"tidemark_{'s' * 43}"
         (f"[stage]\ntoken.file = '{SECRET}'", "has a secret itself in token.file"),
         ("[stage]\ntls.key.file = '''-----BEGIN PRIVATE KEY-----\n'''", "has a secret itself in tls.key.file"),
         ("[stage]\ntoken.file = 'eyJhbGciOiJFUzI1NiJ9.e30.c2ln'", "has a secret itself"),
-        ("[stage]\npassword = 'x'", "has password: want bootstrap, admin"),
+        ("[stage]\npassword = 'x'", "has password: expected bootstrap, admin"),
         ("[stage]\nbootstrap = 5", "has no text as bootstrap"),
     ],
 )

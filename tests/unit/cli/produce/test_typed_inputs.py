@@ -140,7 +140,7 @@ def test_other_ways_to_write_a_value(column: str, cell: str, value: Any) -> None
         ("raw", "?", "is not base64"),
         ("legs", "[1]", "legs.element: 1 is a int"),
         ("legs", "[", "not JSON: Expecting value"),
-        ("ok", "yes", "want true or false"),
+        ("ok", "yes", "expected true or false"),
     ],
 )
 def test_a_cell_that_does_not_fit_is_refused_with_its_line_and_column(column: str, cell: str, reason: str) -> None:
@@ -285,11 +285,11 @@ def test_a_row_that_is_marked_as_deleted_is_the_deletion_of_its_key() -> None:
 @pytest.mark.parametrize(
     ("read", "sentence"),
     [
-        (csv_of("carrier,n,at,_deleted", "UA,,,yes"), "column _deleted: want true or false"),
+        (csv_of("carrier,n,at,_deleted", "UA,,,yes"), "column _deleted: expected true or false"),
         (csv_of("carrier,n,at,_deleted", "UA,,5x,true"), "column at"),
         (json_of({"n": 5, "_deleted": True}), "column carrier: the record lacks the column"),
         (json_of({"carrier": 5, "_deleted": True}), "column carrier: a value of type int"),
-        (json_of({"carrier": "UA", "_deleted": "true"}), "column _deleted: want true or false"),
+        (json_of({"carrier": "UA", "_deleted": "true"}), "column _deleted: expected true or false"),
     ],
 )
 def test_a_deletion_without_a_good_key_is_refused_with_its_line(read: Read, sentence: str) -> None:

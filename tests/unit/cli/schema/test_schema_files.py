@@ -135,7 +135,7 @@ def test_a_check_names_either_a_topic_or_a_file(tmp_path: Path) -> None:
     for arguments in (("--schema", "a INT"), ("t", "--schema", "a INT", "--against", "f.json"), ("t",)):
         done = run("check", *arguments)
         assert done.exit_code == 2
-        assert "want" in done.stderr
+        assert "expected" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.jsonl"])

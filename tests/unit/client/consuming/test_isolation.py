@@ -157,6 +157,6 @@ async def test_a_fetch_names_the_isolation_level_and_lag_counts_to_its_end(
 @pytest.mark.parametrize("wrong", ["committed", "READ_COMMITTED", ""])
 def test_an_unknown_isolation_level_is_refused_with_the_known_ones(wrong: str) -> None:
     for check in (level_of, lambda level: consumer_settings(isolation_level=level)):
-        with pytest.raises(TidemarkError, match="want read_uncommitted or read_committed") as refused:
+        with pytest.raises(TidemarkError, match="expected read_uncommitted or read_committed") as refused:
             check(wrong)
         assert refused.value.code is ErrorCode.INVALID_CONFIG

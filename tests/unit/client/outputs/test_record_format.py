@@ -29,7 +29,7 @@ def test_a_start_is_a_word_an_offset_or_a_time(text: str, start: Start) -> None:
     "text", ["", "first", "earliest:", "offset", "offset:", "offset:-1", "offset:²", "offset:9223372036854775808"]
 )
 def test_a_malformed_start_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="want earliest"):
+    with pytest.raises(ValueError, match="expected earliest"):
         parse_start(text)
 
 

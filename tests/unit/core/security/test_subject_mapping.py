@@ -69,7 +69,7 @@ def test_the_first_rule_that_matches_the_whole_subject_names_the_user(rules: str
     ],
 )
 def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"want RULE|regular expression|no group"):
+    with pytest.raises(ValueError, match=r"expected RULE|regular expression|no group"):
         SubjectMapping(text)
 
 

@@ -94,7 +94,7 @@ def test_a_wildcard_listener_needs_an_advertised_address(anywhere: str) -> None:
 def test_an_address_of_zookeeper_that_is_none_is_refused(connect: str) -> None:
     refused = refusal("--zookeeper.connect", connect, "--broker.id", "0", "--log.dirs", "/a")
     assert (refused.code, refused.metadata) == (ErrorCode.INVALID_CONFIG, {"config": "zookeeper.connect"})
-    assert "want host:port[,host:port...][/chroot]" in refused.message
+    assert "expected host:port[,host:port...][/chroot]" in refused.message
 
 
 @pytest.mark.parametrize(
@@ -177,19 +177,19 @@ def test_services_use_the_first_of_internal_and_plain(listeners: str, port: int)
         (BrokerSettings, ["--listeners", NAMED, "--advertised.listeners", "clients.mtls://h:1"], "set tls.ca.file"),
         (BrokerSettings, ["--listeners", NAMED, *TLS], "needs tokens.file or tokens.issuers.file"),
         (BrokerSettings, ["--listeners", NAMED, *TLS, *TOKENS], "0.0.0.0:9392, which is not an address to call"),
-        (BrokerSettings, ["--listeners", "clients.mtls://h:1", *TLS], "want internal://host:port too"),
+        (BrokerSettings, ["--listeners", "clients.mtls://h:1", *TLS], "expected internal://host:port too"),
         (BrokerSettings, ["--listeners", "h:1,h:2"], "with different names"),
         (BrokerSettings, ["--listeners", "h:1,internal://h:2"], "several listeners need names"),
-        (BrokerSettings, ["--listeners", "sasl://h:1"], "want internal, clients.mtls, clients.token, plain"),
-        (BrokerSettings, ["--listeners", "plain://h:1", *TLS], "want internal://host:port too"),
+        (BrokerSettings, ["--listeners", "sasl://h:1"], "expected internal, clients.mtls, clients.token, plain"),
+        (BrokerSettings, ["--listeners", "plain://h:1", *TLS], "expected internal://host:port too"),
         (BrokerSettings, ["--listeners", "plain://h:1,internal://h:2"], "listeners with names need TLS"),
         (BrokerSettings, ["--listeners", "internal://h:1,internal://h:2"], "with different names"),
-        (BrokerSettings, ["--listeners", "internal://h:1,", *TLS], "want host:port"),
-        (BrokerSettings, ["--advertised.listeners", "internal://h:1"], "want one host:port"),
+        (BrokerSettings, ["--listeners", "internal://h:1,", *TLS], "expected host:port"),
+        (BrokerSettings, ["--advertised.listeners", "internal://h:1"], "expected one host:port"),
         (
             BrokerSettings,
             ["--listeners", "internal://h:1", "--advertised.listeners", "h:1", *TLS],
-            "advertised.listeners is h:1: want internal",
+            "advertised.listeners is h:1: expected internal",
         ),
         (ControllerSettings, ["--listeners", "internal://h:1,clients.mtls://h:2", *TLS], "serves no clients"),
     ],
@@ -213,17 +213,17 @@ def test_an_admin_service_may_serve_clients_only() -> None:
         (["--brokr.id", "1"], ErrorCode.UNKNOWN_CONFIG, "did you mean broker.id?"),
         (["--controller.id", "1"], ErrorCode.UNKNOWN_CONFIG, "it is a setting of: controller"),
         (["--segment.bytes", "4096"], ErrorCode.UNKNOWN_CONFIG, "it is a setting of: topic"),
-        (["--broker.id", "-1"], ErrorCode.INVALID_CONFIG, "want 0 and up"),
-        (["--broker.id", "one"], ErrorCode.INVALID_CONFIG, "want a whole number"),
+        (["--broker.id", "-1"], ErrorCode.INVALID_CONFIG, "expected 0 and up"),
+        (["--broker.id", "one"], ErrorCode.INVALID_CONFIG, "expected a whole number"),
         (["--broker.id"], ErrorCode.INVALID_CONFIG, "needs a value"),
-        (["--num.read.threads", "0"], ErrorCode.INVALID_CONFIG, "want 1 to 256"),
-        (["--listeners", "localhost"], ErrorCode.INVALID_CONFIG, "want host:port"),
-        (["--listeners", ":9192"], ErrorCode.INVALID_CONFIG, "want host:port"),
-        (["--listeners", "h:65536"], ErrorCode.INVALID_CONFIG, "want host:port"),
+        (["--num.read.threads", "0"], ErrorCode.INVALID_CONFIG, "expected 1 to 256"),
+        (["--listeners", "localhost"], ErrorCode.INVALID_CONFIG, "expected host:port"),
+        (["--listeners", ":9192"], ErrorCode.INVALID_CONFIG, "expected host:port"),
+        (["--listeners", "h:65536"], ErrorCode.INVALID_CONFIG, "expected host:port"),
         (["--listeners", "h:65500"], ErrorCode.INVALID_CONFIG, "set metrics.listeners"),
-        (["--log.level", "loud"], ErrorCode.INVALID_CONFIG, "want debug or info"),
+        (["--log.level", "loud"], ErrorCode.INVALID_CONFIG, "expected debug or info"),
         (["--log.dirs", "/a,/a"], ErrorCode.INVALID_CONFIG, "different paths"),
-        (["--log.dirs.trust.boot.id", "yes"], ErrorCode.INVALID_CONFIG, "want true or false"),
+        (["--log.dirs.trust.boot.id", "yes"], ErrorCode.INVALID_CONFIG, "expected true or false"),
         (["--super.users", "User:token:a;User:alice"], ErrorCode.INVALID_CONFIG, "no caller is User:alice"),
         (["--super.users", "User:*"], ErrorCode.INVALID_CONFIG, "no caller is User:*"),
         (["--super.users", "User:token:a;User:CN=*"], ErrorCode.INVALID_CONFIG, "no caller is User:CN=*"),
@@ -253,7 +253,7 @@ def test_invalid_settings_on_the_command_line_are_refused_with_a_suggestion(
         ("broker.id: 1\nbroker.id: 2", "broker.id is given twice, in lines 1 and 2"),
         ("broker: {id: 1}\nbroker.id: 2", "has broker.id twice"),
         ("- a", "must hold a mapping"),
-        ("stray.grace.ms: soon", "want a whole number"),
+        ("stray.grace.ms: soon", "expected a whole number"),
     ],
 )
 def test_invalid_settings_in_the_file_are_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -312,17 +312,17 @@ def test_topic_settings_fill_in_defaults() -> None:
     [
         ({"segmnt.bytes": "1"}, ErrorCode.UNKNOWN_CONFIG, "did you mean segment.bytes?"),
         ({"broker.id": "1"}, ErrorCode.UNKNOWN_CONFIG, "it is a setting of: broker"),
-        ({"segment.bytes": "1"}, ErrorCode.INVALID_CONFIG, "want 1024 and up"),
+        ({"segment.bytes": "1"}, ErrorCode.INVALID_CONFIG, "expected 1024 and up"),
         ({"retention.ms": "-2"}, ErrorCode.INVALID_CONFIG, "-1 for no limit"),
-        ({"min.insync.replicas": "0"}, ErrorCode.INVALID_CONFIG, "want 1 to"),
+        ({"min.insync.replicas": "0"}, ErrorCode.INVALID_CONFIG, "expected 1 to"),
         ({"max.message.bytes": str(9 << 20)}, ErrorCode.INVALID_CONFIG, "to 8388608"),
-        ({"flush.policy": "always"}, ErrorCode.INVALID_CONFIG, "want os or group-commit or interval"),
-        ({"flush.interval.ms": "0"}, ErrorCode.INVALID_CONFIG, "want 1 to 86400000 (ms)"),
-        ({"cleanup.policy": "squash"}, ErrorCode.INVALID_CONFIG, "want delete or compact or compact,delete"),
-        ({"min.cleanable.dirty.ratio": "1.5"}, ErrorCode.INVALID_CONFIG, "want a number of 0 to 1"),
-        ({"min.cleanable.dirty.ratio": "nan"}, ErrorCode.INVALID_CONFIG, "want a number of 0 to 1"),
-        ({"min.cleanable.dirty.ratio": "half"}, ErrorCode.INVALID_CONFIG, "want a number of 0 to 1"),
-        ({"message.timestamp.type": ""}, ErrorCode.INVALID_CONFIG, "want CreateTime or LogAppendTime"),
+        ({"flush.policy": "always"}, ErrorCode.INVALID_CONFIG, "expected os or group-commit or interval"),
+        ({"flush.interval.ms": "0"}, ErrorCode.INVALID_CONFIG, "expected 1 to 86400000 (ms)"),
+        ({"cleanup.policy": "squash"}, ErrorCode.INVALID_CONFIG, "expected delete or compact or compact,delete"),
+        ({"min.cleanable.dirty.ratio": "1.5"}, ErrorCode.INVALID_CONFIG, "expected a number of 0 to 1"),
+        ({"min.cleanable.dirty.ratio": "nan"}, ErrorCode.INVALID_CONFIG, "expected a number of 0 to 1"),
+        ({"min.cleanable.dirty.ratio": "half"}, ErrorCode.INVALID_CONFIG, "expected a number of 0 to 1"),
+        ({"message.timestamp.type": ""}, ErrorCode.INVALID_CONFIG, "expected CreateTime or LogAppendTime"),
     ],
 )
 def test_a_topic_setting_that_is_wrong_is_refused(configs: dict[str, str], code: ErrorCode, says: str) -> None:
