@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tidemark.client.aio import Consumer, Producer
+from tidemark.client.producing.batch_format import BytesFormat
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.partitioner import partition_of
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
+from tidemark.record.payload import from_columns
 
 from tests.integration.harness.fake_broker import (
     CONFUSE,
@@ -262,6 +264,25 @@ async def test_close_sends_pending_records_and_later_sends_are_refused(cluster: 
     with pytest.raises(TidemarkError) as refusal:
         await producer.send(TOPIC, b"late")
     assert refusal.value.code == ErrorCode.CLIENT_CLOSED
+
+
+async def test_rows_that_waited_while_their_topic_was_recreated_fail_and_later_records_are_written(
+    cluster: FakeCluster,
+) -> None:
+    class RowsOfTheDeletedTopic(BytesFormat):
+        topic_id = "deleted"
+
+    async with Producer(cluster.bootstrap, linger_ms=60_000) as producer:
+        await send(producer)
+        assert producer._sender is not None
+        rows = from_columns(None, [b"row"], [7])
+        waiting = producer._sender.accumulator.add_rows(TopicPartition(TOPIC, 0), rows, RowsOfTheDeletedTopic())
+        after = await producer.send(TOPIC, b"after", partition=0)
+        await producer.flush()
+        (outcome,) = waiting.outcomes
+        assert outcome.error is not None
+        assert outcome.error.code is ErrorCode.UNKNOWN_TOPIC_ID
+        assert (await after).offset == COUNT
 
 
 async def test_without_acknowledgement_the_offset_is_unknown(cluster: FakeCluster) -> None:

@@ -25,7 +25,13 @@ class Sealing(TypedDict):
 
 
 class BatchFormat(Protocol):
-    """The format of the batches of a topic."""
+    """The format of the batches of a topic.
+
+    Attributes:
+        topic_id: id of the topic whose rows the batches have; "": they fit any topic without a schema.
+    """
+
+    topic_id: str
 
     def rows(
         self,
@@ -73,6 +79,8 @@ class BatchFormat(Protocol):
 
 class BytesFormat:
     """Keys and values are bytes; rows are in record.schema.SCHEMA."""
+
+    topic_id: str = ""
 
     def rows(
         self,

@@ -32,10 +32,7 @@ class DeletedTopics:
         """Return the error for records of the topic with that id, if the name now has another id."""
         if not topic_id or self.topic_id(topic) in ("", topic_id):
             return None
-        return TidemarkError(
-            ErrorCode.UNKNOWN_TOPIC_ID,
-            f"{topic} was deleted and created again; later records go to the new topic",
-        )
+        return recreated(topic)
 
     def verdict(self, partition: TopicPartition, topic_id: str, now_s: float) -> TidemarkError | None:
         """Return the error for the records of a partition that is gone; None if it exists; `now_s` is monotonic."""
@@ -57,3 +54,10 @@ class DeletedTopics:
         if view.partitions and partition.partition >= view.count:
             return unknown_partition(partition, view.count)
         return None
+
+
+def recreated(topic: str) -> TidemarkError:
+    """Make the error for records of an earlier topic of this name."""
+    return TidemarkError(
+        ErrorCode.UNKNOWN_TOPIC_ID, f"{topic} was deleted and created again; later records go to the new topic"
+    )

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from tidemark.client.producing.batch_format import Sealing
 from tidemark.client.producing.batching import PendingBatch
+from tidemark.client.producing.deleted_topics import recreated
 from tidemark.client.producing.splitting import names_records, split
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError, TopicPartition
@@ -163,9 +164,18 @@ class PartitionQueue:
         self._start_over()
         self.identity = identity
 
-    def put(self, batch: PendingBatch) -> None:
-        """Append a closed batch to the queue."""
+    def put(self, batch: PendingBatch) -> bool:
+        """Append a closed batch to the queue; False if the batch failed.
+
+        Rows of a deleted topic fail: another topic of the name may have other columns with the same types.
+        """
+        of = batch.format.topic_id
+        self.topic_id = self.topic_id or of
+        if of and of != self.topic_id:
+            self._resolve(batch, recreated(self.partition.topic))
+            return False
         self._ready.append(batch)
+        return True
 
     def take(self, attempt: object) -> PendingBatch | None:
         """Build and return the next batch to send; None if it cannot be built, and has failed."""

@@ -258,6 +258,7 @@ class Sender:
     def _take_batches(self) -> None:
         due_s = time.monotonic() - self._linger_s
         flushing = self._flushing > 0
+        refusing: list[PartitionQueue] = []
         for batch in self.accumulator.take_closed(lambda batch: flushing or batch.opened_s <= due_s):
             queue = self._queues.get(batch.partition)
             if queue is None:
@@ -273,7 +274,10 @@ class Sender:
             elif not len(queue):
                 self._renew(queue, self._deleted_topics.recreated(batch.partition.topic, queue.topic_id))
             self._active[batch.partition] = queue
-            queue.put(batch)
+            if not queue.put(batch):
+                refusing.append(queue)
+        for queue in refusing:
+            self._resolve(queue)
         opened_s = self.accumulator.oldest_opened_s()
         if opened_s is not None and self._linger is None:
             wait_s = max(0.0, opened_s + self._linger_s - time.monotonic())

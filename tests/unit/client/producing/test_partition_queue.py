@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tidemark.client.producing.batch_format import BytesFormat
 from tidemark.client.producing.batching import PendingBatch
 from tidemark.client.producing.partition_queue import PartitionQueue
 from tidemark.core.producer_state import ProducerStates
@@ -58,6 +59,32 @@ def test_five_batches_are_in_flight_until_the_oldest_is_acknowledged() -> None:
     assert take_all(queue) == []
     queue.acknowledged(first[0], first[0].attempt, base_offset=0, append_time_us=-1)
     assert sequences(take_all(queue)) == [5, 6]
+
+
+class RowsOf(BytesFormat):
+    """Rows in a schema version of the topic with this id."""
+
+    def __init__(self, topic_id: str) -> None:
+        self.topic_id = topic_id
+
+
+def test_rows_of_a_deleted_topic_do_not_go_to_the_topic_that_has_its_name_now() -> None:
+    queue = queue_of(1)
+    rows = {of: PendingBatch(T0, opened_s=0, deadline_s=10, batch_format=RowsOf(of)) for of in ("id", "deleted")}
+    for batch in rows.values():
+        batch.add(None, b"row", 7, None)
+    assert queue.put(rows["id"])
+    assert not queue.put(rows["deleted"])
+    assert outcomes(queue) == [ErrorCode.UNKNOWN_TOPIC_ID]
+    assert take_all(queue)[1:] == [rows["id"]]
+
+
+def test_rows_that_precede_the_metadata_are_sent_to_the_topic_of_their_schema_only() -> None:
+    queue = PartitionQueue(T0, "", max_in_flight=5, idempotent=True, codec=Codec.NONE)
+    batch = PendingBatch(T0, opened_s=0, deadline_s=10, batch_format=RowsOf("id"))
+    batch.add(None, b"row", 7, None)
+    assert queue.put(batch)
+    assert queue.topic_id == "id"
 
 
 def test_retry_of_a_delayed_batch_is_within_the_window() -> None:
