@@ -9,7 +9,6 @@ answer does not delay the others.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -44,8 +43,6 @@ _ALTER_DEADLINE_S: Final = 10.0
 _CHECKED_A_CALL: Final = 2_000
 _MOVED_A_CALL: Final = 100
 """Moves in one call to a broker, which answers after it has created the directory and the first files of each copy."""
-
-_log = logging.getLogger(__name__)
 
 Brokers = Mapping[BrokerId, BrokerRegistration]
 
@@ -167,25 +164,6 @@ class LogDirAdministration:
             if error is not None:
                 refused.setdefault(place.partition, error)
         return refused
-
-    async def stay(self, moves: Sequence[PartitionReassignment], live: Brokers) -> None:
-        """Cancel the copies into the directories that these moves name, at brokers that answer."""
-        named = {(broker, move.partition) for move in moves for broker in named_log_dirs(move) if broker in live}
-        wanted = Wanted(partitions=frozenset(partition for _, partition in named))
-        found = await asyncio.gather(
-            *(self._describe(broker, live, wanted) for broker in sorted({broker for broker, _ in named}))
-        )
-        here = [
-            ReplicaLogDir(broker.broker_id, replica.partition, one.directory_id)
-            for broker in found
-            for one in broker.log_dirs
-            for replica in one.replicas
-            if (broker.broker_id, replica.partition) in named and not replica.future
-        ]
-        refused = {key: error for key, error in (await self._ask(here, live, 0, validate_only=False)).items() if error}
-        silent = [broker.error for broker in found if broker.error is not None]
-        for error in (*silent, *refused.values()):
-            _log.warning("a copy between log directories could not be cancelled", extra={"why": str(error)})
 
     async def _ask(
         self, places: Sequence[ReplicaLogDir], live: Brokers, throttle_bytes_per_s: int, *, validate_only: bool

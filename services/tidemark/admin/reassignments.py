@@ -324,9 +324,6 @@ class ReassignmentAdministration:
         entries = {move.partition for move in snapshot.requests.moves}
         if given_up & entries:
             await self._store.cancel_moves(sorted(given_up & entries))
-            placed = [one for one in snapshot.requests.moves if one.partition in given_up and named_log_dirs(one)]
-            if self._log_dirs is not None and placed:
-                await self._log_dirs.stay(placed, snapshot.live)
         # The entry of a running reassignment was deleted by hand: a new entry cancels it.
         orphans = [replace(move, cancel=True) for move in _under_way(snapshot) if move.partition in given_up - entries]
         if orphans:

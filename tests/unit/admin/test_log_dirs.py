@@ -204,21 +204,6 @@ async def test_reassignment_that_only_names_directories_is_stored(
     assert (await cluster.store.move_requests()).moves == (wanted,)
 
 
-async def test_cancelled_reassignment_leaves_replicas_in_their_directories(
-    cluster: Cluster, admin: LogDirAdministration, disks: Disks
-) -> None:
-    moves = ReassignmentAdministration(cluster.store, Sizes(), log_dirs=admin)
-    wanted = PartitionReassignment(P0, ids(2, 1, 0), ("any", "/data/1/1", "/data/0/1"))
-    await moves.alter(MovesQuery([wanted]), validate_only=False)
-    disks.asked.clear()
-    disks.held = {(1, 0): [replica(P0)], (1, 1): [replica(P0, future=True), replica(P1)]}
-    disks.silent = {0}
-    answer = await moves.alter(MovesQuery(cancel=[P0]), validate_only=False)
-    assert [one.error for one in answer.outcomes] == [None]
-    assert [move.cancel for move in (await cluster.store.move_requests()).moves] == [True]
-    assert disks.asked == [(1, AlterLogDirs(((P0, "u10"),)))]
-
-
 def test_descriptions_of_many_replicas_survive_encoding() -> None:
     zero = Offset(0)
     replicas = tuple(

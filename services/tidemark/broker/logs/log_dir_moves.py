@@ -19,7 +19,7 @@ from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.log_dir_copier import CopyMetrics, DirCopier, DirMove, Outcome
 from tidemark.broker.logs.open_log import OpenReplica
 from tidemark.broker.node.topic_settings import TopicTable
-from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, LOG_DIR_REFUSALS
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, LOG_DIR_REFUSALS, PRESENT_LOG_DIR
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs
@@ -97,7 +97,8 @@ class DirMoves:
             move.wake()
 
     def want(self, partition: TopicPartition, log_dir: str) -> None:
-        """Record the controller's choice of a directory, a path or a uuid; a repeated call changes nothing.
+        """Record the controller's choice of a directory, a path, a uuid or PRESENT_LOG_DIR; a repeated call changes
+        nothing.
 
         A replica that does not exist yet is created there; one in another directory is moved. An unusable directory is
         ignored: a replica in another directory is better than none. A copy that has just failed is reported by
@@ -107,13 +108,20 @@ class DirMoves:
             TidemarkError: LOG_DIR_NOT_FOUND, LOG_DIR_OFFLINE.
         """
         try:
-            directory = self._directory(log_dir)
+            directory = self._present(partition) if log_dir == PRESENT_LOG_DIR else self._directory(log_dir)
         except TidemarkError as error:
             self._refused.inc()
             _log.error("log directory not usable", extra={"partition": str(partition), "why": error.message})
             raise
-        if not self._has_refused(partition, directory):
+        if directory is not None and not self._has_refused(partition, directory):
             self._note(partition, _Target(directory, self._throttle))
+
+    def _present(self, partition: TopicPartition) -> int | None:
+        """The directory of a replica, so that its move ends; None if there is no replica, or no move of it."""
+        moves = (
+            partition in self._targets or partition in self._moves or self._logs.mover.target_of(partition) is not None
+        )
+        return self._logs.directory_of(partition) if moves else None
 
     def _has_refused(self, partition: TopicPartition, directory: int) -> bool:
         refusal = self._refusals.get(partition)
@@ -155,8 +163,8 @@ class DirMoves:
     async def without_copy(self, partitions: Collection[TopicPartition]) -> list[tuple[TopicPartition, TidemarkError]]:
         """The replicas on disk without a copy in their wanted directory, after a short wait for the making of copies.
 
-        LOG_DIR_PENDING: the copy has yet to be made, and a kill of the broker would lose the choice. Any other error:
-        the copy could not be made. Such an error is returned once.
+        LOG_DIR_PENDING: the copy has yet to be made, or deleted after PRESENT_LOG_DIR, and a kill of the broker would
+        lose the choice. Any other error: the copy could not be made. Such an error is returned once.
         """
         moves = [move for partition in partitions if (move := self._moves.get(partition)) is not None]
         beginning = [self._beginning[move] for move in moves if move in self._beginning]
@@ -166,10 +174,11 @@ class DirMoves:
         return refused + [(one, _PENDING) for one in partitions if not self._is_kept(one)]
 
     def _is_kept(self, partition: TopicPartition) -> bool:
-        target = self._targets.get(partition)
-        if target is None or self._logs.directory_of(partition) is None:
-            return True
-        return self._logs.mover.target_of(partition) == target.directory
+        target, home = self._targets.get(partition), self._logs.directory_of(partition)
+        if target is None or home is None:
+            move = self._moves.get(partition)
+            return move is None or not move.is_ended
+        return self._logs.mover.target_of(partition) == (None if target.directory == home else target.directory)
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Whether the replica is being copied; cleaning and retention wait, since their changes would not be copied."""

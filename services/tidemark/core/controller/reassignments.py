@@ -8,7 +8,7 @@ tick.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import Final
 
 from tidemark.core.controller import events as ev
@@ -18,6 +18,7 @@ from tidemark.core.controller.leader_election import BrokerFacts, Decision, Part
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.reassignment import BEFORE_STEP_1, Effect, Fence, Input, Phase, Reassignment
 from tidemark.core.controller.reassignment_entries import ReassignmentEntries
+from tidemark.core.reassignment.log_dir_placement import PRESENT_LOG_DIR
 from tidemark.core.reassignment.request import named_log_dirs
 from tidemark.core.reassignment.status import status
 from tidemark.core.reassignment.topic_draft import TopicDraft
@@ -101,10 +102,13 @@ class Reassignments:
                 self._ctx.send_leader_and_isr(partition_state)
 
     def _name_log_dirs(self, one: Reassignment) -> None:
-        """Name log directories from step 1 on, or at once where the replicas stay; until then commands name none."""
+        """Name log directories from step 1 on, or at once where the replicas stay; until then commands name none.
+
+        A cancelled entry has the replicas stay where they are.
+        """
         partition_state, entry = self._ctx.partitions.get(one.partition), one.entry
         if partition_state is not None:
-            begun = entry is not None and (one.named_in_node or self._entries.is_at_target(entry))
+            begun = entry is not None and (entry.cancel or one.named_in_node or self._entries.is_at_target(entry))
             name_log_dirs(self._ctx, one, partition_state, entry if begun else None)
 
     def log_dir_refused(self, broker: BrokerId, partition: TopicPartition, error: TidemarkError) -> None:
@@ -233,7 +237,8 @@ class Reassignments:
                     return Input.OFF_TARGET
                 if one.phase is not Phase.INFORMING:
                     return Input.AT_TARGET
-                return Input.INFORMED if one.entry.cancel or are_known(one, partition_state) else None
+                away = partition_state.log_dirs.keys() - self._ctx.brokers.keys() if one.entry.cancel else ()
+                return Input.INFORMED if are_known(one, partition_state, away) else None
             case Phase.ADDING | Phase.CANCEL_PENDING:
                 return Input.UNWRITTEN
             case Phase.COPYING | Phase.CANCELLING:
@@ -394,7 +399,10 @@ def name_log_dirs(
     moves an existing one there (rules M1, M3). The entry leaves its node once each of these brokers has acknowledged
     them. A copy from one log directory to another continues on its broker without the controller.
     """
-    named = {} if entry is None or entry.cancel else named_log_dirs(entry)
+    named = {} if entry is None else named_log_dirs(entry)
+    if entry is not None and entry.cancel:
+        has_replicas = () if partition_state.state is None else partition_state.assigned
+        named = {broker: PRESENT_LOG_DIR for broker in named if broker in has_replicas}
     if named == partition_state.log_dirs:
         return
     partition_state.log_dirs = named
@@ -421,9 +429,9 @@ def note_acknowledged(
             one.log_dirs_known_by.add(broker)
 
 
-def are_known(one: Reassignment, partition_state: PartitionState) -> bool:
-    """Whether every broker has acknowledged the log directory named for it."""
-    return partition_state.log_dirs.keys() <= (one.log_dirs_known_by or set())
+def are_known(one: Reassignment, partition_state: PartitionState, away: Collection[BrokerId]) -> bool:
+    """Whether every broker but those `away` has acknowledged the log directory named for it."""
+    return partition_state.log_dirs.keys() <= {*(one.log_dirs_known_by or ()), *away}
 
 
 def is_first_refusal(one: Reassignment, broker: BrokerId) -> bool:

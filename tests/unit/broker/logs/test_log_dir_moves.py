@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tidemark.broker.logs import log_dir_copier
 from tidemark.broker.logs.disk_throttle import DiskThrottle
-from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, PRESENT_LOG_DIR
 from tidemark.core.replication.effects import CloseLog
 from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
@@ -128,6 +128,46 @@ async def test_a_request_for_the_current_directory_cancels_the_move(world: Moves
     await world.written()
     assert offsets(world) == list(range(310))
     assert world.where() == 0
+
+
+async def test_the_controller_ends_a_move_and_learns_when_its_copy_is_deleted(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await slow_move(world)
+    may_delete = threading.Event()
+    abandon = world.logs.mover.abandon
+
+    def slowly(partition: TopicPartition) -> None:
+        may_delete.wait(20)
+        abandon(partition)
+
+    monkeypatch.setattr(world.logs.mover, "abandon", slowly)
+    world.moves.want(PARTITION, PRESENT_LOG_DIR)
+    assert await without_copy(world) == [LOG_DIR_PENDING], "a broker that is killed now would continue the copy"
+    may_delete.set()
+    await world.until(lambda: not world.moves._moves)
+    world.moves.want(PARTITION, PRESENT_LOG_DIR)
+    assert await without_copy(world) == []
+    assert world.where() == 0
+    assert not names_in(world.root, "b")
+
+
+async def test_the_controller_ends_a_move_whose_replica_is_not_open_yet() -> None:
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        await slow_move(world)
+        await world.stop()
+        again = MovesWorld(root)
+        again.moves.want(PARTITION, PRESENT_LOG_DIR)
+        assert await without_copy(again) == [LOG_DIR_PENDING]
+        await again.start()
+        await again.until(lambda: not names_in(root, "b"))
+        assert await without_copy(again) == []
+        assert offsets(again) == list(range(300))
+        again.moves.want(TopicPartition("none", 0), PRESENT_LOG_DIR)
+        assert again.moves._targets == {}
+        await again.stop()
 
 
 async def test_a_repeated_request_changes_the_throttle_of_the_running_move(world: MovesWorld) -> None:

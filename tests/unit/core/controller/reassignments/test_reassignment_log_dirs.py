@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING
+from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, PRESENT_LOG_DIR
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 
 from tests.unit.core.controller.worlds.controller_world import World
@@ -119,16 +119,62 @@ def test_after_the_reassignment_no_command_names_a_log_directory() -> None:
     assert directories(world) == {}
 
 
-def test_a_cancelled_reassignment_names_no_log_directory() -> None:
+@pytest.mark.parametrize("failovers", [0, 1])
+def test_a_cancelled_reassignment_ends_once_live_brokers_have_ended_their_copies(failovers: int) -> None:
+    """An admin service that is killed after it has cancelled the entry cannot ask the brokers."""
+    world = a_world(1, 2, 3)
+    world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "/data/3"))
+    world.answer(goes_on_to(world, fx.WriteTopic))
+    world.settle()
+    world.down(3)
+    world.settle()
+    world.cancel(P)
+    for _ in range(failovers):
+        world.fails_over()
+    pending = ((P, TidemarkError(LOG_DIR_PENDING, "the copy is being deleted")),)
+    while world.pending:
+        effect = world.pending.pop(0)
+        if isinstance(effect, fx.SendLeaderAndIsr) and effect.broker == 2:
+            world.happens(ev.ControlAnswered(BrokerId(2), effect.request_id, None, pending))
+        else:
+            world.answer(effect)
+    assert P in world.asked.moves
+    world.settle(catching_up=True)
+    assert P not in world.asked.moves
+    assert directories(world)[2] == PRESENT_LOG_DIR
+    world.up(3)
+    world.settle(catching_up=True)
+    assert node(world)[0] == [1, 2, 3]
+    assert not world.asked.refusals
+    is_whole(world)
+
+
+def test_a_cancelled_entry_with_new_log_directories_only_ends_once_live_brokers_have_ended_their_copies() -> None:
+    world = a_world(1, 2, 3)
+    world.move(P, 1, 2, 3, log_dirs=("any", "/data/2", "/data/3"))
+    world.pending = [one for one in world.pending if one not in commands(world, 3)]
+    world.down(3)
+    world.settle()
+    assert P in world.asked.moves
+    world.cancel(P)
+    assert not world.waiting(fx.FinishReassignments)
+    world.settle()
+    assert directories(world) == {2: PRESENT_LOG_DIR}
+    world.up(3)
+    world.settle(catching_up=True)
+    is_whole(world)
+
+
+def test_after_a_cancelled_reassignment_no_command_names_a_log_directory() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "any"))
     world.answer(goes_on_to(world, fx.WriteTopic))
     world.settle()
     world.cancel(P)
     world.settle(catching_up=True)
+    world.down(3)
+    world.settle()
     assert directories(world) == {}
-    assert node(world)[0] == [1, 2, 3]
-    is_whole(world)
 
 
 def test_log_directories_changed_by_hand_are_sent() -> None:
