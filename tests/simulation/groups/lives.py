@@ -18,35 +18,15 @@ from tidemark.core.groups.pending_changes import PendingChanges
 from tidemark.core.groups.reconciliation import next_assignment
 from tidemark.core.groups.state import NO_PARTITIONS, CurrentAssignment, MemberState, Turn
 
-from tests.simulation.groups.world import BrokenError, GroupWorld, draw
+from tests.simulation.coordination.lives import Life, live_out
+from tests.simulation.groups.world import GroupWorld, draw
 
 WORLDS_MAX = 250
 
 
-class GroupLife(NamedTuple):
-    """The result of a world; `broken`: the invariant that did not hold, and its story."""
-
-    world: GroupWorld
-    broken: tuple[str, str] | None
-
-    @property
-    def story(self) -> str:
-        """The report of a failed world."""
-        lines = [f"{at_ms:7} ms  {sentence}" for at_ms, sentence in self.world.story]
-        end = "nothing broke" if self.broken is None else f"{self.world.engine.now:7} ms  {self.broken[1]}"
-        return "\n".join([f"group world, seed {self.world.engine.seed}", *lines, end])
-
-
-def live(seed: int) -> GroupLife:
+def live(seed: int) -> Life:
     """The life of that seed, as far as it goes."""
-    world = GroupWorld(seed, draw(seed))
-    try:
-        world.live()
-    except BrokenError as broken:
-        return GroupLife(world, (broken.name, str(broken)))
-    except AssertionError as error:
-        return GroupLife(world, ("an assertion of the core", f"an assertion of the core: {error}"))
-    return GroupLife(world, None)
+    return live_out("groups", GroupWorld(seed, draw(seed)))
 
 
 def gives_partitions_that_are_not_revoked(monkeypatch: Any) -> None:
@@ -103,7 +83,7 @@ GROUP_MUTANTS = (
 )
 
 
-def catch(mutant: GroupMutant) -> GroupLife | None:
+def catch(mutant: GroupMutant) -> Life | None:
     """The first world that shows it, the recorded one before all others; None where none does."""
     seeds: Iterable[int] = (mutant.shown_by, *range(WORLDS_MAX))  # another order of events may need another world
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core.groups.coordinator import GroupCoordinator, Outcome
@@ -14,6 +14,7 @@ from tidemark.core.groups.records import decode, encode
 from tidemark.core.groups.state import JOINING, LEAVING, Change, Committed, GroupPartition, Turn
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
+from tests.simulation.coordination.coordinator import CoordinatorNode, Reply, Request
 from tests.simulation.engine import Node
 
 if TYPE_CHECKING:
@@ -23,124 +24,25 @@ GROUP = "g"
 TOPIC = "a"
 SESSION_MS = 1000
 REBALANCE_MS = 1500
-_SWEEP_MS = 50
-_STOOD_STILL_MS = 100
 _CALL_MS = 300
 _BEAT_MS = 100
 _READ_MS = 20
 _COMMIT_MS = 130
 _REJOIN = frozenset({ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_MEMBER_EPOCH})
 
-Reply = Callable[[Any], None]
-Change_ = Callable[[GroupCoordinator, Situation], Outcome[Any]]
 
+class GroupCoordinatorNode(CoordinatorNode):
+    """Coordinates the group at times."""
 
-class CoordinatorNode(Node):
-    """Leads the group's log now and then; answers when all that it has changed is committed."""
+    loads_ms = (5, 50, 300)
 
-    def __init__(self, world: GroupWorld, name: str) -> None:
-        super().__init__(world.engine, name)
-        self.next_write_fails = False
-        self._world = world
-        self._epoch = 0
-        self._core: GroupCoordinator | None = None
-        self._writes: list[tuple[list[Change], Callable[[bool], None]]] = []
-        self._due_ms = 0
+    def _replay(self, changes: Sequence[Change], epoch: int) -> GroupCoordinator:
+        read = [decode(*encode(change)) for change in changes]
+        return GroupCoordinator.replay([one for one in read if one is not None], self.engine.now)
 
-    @property
-    def _leads(self) -> bool:
-        """Whether this broker leads, by its lease; a deposed broker does not speak for the log."""
-        return self._world.leader is self and self._world.leader_epoch == self._epoch
-
-    def lead(self, epoch: int) -> None:
-        """Elected by the controller: it is coordinator, and learns so."""
-        self._epoch = epoch
-        self._writes, self._core = [], None
-        self.next_write_fails = False
-        self._due_ms = self.engine.now + _SWEEP_MS
-        self._load(epoch)
-
-    def depose(self) -> None:
-        """Deposed by the controller: some of its writes in flight are in the log, in order, and none after those."""
-        under_way = [change for changes, _ in self._writes for change in changes]
-        kept = self.engine.dice("cut").randrange(len(under_way) + 1)
-        self._world.wrote(under_way[:kept])
-        self._writes = []
-
-    def forget(self) -> None:
-        """Lose all memory, as with the process."""
-        self.depose()
-        self._core = None
-        self._epoch = -1
-
-    def change(self, change: Change_, reply: Reply) -> None:
-        """Carry out a request, as Shard.change."""
-        if not self._leads or self._core is None:
-            reply(TidemarkError(ErrorCode.COORDINATOR_LOADING, "not now, or not here"))
-            return
-        try:
-            outcome = change(self._core, self._world.situation())
-        except TidemarkError as error:
-            self._world.refused += 1
-            reply(error)
-            return
-        self._write(outcome.changes, lambda well: reply(outcome.answer if well and self._leads else _in_doubt()))
-
-    def _write(self, changes: Iterable[Change], then: Callable[[bool], None]) -> None:
-        self._writes.append((list(changes), then))
-        if len(self._writes) == 1:
-            self._write_next()
-
-    def _write_next(self) -> None:
-        epoch, first = self._epoch, self._writes[0]
-        delay_ms = self.engine.dice("write").choice((1, 2, 5, 30)) if first[0] else 0
-        self.engine.after(delay_ms, lambda: self._written(epoch, first))
-
-    def _written(self, epoch: int, write: tuple[list[Change], Callable[[bool], None]]) -> None:
-        """Commit a write: replicas have its records, whether the process is stopped or not."""
-        if not self._leads or self._epoch != epoch or not self._writes or self._writes[0] is not write:
-            self.run(lambda: write[1](False))
-            return
-        if self.next_write_fails and write[0]:
-            self._fail()
-            return
-        self._world.wrote(write[0])
-        del self._writes[0]
-        self.run(lambda: write[1](True))
-        if self._writes:
-            self._write_next()
-
-    def _fail(self) -> None:
-        """Writes in flight are in the log or not: the state is read again."""
-        self.next_write_fails = False
-        waiting = [then for _, then in self._writes]
-        self.depose()
-        self._core = None
-        for then in waiting:
-            self.run(lambda then=then: then(False))  # type: ignore[misc]
-        self._load(self._epoch)
-
-    def _load(self, epoch: int) -> None:
-        self.after(self.engine.dice("load").choice((5, 50, 300)), lambda: self._loaded(epoch))
-
-    def _loaded(self, epoch: int) -> None:
-        if not self._leads or self._epoch != epoch or self._core is not None:
-            return
-        read = [decode(*encode(change)) for change in self._world.log]
-        self._core = GroupCoordinator.replay([one for one in read if one is not None], self.engine.now)
-        self._sweep(epoch)
-
-    def _sweep(self, epoch: int) -> None:
-        """Expire members as Groups._sweep does: a suspension of this process evicts no member."""
-        if not self._leads or self._epoch != epoch or self._core is None:
-            return
-        late_ms = self.engine.now - self._due_ms
-        self._due_ms = self.engine.now + _SWEEP_MS
-        if late_ms > _STOOD_STILL_MS:
-            self._core.excuse(late_ms)
-        for sweep in (GroupCoordinator.remove_overdue, GroupCoordinator.refresh_topics):
-            self._write(sweep(self._core, self._world.situation()).changes, lambda well: None)
-        self.after(_SWEEP_MS, lambda: self._sweep(epoch))
+    def _expire(self, core: GroupCoordinator) -> None:
+        for sweep in (core.remove_overdue, core.refresh_topics):
+            self._write(sweep(self._world.situation()).changes, lambda _: None)
 
 
 class MemberNode(Node):
@@ -353,10 +255,10 @@ class MemberNode(Node):
         self._sequence += 1
         return self._sequence
 
-    def _change(self, beat: Heartbeat) -> Change_:
+    def _change(self, beat: Heartbeat) -> Request:
         return lambda core, now: core.heartbeat(beat, now)
 
-    def _ask(self, change: Change_, then: Reply, *, again: Callable[[], None] | None = None) -> None:
+    def _ask(self, change: Request, then: Reply, *, again: Callable[[], None] | None = None) -> None:
         """Ask the coordinator as far as it is known; a request may arrive twice, and late."""
         coordinator = self._world.leader
         if coordinator is None:
@@ -378,9 +280,5 @@ class MemberNode(Node):
                 answered = True
                 again()
 
-        self._world.send(self, coordinator, lambda: coordinator.change(change, reply), twice=True)
+        self._world.send(self, coordinator, lambda: coordinator.request(change, reply), twice=True)
         self.after(_CALL_MS, give_up)
-
-
-def _in_doubt() -> TidemarkError:
-    return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the record may be in the log or not")

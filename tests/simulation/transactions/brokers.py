@@ -3,153 +3,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemark.core.transactions.coordinator import TransactionCoordinator
 from tidemark.core.transactions.records import decode, encode
-from tidemark.core.transactions.requests import Addition, Marker, Outcome, Situation
+from tidemark.core.transactions.requests import Addition, Marker
 from tidemark.core.transactions.state import Change, TransactionPartition
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.markers import EndMarker
 
-from tests.simulation.engine import Node
+from tests.simulation.coordination.coordinator import CoordinatorNode, Reply
 from tests.simulation.transactions.offsets_leader import OffsetsLeader
 from tests.simulation.transactions.partition_log import Entry, marker_entry
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
 
-_SWEEP_MS = 50
-_STOOD_STILL_MS = 100
 _MARKER_RETRY_MS = 100
 CALL_MS = 150
 
-Reply = Callable[[Any], None]
-Request = Callable[[TransactionCoordinator, Situation], Outcome[Any]]
 
+class BrokerNode(CoordinatorNode):
+    """Coordinates transactions at times, and leads partitions."""
 
-class BrokerNode(Node):
-    """Coordinates transactions now and then, and leads partitions; an answer waits until all changes are committed."""
+    loads_ms = (5, 20, 200)
 
     def __init__(self, world: TransactionWorld, name: str) -> None:
-        super().__init__(world.engine, name)
-        self.next_write_fails = False
+        super().__init__(world, name)
         self.groups = OffsetsLeader(world, self)
-        self._world = world
-        self._epoch = 0
-        self._core: TransactionCoordinator | None = None
-        self._writes: list[tuple[list[Change], Callable[[bool], None]]] = []
-        self._due_ms = 0
         self._sent_ms: dict[tuple[str, TransactionPartition], int] = {}
 
     # -- the coordinator -----------------------------------------------------------------------------------------
 
-    @property
-    def _leads(self) -> bool:
-        """Whether this coordinator leads, by its lease; a deposed coordinator does not answer."""
-        return self._world.leader is self and self._world.leader_epoch == self._epoch
+    def _replay(self, changes: Sequence[Change], epoch: int) -> TransactionCoordinator:
+        self._sent_ms = {}
+        read = [decode(*encode(change)) for change in changes]
+        return TransactionCoordinator.replay([one for one in read if one is not None], self.engine.now, epoch)
 
-    def lead(self, epoch: int) -> None:
-        """The broker becomes coordinator."""
-        self._epoch = epoch
-        self._writes, self._core = [], None
-        self.next_write_fails = False
-        self._due_ms = self.engine.now + _SWEEP_MS
-        self._load(epoch)
-
-    def depose(self) -> None:
-        """Another broker becomes coordinator: of the writes in flight some are in the log, in order, and no later."""
-        in_flight = [change for changes, _ in self._writes for change in changes]
-        kept = self.engine.dice("cut").randrange(len(in_flight) + 1)
-        self._world.wrote(in_flight[:kept])
-        self._writes = []
-
-    def forget(self) -> None:
-        """The process is killed and starts again."""
-        self.depose()
-        self._core = None
-        self._epoch = -1
-
-    def request(self, request: Request, reply: Reply) -> None:
-        """Carry out a request as `Shard.change` does."""
-        if not self._leads or self._core is None:
-            reply(TidemarkError(ErrorCode.COORDINATOR_LOADING, "not here, or not yet"))
-            return
-        try:
-            outcome = request(self._core, self._world.situation())
-        except TidemarkError as error:
-            self._world.refused[error.code] += 1
-            reply(error)
-            return
-        self._write(outcome.changes, lambda well: reply(outcome.answer if well and self._leads else _in_doubt()))
-
-    def _write(self, changes: Iterable[Change], then: Callable[[bool], None]) -> None:
-        self._writes.append((list(changes), then))
-        if len(self._writes) == 1:
-            self._write_next()
-
-    def _write_next(self) -> None:
-        epoch, first = self._epoch, self._writes[0]
-        delay_ms = self.engine.dice("write").choice((1, 2, 5, 30)) if first[0] else 0
-        self.engine.after(delay_ms, lambda: self._written(epoch, first))
-
-    def _written(self, epoch: int, write: tuple[list[Change], Callable[[bool], None]]) -> None:
-        """The replicas have the records, whether the process is stopped or not."""
-        if not self._leads or self._epoch != epoch or not self._writes or self._writes[0] is not write:
-            self.run(lambda: write[1](False))
-            return
-        if self.next_write_fails and write[0]:
-            self._fail()
-            return
-        core = self._core
-        self._world.wrote(write[0])
-        del self._writes[0]
-        self.run(lambda: self._committed(core, write[0]))
-        self.run(lambda: write[1](True))
-        if self._writes:
-            self._write_next()
+    def _expire(self, core: TransactionCoordinator) -> None:
+        """Check timeouts and expiry, and repeat markers without an answer."""
+        self._write(core.abort_overdue(self._world.situation()).changes, lambda _: None)
+        self._write(core.expire(self._world.situation()).changes, lambda _: None)
+        for name in tuple(core.prepared):
+            self._send_markers(core, name)
 
     def _committed(self, core: TransactionCoordinator | None, changes: list[Change]) -> None:
         if core is None or core is not self._core:
             return
         for name in core.committed(changes):
             self._send_markers(core, name)
-
-    def _fail(self) -> None:
-        """Load the state again: writes in flight may be in the log or not."""
-        self.next_write_fails = False
-        waiting = [then for _, then in self._writes]
-        self.depose()
-        self._core = None
-        for then in waiting:
-            self.run(lambda then=then: then(False))  # type: ignore[misc]
-        self._load(self._epoch)
-
-    def _load(self, epoch: int) -> None:
-        self.after(self.engine.dice("load").choice((5, 20, 200)), lambda: self._loaded(epoch))
-
-    def _loaded(self, epoch: int) -> None:
-        if not self._leads or self._epoch != epoch or self._core is not None:
-            return
-        read = [decode(*encode(change)) for change in self._world.log]
-        self._core = TransactionCoordinator.replay([one for one in read if one is not None], self.engine.now, epoch)
-        self._sent_ms = {}
-        self._sweep(self._core)
-
-    def _sweep(self, core: TransactionCoordinator) -> None:
-        """Check timeouts and expiry, and repeat markers without an answer; stopped time counts for no transaction."""
-        if not self._leads or self._core is not core:
-            return
-        late_ms = self.engine.now - self._due_ms
-        self._due_ms = self.engine.now + _SWEEP_MS
-        if late_ms > _STOOD_STILL_MS:
-            core.excuse(late_ms)
-        self._write(core.abort_overdue(self._world.situation()).changes, lambda _: None)
-        self._write(core.expire(self._world.situation()).changes, lambda _: None)
-        for name in tuple(core.prepared):
-            self._send_markers(core, name)
-        self.after(_SWEEP_MS, lambda: self._sweep(core))
 
     def _send_markers(self, core: TransactionCoordinator, name: str) -> None:
         for marker in core.markers(name):
@@ -254,7 +157,3 @@ class BrokerNode(Node):
 
         self._world.ask(self, lambda core, now: core.add_partitions(addition, now), answered)
         self.after(CALL_MS, lambda: answered(TidemarkError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no answer")))
-
-
-def _in_doubt() -> TidemarkError:
-    return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the outcome is unknown")

@@ -10,8 +10,9 @@ from tidemark.core.transactions.requests import CommitMembers, End, Init, Initia
 from tidemark.core.transactions.state import ProducerIdentity, TransactionPartition
 from tidemark.model import ErrorCode, TidemarkError
 
+from tests.simulation.coordination.coordinator import Reply, Request
 from tests.simulation.engine import Node
-from tests.simulation.transactions.brokers import CALL_MS, Reply, Request
+from tests.simulation.transactions.brokers import CALL_MS
 from tests.simulation.transactions.partition_log import Row, Source, Tag, data_entry, visible
 
 if TYPE_CHECKING:

@@ -22,18 +22,11 @@ from tidemark.core.transactions.state import (
     WritersPage,
 )
 
+from tests.simulation.coordination.lives import BrokenError
 from tests.simulation.transactions.partition_log import Entry, PartitionLog, Read, Row, Source, Tag
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld
-
-
-class BrokenError(AssertionError):
-    """An invariant does not hold."""
-
-    def __init__(self, name: str, sentence: str) -> None:
-        super().__init__(f"{name}: {sentence}")
-        self.name = name
 
 
 class Invariant:

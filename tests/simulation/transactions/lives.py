@@ -8,41 +8,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NamedTuple
 from unittest import mock
 
 from tidemark.core.transactions import open_transaction
 from tidemark.core.transactions.state import PAGE_ITEMS
 
-from tests.simulation.transactions.invariants import BrokenError
+from tests.simulation.coordination.lives import Life, live_out
 from tests.simulation.transactions.world import TransactionWorld, draw
 
 
-class TransactionLife(NamedTuple):
-    """A world at its end; `broken`: the invariant that did not hold, and how."""
-
-    world: TransactionWorld
-    broken: tuple[str, str] | None
-
-    @property
-    def story(self) -> str:
-        """The faults and the failure, one a line."""
-        lines = [f"{at_ms:7} ms  {sentence}" for at_ms, sentence in self.world.story]
-        end = "every invariant holds" if self.broken is None else f"{self.world.engine.now:7} ms  {self.broken[1]}"
-        return "\n".join([f"world of transactions, seed {self.world.engine.seed}", *lines, end])
-
-
-def live(seed: int, *, transforms: bool = False) -> TransactionLife:
+def live(seed: int, *, transforms: bool = False) -> Life:
     """The life of that seed, until an invariant fails or the end; odd seeds store a transaction in several pages."""
     world = TransactionWorld(seed, draw(seed, transforms=transforms), transforms=transforms)
-    try:
-        with mock.patch.object(open_transaction, "PAGE_ITEMS", 2 if seed % 2 else PAGE_ITEMS):
-            world.live()
-    except BrokenError as broken:
-        return TransactionLife(world, (broken.name, str(broken)))
-    except AssertionError as error:
-        return TransactionLife(world, ("an assertion of the core", f"an assertion of the core: {error}"))
-    return TransactionLife(world, None)
+    with mock.patch.object(open_transaction, "PAGE_ITEMS", 2 if seed % 2 else PAGE_ITEMS):
+        return live_out("transactions", world)
 
 
 def soak(first: int, count: int, *, transforms: bool = False) -> int:

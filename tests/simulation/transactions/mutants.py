@@ -29,10 +29,11 @@ from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.storage.log.aborted_index import AbortedIndex
 from tidemark.storage.recovery.aborted_replay import aborted_row
 
+from tests.simulation.coordination.lives import Life
 from tests.simulation.same_order import in_the_same_order
 from tests.simulation.transactions import replica_state
 from tests.simulation.transactions.brokers import BrokerNode
-from tests.simulation.transactions.lives import TransactionLife, live
+from tests.simulation.transactions.lives import live
 
 WORLDS_MAX = 250
 
@@ -379,7 +380,7 @@ TRANSACTION_MUTANTS = (
 class Caught(NamedTuple):
     """The first world that shows a mutant, and the number of worlds that it took."""
 
-    life: TransactionLife
+    life: Life
     worlds: int
 
 

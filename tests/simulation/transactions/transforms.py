@@ -20,7 +20,8 @@ from tidemark.core.transactions.requests import End, Initialized
 from tidemark.core.transactions.state import ProducerIdentity, TransactionPartition
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
-from tests.simulation.transactions.brokers import CALL_MS, Reply
+from tests.simulation.coordination.coordinator import Reply
+from tests.simulation.transactions.brokers import CALL_MS
 from tests.simulation.transactions.clients import FATAL, ClientNode, Sender
 from tests.simulation.transactions.offsets_leader import INPUT, INPUT_ID, OffsetsLeader
 from tests.simulation.transactions.partition_log import Source, Tag

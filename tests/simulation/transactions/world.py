@@ -7,17 +7,14 @@ keeps to rules X10 to X17. The invariants are checked at each record that is com
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
-
 from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.core.transactions.requests import Situation, TransactionSettings
 from tidemark.core.transactions.state import Change, TransactionPartition
 
-from tests.simulation.engine import Engine, Node
-from tests.simulation.network.links import Network
-from tests.simulation.transactions.brokers import BrokerNode, Reply, Request
+from tests.simulation.coordination.coordinator import Reply, Request
+from tests.simulation.coordination.world import BROKERS, WALL_MS, CoordinatorWorld, Item, draw_items
+from tests.simulation.engine import Node
+from tests.simulation.transactions.brokers import BrokerNode
 from tests.simulation.transactions.clients import ClientNode, ProducerNode, ReaderNode, SinkNode
 from tests.simulation.transactions.invariants import AllInvariants
 from tests.simulation.transactions.offsets_leader import INPUTS, group_at
@@ -26,24 +23,12 @@ from tests.simulation.transactions.transforms import GROUP, GroupCall, Transform
 
 TROUBLED_MS = 8_000
 PEACE_MS = 5_000
-BROKERS = 3
 PARTITIONS = 3
 CLIENTS_MAX = 3
 PRODUCERS = ("payments", "orders")
 SINKS = ("counts",)
 TRANSFORMS = ("sizes-0", "sizes-1")
-_WALL_MS = 1_700_000_000_000
 _RESTART_MS = 150
-
-
-class Item(NamedTuple):
-    """A fault; `number` chooses among the possible victims."""
-
-    at_ms: int
-    kind: str
-    number: int
-    lasts_ms: int = 0
-
 
 KINDS = {
     "zombie": 4,
@@ -58,21 +43,16 @@ KINDS = {
     "recreate topic": 1,
     "abort by operator": 1,
 }
-
-
 TRANSFORM_KINDS = {kind: weight for kind, weight in KINDS.items() if kind != "recreate topic"} | {"move offsets": 6}
 
 
 def draw(seed: int, *, transforms: bool = False) -> list[Item]:
     """The faults of the world of that seed."""
-    dice, kinds, count = Engine(seed).dice("plan"), TRANSFORM_KINDS if transforms else KINDS, 25 if transforms else 40
-    return sorted(
-        Item(dice.randrange(TROUBLED_MS), kind, dice.randrange(1000), dice.choice((50, 300, 900, 1500, 2500)))
-        for kind in dice.choices(list(kinds), list(kinds.values()), k=count)
-    )
+    kinds, count = (TRANSFORM_KINDS, 25) if transforms else (KINDS, 40)
+    return sorted(draw_items(seed, kinds, count, TROUBLED_MS))
 
 
-class TransactionWorld:
+class TransactionWorld(CoordinatorWorld):
     """Three brokers, three partitions, the clients of three transactional ids, and two readers.
 
     Args:
@@ -80,31 +60,27 @@ class TransactionWorld:
     """
 
     def __init__(self, seed: int, plan: list[Item], *, transforms: bool = False) -> None:
-        self.engine = Engine(seed)
-        self.network = Network(self.engine)
+        super().__init__(
+            seed,
+            plan,
+            broker=BrokerNode,
+            late_shares=(0.03, 0.1, 0.4),
+            late_ms=(0, 0, 0, 20, 400, 1600),
+            peace_at_ms=TROUBLED_MS,
+        )
         self.invariants = AllInvariants()
-        self.log: list[Change] = []
-        self.brokers = [BrokerNode(self, f"b{index}") for index in range(BROKERS)]
-        self.leader: BrokerNode | None = None
-        self.leader_epoch = 0
         self.partitions = [self._new_partition(index, 0) for index in range(PARTITIONS)]
         self.offsets = self._offsets_log() if transforms else None
         self.clients: dict[str, ClientNode] = {}
         self.checkpoints: dict[str, int] = {}
-        self.story: list[tuple[int, str]] = []
-        self.refused: Counter[str] = Counter()
         self.transactions = self.batches = self.repeated_batches = self.fenced = 0
         self._readers = [ReaderNode(self, f"r{index}") for index in range(2)]
         self._started = self._producer_ids = self._topics = 0
-        self._late = self.engine.dice("late").choice((0.03, 0.1, 0.4))
-        """The share of late messages, and of requests that arrive twice."""
         self._expiration_ms = self.engine.dice("expiration").choice((600, 10**9, 10**9))
         # An id that expires forgets which batches are committed, so a sink must return within the expiration time.
         self._names = (*PRODUCERS, *SINKS) if self._expiration_ms > PEACE_MS else (*PRODUCERS, "refunds")
         if transforms:  # an id that expires again and again commits nothing
             self._names, self._expiration_ms = (PRODUCERS[0], *TRANSFORMS), 10**9
-        for item in plan:
-            self.engine.at(item.at_ms, lambda item=item: self._befall(item))  # type: ignore[misc]
 
     def live(self) -> None:
         """Live to the end of the peace; raises BrokenError, or an assertion of the core."""
@@ -133,21 +109,17 @@ class TransactionWorld:
             client.alive = False
         self.clients.clear()
 
-    def tell(self, sentence: str) -> None:
-        self.story.append((self.engine.now, sentence))
-
     def situation(self) -> Situation:
         settings = TransactionSettings(expiration_ms=self._expiration_ms)
-        return Situation(self.engine.now, _WALL_MS + self.engine.now, settings)
+        return Situation(self.engine.now, WALL_MS + self.engine.now, settings)
 
     def next_producer_id(self) -> int:
         self._producer_ids += 1
         return self._producer_ids
 
     def wrote(self, changes: list[Change]) -> None:
-        """These records of the coordinator are committed."""
         self.invariants.wrote(changes)
-        self.log += changes
+        super().wrote(changes)
 
     def log_of(self, key: TransactionPartition) -> PartitionLog:
         """The present incarnation of a partition."""
@@ -164,23 +136,6 @@ class TransactionWorld:
         return dict.fromkeys(range(INPUTS), 0) | found
 
     # -- messages ------------------------------------------------------------------------------------------------
-
-    def send(self, sender: Node, receiver: Node, work: Callable[[], None], *, twice: bool = False) -> None:
-        """Deliver a message; before peace, messages are lost, late, and out of order at times."""
-        if self.engine.now >= TROUBLED_MS:
-            self.engine.after(self.network.delay_ms(sender.name, receiver.name), lambda: receiver.run(work))
-            return
-        dice = self.engine.dice(f"loss {sender.name}")
-        for _ in range(2 if twice and dice.random() < self._late else 1):
-            if dice.random() < 0.03:
-                continue
-            late_ms = dice.choice((0, 0, 0, 20, 400, 1600)) if dice.random() < self._late else 0
-            delay_ms = self.network.delay_ms(sender.name, receiver.name) + late_ms
-            self.engine.after(delay_ms, lambda: self._arrive(sender, receiver, work))
-
-    def _arrive(self, sender: Node, receiver: Node, work: Callable[[], None]) -> None:
-        if self.network.carries(sender.name, receiver.name):
-            receiver.run(work)
 
     def ask(self, sender: Node, request: Request, reply: Reply) -> None:
         """A request to the present coordinator; it may arrive twice, and its answer never."""
@@ -235,11 +190,6 @@ class TransactionWorld:
 
     # -- faults --------------------------------------------------------------------------------------------------
 
-    def _befall(self, item: Item) -> None:
-        sentence = getattr(self, "_" + item.kind.replace(" ", "_"))(item)
-        if sentence:
-            self.tell(f"== {sentence}")
-
     def _victim(self, item: Item) -> ClientNode | None:
         names = sorted(self.clients)
         return self.clients[names[item.number % len(names)]] if names else None
@@ -264,43 +214,15 @@ class TransactionWorld:
     def _stop_broker(self, item: Item) -> str:
         return self._stop(self.brokers[item.number % BROKERS], item.lasts_ms)
 
-    def _stop(self, node: Node, lasts_ms: int) -> str:
-        node.pause()
-        self.engine.after(lasts_ms, node.resume)
-        return f"{node.name} is stopped for {lasts_ms} ms"
-
     def _cut_client(self, item: Item) -> str:
         victim = self._victim(item)
-        if victim is None:
-            return ""
-        ways = [(victim.name, broker.name) for broker in self.brokers]
-        if item.number % 2:
-            ways = [(receiver, sender) for sender, receiver in ways]
-        for way in ways:
-            self.network.cut(*way)
-            self.engine.after(item.lasts_ms, lambda way=way: self.network.heal(*way))  # type: ignore[misc]
-        return f"nothing {'to' if item.number % 2 else 'from'} {victim.name} for {item.lasts_ms} ms"
-
-    def _replace_coordinator(self, item: Item) -> str:
-        """The former coordinator does not know yet; each of its writes in flight is in the log, or is not."""
-        others = [broker for broker in self.brokers if broker is not self.leader]
-        self._lead(others[item.number % len(others)])
-        assert self.leader is not None
-        return f"{self.leader.name} is coordinator in epoch {self.leader_epoch}"
-
-    def _kill_coordinator(self, item: Item) -> str:
-        assert self.leader is not None
-        gone = self.leader
-        gone.forget()
-        return f"{gone.name} is killed; {self._replace_coordinator(item)}"
+        return "" if victim is None else self._cut(victim, item)
 
     def _fail_a_write(self, item: Item) -> str:
-        assert self.leader is not None
         if self.offsets is not None and self.offsets.leader is not None and item.number % 2:
             self.offsets.leader.groups.next_write_fails = True
             return f"a write of the group's coordinator {self.offsets.leader.name} fails"
-        self.leader.next_write_fails = True
-        return f"a write of {self.leader.name} fails"
+        return super()._fail_a_write(item)
 
     def _move_leader(self, item: Item) -> str:
         log = self.partitions[item.number % PARTITIONS]
@@ -328,10 +250,3 @@ class TransactionWorld:
         operator = Node(self.engine, "operator")
         self.ask(operator, lambda core, now: core.abort(name, now), lambda _: None)
         return f"an operator aborts {name}"
-
-    def _lead(self, broker: BrokerNode) -> None:
-        if self.leader is not None:
-            self.leader.depose()
-        self.leader_epoch += 1
-        self.leader = broker
-        broker.lead(self.leader_epoch)
