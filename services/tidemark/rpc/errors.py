@@ -31,6 +31,9 @@ _UNTRUSTED: Final = re.compile(r"CERTIFICATE_VERIFY_FAILED: ([a-z -]+)")
 _PLUGIN: Final = re.compile(r"Getting metadata from plugin failed with error: (?:[A-Z_]+: )?(.*)", re.DOTALL)
 _LONG_HEADER: Final = "metadata size exceeds"
 _CLOSED: Final = "Socket closed"
+_NO_SUCH_CALL: Final = (
+    "the service at this address does not have this call: upgrade an older service, or correct the address"
+)
 _MAYBE_TLS: Final = "if the port speaks TLS, give a certificate that it accepts (docs/security.md)"
 """The hint for a closed connection, which is all that a client learns when a server ends the handshake."""
 
@@ -186,6 +189,8 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
     name, why = status.name.lower(), _cause_in(details)
     if why == _CLOSED:
         why = f"{why}; {_MAYBE_TLS}"
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        why = _NO_SUCH_CALL
     return TidemarkError(code, f"{address}: {name}: {why}", {"address": address})
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark import client
+from tidemark.client import InvalidRequestError
 from tidemark.client.aio import Consumer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.records import Timestamp
@@ -367,3 +368,19 @@ async def test_a_range_is_read_exactly_across_refusals_and_a_move(cluster: FakeC
     await cluster.until(lambda: len(cluster.fetched) >= 2)
     await cluster.move(1)
     assert await reading == list(range(1, 11))
+
+
+async def test_a_read_committed_reader_refuses_records_of_a_broker_without_transactions(cluster: FakeCluster) -> None:
+    """Such a broker ignores the level: its answers have no last stable offset, and name no aborted transactions."""
+
+    def read_range() -> None:
+        with RangeReader(cluster.bootstrap, deadline_s=20, isolation_level="read_committed") as reader:
+            next(reader.read(TOPIC, 0, 1, 11, topic_id="topic-id", incarnation="i"))
+
+    async with Consumer(cluster.bootstrap, isolation_level="read_committed") as consumer:
+        await consumer.assign(TOPIC)
+        with pytest.raises(InvalidRequestError, match=r"has a version without transactions.*upgrade this broker"):
+            await consumer.poll(10)
+        assert consumer.position(ZERO) == 0
+    with pytest.raises(InvalidRequestError, match="upgrade this broker"):
+        await asyncio.to_thread(read_range)

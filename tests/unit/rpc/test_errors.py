@@ -38,6 +38,13 @@ def test_a_failed_connection_is_reported_by_its_cause(details: str, cause: str) 
     assert (error.code, error.message) == (ErrorCode.BROKER_NOT_AVAILABLE, f"b:1: unavailable: {cause}")
 
 
+def test_a_call_that_a_service_does_not_have_names_an_older_version_and_a_wrong_address() -> None:
+    unknown = AioRpcError(grpc.StatusCode.UNIMPLEMENTED, Metadata(), Metadata(), details="Method not found!")
+    error = from_rpc_error(unknown, address="b:1")
+    sentence = "the service at this address does not have this call: upgrade an older service, or correct the address"
+    assert (error.code, error.message) == (ErrorCode.INVALID_REQUEST, f"b:1: unimplemented: {sentence}")
+
+
 def test_a_connection_that_ends_during_a_write_is_no_internal_error_of_the_peer() -> None:
     ended = AioRpcError(grpc.StatusCode.INTERNAL, Metadata(), Metadata(), details="Internal error from Core")
     error = from_rpc_error(ended, address="b:1")

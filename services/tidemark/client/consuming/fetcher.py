@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from tidemark.client.consuming.fetch_stream import FetchStream
-from tidemark.client.consuming.isolation import aborted_in, level_of, readable_end
+from tidemark.client.consuming.isolation import aborted_in, check_level, level_of, readable_end
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.cluster import REPLACED_LEADER_S, Cluster, Leader
@@ -325,7 +325,7 @@ class Fetcher:
         for question, result in zip(asked, response, strict=False):
             # Discard results after a seek or a leader change: the new leader got the same fetch.
             if question.cursor.generation == question.generation and question.cursor.partition in loop.partitions:
-                self._take(question, result)
+                self._take(question, result, address)
         self._regroup_due |= self.nearest.drop_quiet([one.cursor.partition for one in asked], time.monotonic())
         self._regroup_if_due()
 
@@ -355,7 +355,7 @@ class Fetcher:
             column_ids=cursor.column_ids,
         )
 
-    def _take(self, question: _Asked, fetched: Fetched) -> None:
+    def _take(self, question: _Asked, fetched: Fetched, address: str) -> None:
         cursor, from_follower = question.cursor, question.read_from == pb.READ_FROM_FOLLOWER
         result, batches = fetched
         if result.HasField("error"):
@@ -388,6 +388,11 @@ class Fetcher:
             self._to_the_nearest(question, result)
             return
         if not batches:
+            return
+        try:
+            check_level(self._isolation_level, fetched, address)
+        except TidemarkError as error:
+            self._end(cursor, error)
             return
         if not cursor.take(batches, aborted_in(result)):
             self._pause(cursor)

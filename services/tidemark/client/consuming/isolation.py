@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.client.isolation_levels import check_isolation_level
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.transactions import AbortedBatches, AbortedTransaction
+from tidemark.rpc.codecs.fetch import Fetched
 from tidemark.v1 import broker_service_pb2 as pb
 
 NONE_ABORTED: Final = AbortedBatches(())
@@ -16,6 +18,19 @@ def level_of(isolation_level: str) -> pb.IsolationLevel.ValueType:
     """The level of a request; raises TypeError for another type than text, INVALID_CONFIG for an unknown level."""
     check_isolation_level(isolation_level)
     return pb.READ_COMMITTED if isolation_level == "read_committed" else pb.READ_UNCOMMITTED
+
+
+def check_level(level: pb.IsolationLevel.ValueType, fetched: Fetched, address: str) -> None:
+    """Raise INVALID_REQUEST for read_committed records from a broker without transactions, which ignores the level.
+
+    A broker with transactions states the last stable offset beside each record that it returns at this level.
+    """
+    if level == pb.READ_COMMITTED and fetched.batches and not fetched.facts.HasField("last_stable_offset"):
+        sentence = "has a version without transactions, so it also returns records of open and aborted transactions"
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            f"the broker {address} {sentence}: upgrade this broker, or read with isolation level read_uncommitted",
+        )
 
 
 def aborted_in(result: pb.PartitionFetchResult) -> AbortedBatches:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 import grpc
 import pyarrow as pa
 
-from tidemark.client.consuming.isolation import aborted_in, level_of
+from tidemark.client.consuming.isolation import aborted_in, check_level, level_of
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
@@ -447,6 +447,8 @@ class RangeReader:
         results: Results = self._call(address, fetch_method, request)
         if results.throttle_time_ms > 0:
             self._free_at_s[address] = time.monotonic() + told_wait_s(results.throttle_time_ms)
+        for fetched in results:
+            check_level(request.isolation_level, fetched, address)
         return results
 
     def _ask_leaders(

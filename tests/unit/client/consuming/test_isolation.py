@@ -150,7 +150,8 @@ async def test_a_fetch_names_the_isolation_level_and_lag_counts_to_its_end(
     result = pb.PartitionFetchResult(topic="t", high_watermark=10)
     if level == pb.READ_COMMITTED:
         result.last_stable_offset = 6
-    fetcher._take(SimpleNamespace(cursor=cursor, read_from=pb.READ_FROM_LEADER), Fetched(result))  # type: ignore[arg-type]
+    question: Any = SimpleNamespace(cursor=cursor, read_from=pb.READ_FROM_LEADER)
+    fetcher._take(question, Fetched(result), "h:1")
     assert lag_of(cursor) == end - 4
 
 
