@@ -139,6 +139,11 @@ class BrokerRegistration:
         """Whether the broker may hold replicas of typed topics: an older version takes each typed batch for damaged."""
         return bool(self.features.get(TYPED_FEATURE))
 
+    @property
+    def has_transactions(self) -> bool:
+        """Whether the broker knows open and aborted transactions: an older version returns their records."""
+        return bool(self.features.get(TRANSACTIONS_FEATURE))
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerEpochRecord:

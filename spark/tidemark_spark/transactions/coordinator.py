@@ -15,7 +15,7 @@ from tidemark.client.sync.event_loop_thread import background_loop
 from tidemark.client.transactions.coordinator import Started, TransactionCoordinator
 from tidemark.core.transactions.phases import PREPARED
 from tidemark.core.transactions.state import NO_SEQUENCE
-from tidemark.model import TRANSACTIONS_FEATURE, ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.clock import timeout
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def begin(options: WriteOptions, transactional_id: str) -> Started:
     timeout_ms = options.transactions.timeout_ms
 
     async def ask(cluster: Cluster, coordinator: TransactionCoordinator) -> Started:
-        old = [str(one) for one, found in cluster.view.brokers.items() if TRANSACTIONS_FEATURE not in found.features]
+        old = [str(one) for one, found in cluster.view.brokers.items() if not found.has_transactions]
         if old:
             raise NoTransactionsError(f"brokers without transactions are in the cluster: {', '.join(sorted(old))}")
         return await coordinator.init(timeout_ms)

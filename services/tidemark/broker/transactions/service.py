@@ -15,6 +15,7 @@ from tidemark.broker.transactions.codec import (
 from tidemark.broker.transactions.coordinators import TransactionCoordinators
 from tidemark.broker.transactions.partition_producers import PartitionProducers
 from tidemark.broker.transactions.requests import Requests
+from tidemark.core.transactions.refusals import check_versions
 from tidemark.core.transactions.requests import CommitMembers, End, Init, Initialized, Join
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError
@@ -57,6 +58,7 @@ class TransactionService(TransactionServiceServicer):
         self, request: pb.InitTransactionsRequest, context: Any
     ) -> pb.InitTransactionsResponse:
         """Give a producer its identity, and fence the earlier ones (rule X10)."""
+        check_versions(self._coordinators.metadata.view.brokers)
         transactional_id, timeout_ms = request.transactional_id, request.timeout_ms
         goes_on = request.HasField("producer") and request.producer.producer_id >= 0
         producer = identity_from_proto(request.producer) if goes_on else None

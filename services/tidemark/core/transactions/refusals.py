@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from tidemark.core.transactions.requests import TransactionSettings
 from tidemark.core.transactions.state import NO_SEQUENCE, ProducerIdentity, TransactionMetadata
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
 
 ID_CHARACTERS_MAX: Final = 249
+_SHOWN_BROKERS_MAX: Final = 10
 
 
 def check_transactional_id(transactional_id: str) -> None:
@@ -19,6 +21,21 @@ def check_transactional_id(transactional_id: str) -> None:
             ErrorCode.INVALID_TRANSACTIONAL_ID,
             f"{transactional_id[:ID_CHARACTERS_MAX]!r} is not a transactional id: it needs 1 to {ID_CHARACTERS_MAX} "
             "printable characters",
+        )
+
+
+def check_versions(live: Mapping[BrokerId, BrokerRegistration]) -> None:
+    """Raise INVALID_REQUEST while a live broker has a version without transactions (rule X10).
+
+    A log that such a broker has written does not name its open transactions, also after the upgrade of the broker.
+    """
+    older = sorted(broker for broker, found in live.items() if not found.has_transactions)
+    if older:
+        named = ", ".join(map(str, older[:_SHOWN_BROKERS_MAX])) + (" ..." if len(older) > _SHOWN_BROKERS_MAX else "")
+        raise TidemarkError(
+            ErrorCode.INVALID_REQUEST,
+            f"transactions need a version of Tidemark that has them on every live broker: upgrade broker {named} first",
+            {"brokers": ",".join(map(str, older[:_SHOWN_BROKERS_MAX]))},
         )
 
 
