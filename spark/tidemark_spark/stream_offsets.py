@@ -182,11 +182,12 @@ def _way(start: StreamOffset, available: Available, topic: str, partition: int) 
 
 
 def _only_isolated(known: Position, now: Position) -> bool:
-    """Whether a lower end comes without a truncation, which needs another leader epoch.
+    """Whether a lower end comes without a truncation, which needs a higher leader epoch.
 
-    The query has read uncommitted records before, and now ends at last stable offsets.
+    Either the query has read uncommitted records before, and now ends at last stable offsets, or a leader answers that
+    was replaced.
     """
-    return now.leader_epoch == known.leader_epoch
+    return now.leader_epoch <= known.leader_epoch
 
 
 def _moved(way: _Way, count: int) -> Position:

@@ -156,14 +156,13 @@ class StreamPlanner:
             return available.latest
         check_cluster(start, available.latest.cluster_id)
         gone = losses(start, available)
-        until_s = time.monotonic() + _PATIENCE_S
-        while gone and time.monotonic() < until_s:  # one broker's metadata may be stale: ask other brokers first
+        began_s = time.monotonic()
+        while gone and self._may_be_stale(start, available, time.monotonic() - began_s):
             time.sleep(_AGAIN_S)
             self._client().ask_another()
             available = self._available(start)
             gone = losses(start, available)
         if gone:
-            self._check_rights(start, available)
             self._note_losses(gone)
         if self._target is not None:
             available = Available(clamp(available.latest, self._target, start), available.log_starts)
@@ -282,14 +281,25 @@ class StreamPlanner:
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{error}: it was deleted since the query began; {ADVICE}") from error
 
-    def _check_rights(self, start: StreamOffset, available: Available) -> None:
-        """Raise the error of a missing topic that this user may not DESCRIBE any more: that topic is not lost."""
+    def _may_be_stale(self, start: StreamOffset, available: Available, waited_s: float) -> bool:
+        """Whether the metadata with losses may be stale: at first, and while brokers know a missing topic by its name.
+
+        Raises the error of a missing topic that this user may not DESCRIBE any more: that topic is not lost.
+        """
+        if waited_s < _PATIENCE_S:
+            return True
+        if waited_s > self._options.deadline_ms / 1000:
+            return False
         for name in sorted(start.topics.keys() - available.latest.topics.keys()):
             try:
-                self._client().topics([name])
+                found = self._client().topics([name])[name]
             except TidemarkError as error:
                 if not topics.is_gone(error):
                     raise
+                continue
+            if found.topic_id == start.topics[name].topic_id and self._options.chosen([name]):
+                return True
+        return False
 
     def _should_wait(self, start: StreamOffset, available: Available) -> bool:
         if not self._options.min_offsets:

@@ -21,6 +21,7 @@ from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark_spark import compat, topics
+from tidemark_spark import stream_reader as stream_module
 from tidemark_spark.columns import parse_columns
 from tidemark_spark.options import parse_options
 from tidemark_spark.ranges import OffsetRange
@@ -138,6 +139,28 @@ def test_an_available_now_query_continues_without_a_deleted_topic_by_option(
     new.prepareForTriggerAvailableNow()
     with pytest.raises(TidemarkError, match="UNKNOWN_TOPIC"):
         new.initialOffset()
+
+
+@needs_read_limits
+def test_a_topic_of_a_pattern_that_stale_brokers_do_not_list_is_not_lost(
+    cluster: LocalCluster, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic("hidden", partitions=1)
+    fill(cluster, name, {0: 5})
+    options = {**options_of(cluster, name), "subscribePattern": name, "failOnDataLoss": "false"}
+    del options["subscribe"]
+    reader = stream_reader(options)
+    end = next_end(reader, reader.initialOffset())
+    find, hidden = RangeReader.topics, iter([True] * 3)
+
+    def stale(client: RangeReader, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
+        found = find(client, names)
+        return {} if names is None and next(hidden, False) else found
+
+    monkeypatch.setattr(RangeReader, "topics", stale)
+    monkeypatch.setattr(stream_module, "_PATIENCE_S", 0.0)
+    assert next_end(reader, end) == end
+    assert next(hidden, None) is None
 
 
 @needs_read_limits

@@ -187,3 +187,12 @@ def test_a_checkpoint_of_another_cluster_is_refused() -> None:
 def test_a_checkpoint_that_is_none_of_ours_is_refused(value: dict[str, object]) -> None:
     with pytest.raises(CheckpointError, match="the checkpoint is"):
         from_json(value)
+
+
+def test_a_lower_end_at_a_replaced_leader_is_not_taken_for_a_truncation() -> None:
+    start = offset_of({"flights": {0: 50}}, epoch=5)
+    replaced = Available(offset_of({"flights": {0: 40}}, epoch=3))
+    assert losses(start, replaced) == []
+    assert advance(start, replaced, None) == start
+    elected = Available(offset_of({"flights": {0: 40}}, epoch=6))
+    assert len(losses(start, elected)) == 1
