@@ -20,9 +20,9 @@ from tidemark_spark.options import parse_options, parse_schema_options, single_t
 from tidemark_spark.plain_errors import plain_errors
 
 if TYPE_CHECKING:
+    from tidemark_spark.sink.writer import TidemarkStreamWriter
     from tidemark_spark.typed.table import TypedTable
     from tidemark_spark.typed.topic import TypedTopic
-    from tidemark_spark.writer import TidemarkStreamWriter
 
 NAME = "tidemark"
 
@@ -113,12 +113,12 @@ class TidemarkDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer; see docs/spark-writing.md for its options and columns."""
-        from tidemark_spark.writer import open_writer
+        from tidemark_spark.sink.writer import open_writer
 
         return open_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TidemarkStreamWriter:  # noqa: N802 - Spark's name
         """A writer of micro-batches, with the same options and columns."""
-        from tidemark_spark.writer import open_stream_writer
+        from tidemark_spark.sink.writer import open_stream_writer
 
         return open_stream_writer(self.options, schema, overwrite=overwrite)

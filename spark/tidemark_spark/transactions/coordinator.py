@@ -19,8 +19,8 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.clock import timeout
 
 if TYPE_CHECKING:
+    from tidemark_spark.sink.options import WriteOptions
     from tidemark_spark.transactions.members import Decision, WriteTransaction
-    from tidemark_spark.writer_options import WriteOptions
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from tidemark_spark.transactions.members import Decision, Membership, WriteTrans
 from tidemark_spark.transactions.settings import Mode, batch_identity, check_streaming, query_identity
 
 if TYPE_CHECKING:
-    from tidemark_spark.writer_options import WriteOptions
+    from tidemark_spark.sink.options import WriteOptions
 
 _log = logging.getLogger("tidemark.spark")
 

@@ -21,8 +21,8 @@ from tidemark_spark.transactions.coordinator import open_cluster
 from tidemark_spark.transactions.settings import QUERY_ID
 
 if TYPE_CHECKING:
+    from tidemark_spark.sink.options import WriteOptions
     from tidemark_spark.transactions.members import WriteTransaction
-    from tidemark_spark.writer_options import WriteOptions
 
 _KEPT_IN_A_TIMEOUT: Final = 3
 

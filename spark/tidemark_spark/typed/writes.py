@@ -33,9 +33,9 @@ from pyspark.sql.types import (
 from tidemark.client.suggestions import nearest
 from tidemark.core.schemas.model import Column, ListOf, MapOf, StructOf, TopicSchema
 
+from tidemark_spark.sink.rows import header_maps
 from tidemark_spark.typed.spark_types import spark_type
 from tidemark_spark.typed.topic import TypedTopic
-from tidemark_spark.writer_rows import header_maps
 
 PARTITION: Final = "_partition"
 TIMESTAMP: Final = "_timestamp"

@@ -25,12 +25,12 @@ from tidemark.core.transactions.phases import Phase
 from tidemark.errors import ProducerFencedError, TransactionAbortedError
 from tidemark.local.cluster import LocalCluster
 from tidemark_spark.jobs import audit
+from tidemark_spark.sink.options import parse_write_options
+from tidemark_spark.sink.writer import TidemarkCommitMessage, TidemarkStreamWriter, open_stream_writer, open_writer
 from tidemark_spark.transactions import coordinator, driver
 from tidemark_spark.transactions.checkpoint import read_query_id
 from tidemark_spark.transactions.driver import StaleCheckpointError
 from tidemark_spark.transactions.settings import TransactionSettings, query_identity
-from tidemark_spark.writer import TidemarkCommitMessage, TidemarkStreamWriter, open_stream_writer, open_writer
-from tidemark_spark.writer_options import parse_write_options
 
 from tests.spark.harness.committed_records import committed_values
 from tests.spark.harness.reading import committed_records

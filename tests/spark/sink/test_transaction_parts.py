@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tidemark_spark.sink.options import parse_write_options
 from tidemark_spark.transactions.checkpoint import read_query_id
 from tidemark_spark.transactions.members import (
     NO_PRODUCER,
@@ -27,7 +28,6 @@ from tidemark_spark.transactions.settings import (
     check_streaming,
     query_identity,
 )
-from tidemark_spark.writer_options import parse_write_options
 
 BOOTSTRAP = {"tidemark.bootstrap": "127.0.0.1:9192", "topic": "sums"}
 TRANSACTION = WriteTransaction("spark-1", 7, 60_000)

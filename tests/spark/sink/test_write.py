@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tidemark.client import AdminClient, Consumer, ConsumerRecord, Timestamp
 from tidemark.local.cluster import LocalCluster, broker_name
-from tidemark_spark.writer import write_task
-from tidemark_spark.writer_options import parse_write_options
+from tidemark_spark.sink.options import parse_write_options
+from tidemark_spark.sink.writer import write_task
 
 from tests.spark.harness.reading import committed_records
 from tests.spark.harness.secure import with_token

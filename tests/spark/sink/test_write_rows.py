@@ -22,10 +22,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from tidemark.record.schema import SCHEMA
-from tidemark_spark.writer import TidemarkCommitMessage, Written, summary
-from tidemark_spark.writer_compat import batches_of_rows
-from tidemark_spark.writer_options import check_columns, parse_write_options
-from tidemark_spark.writer_rows import destined
+from tidemark_spark.sink.compat import batches_of_rows
+from tidemark_spark.sink.options import check_columns, parse_write_options
+from tidemark_spark.sink.rows import destined
+from tidemark_spark.sink.writer import TidemarkCommitMessage, Written, summary
 
 BOOTSTRAP = {"tidemark.bootstrap": "127.0.0.1:9192"}
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))

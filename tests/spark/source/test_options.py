@@ -13,7 +13,7 @@ from tidemark_spark.columns import Malformed, ValueFormat
 from tidemark_spark.filters import Comparison, narrow
 from tidemark_spark.options import parse_options, parse_schema_options
 from tidemark_spark.ranges import SMALL_OFFSETS, TASKS_MIN, OffsetRange, PartitionBounds, pack, plan_ranges, times_of
-from tidemark_spark.writer_options import parse_write_options
+from tidemark_spark.sink.options import parse_write_options
 
 BOOTSTRAP = {"tidemark.bootstrap": "127.0.0.1:9192"}
 FLIGHTS = {**BOOTSTRAP, "subscribe": "flights"}

@@ -23,10 +23,10 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch
 from tidemark_spark.options import parse_options
 from tidemark_spark.reader import TidemarkFilteringReader
+from tidemark_spark.sink.writer import open_stream_writer, open_writer
 from tidemark_spark.source import TidemarkDataSource
 from tidemark_spark.typed.spark_types import spark_field
 from tidemark_spark.typed.topic import SchemaChangeError
-from tidemark_spark.writer import open_stream_writer, open_writer
 
 from tests.spark.harness.reading import batches, needs_pushed_filters, needs_read_limits, next_end
 

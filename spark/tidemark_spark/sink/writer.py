@@ -25,14 +25,14 @@ from tidemark.client.metadata.tls import Credentials
 
 from tidemark_spark import compat
 from tidemark_spark.plain_errors import plain_errors
+from tidemark_spark.sink.compat import StreamWriterBase
+from tidemark_spark.sink.options import WriteOptions, check_columns, looks_like_bytes, parse_write_options
+from tidemark_spark.sink.rows import destined
 from tidemark_spark.transactions.driver import begin_batch, begin_micro_batch, end_batch, end_micro_batch, give_up
 from tidemark_spark.transactions.members import Membership, WriteTransaction
 from tidemark_spark.transactions.notes import forget, note, noted
 from tidemark_spark.typed.topic import TypedTopic, with_schema
 from tidemark_spark.typed.writes import TIMESTAMP, check_table, parted
-from tidemark_spark.writer_compat import StreamWriterBase
-from tidemark_spark.writer_options import WriteOptions, check_columns, looks_like_bytes, parse_write_options
-from tidemark_spark.writer_rows import destined
 
 if TYPE_CHECKING:
     from tidemark.client import Producer, TableHandle
