@@ -140,10 +140,19 @@ def _uids(world: World) -> set[str]:
 
 
 def _elections(world: World) -> int:
-    """The epoch of the ensemble, which each election raises: the upper half of the last transaction id."""
-    said = world.cluster.kubectl("exec", f"{RELEASE}-zookeeper-1", "-c", "zookeeper", "--", "bash", "-c", _SRVR)
-    (zxid,) = [line.partition(":")[2].strip() for line in said.splitlines() if line.startswith("Zxid:")]
-    return int(zxid, 16) >> 32
+    """The epoch of the ensemble, which each election raises: the upper half of the last transaction id.
+
+    A server that has lost its quorum serves no request for some seconds, and its answer has no transaction id.
+    """
+    found: list[int] = []
+
+    def ask() -> bool:
+        said = world.cluster.kubectl("exec", f"{RELEASE}-zookeeper-1", "-c", "zookeeper", "--", "bash", "-c", _SRVR)
+        found[:] = [int(line.partition(":")[2], 16) for line in said.splitlines() if line.startswith("Zxid:")]
+        return bool(found)
+
+    wait_for("an answer of ZooKeeper", _BACK_S, ask)
+    return found[0] >> 32
 
 
 @contextlib.contextmanager
