@@ -97,10 +97,11 @@ COPY --from=java /opt/java/openjdk /opt/java/openjdk
 COPY --from=spark-build /opt/tidemark /opt/tidemark
 COPY --from=spark-build /opt/pipelines /opt/pipelines
 COPY deploy/images/spark-entrypoint.sh /opt/entrypoint.sh
+# PYSPARK_UDS_MODE: rows go from Python to Spark through Unix sockets, unless spark.python.unix.domain.socket.enabled=false.
 RUN chmod 0755 /opt/entrypoint.sh && ln -s /opt/tidemark/lib/python3*/site-packages/pyspark /opt/spark
 ENV JAVA_HOME=/opt/java/openjdk SPARK_HOME=/opt/spark PYSPARK_PYTHON=/opt/tidemark/bin/python \
     PYSPARK_DRIVER_PYTHON=/opt/tidemark/bin/python PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp \
-    PATH=/opt/tidemark/bin:/opt/spark/bin:/opt/java/openjdk/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    PYSPARK_UDS_MODE=true PATH=/opt/tidemark/bin:/opt/spark/bin:/opt/java/openjdk/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 USER 10001:10001
 WORKDIR /opt/spark-work
 ENTRYPOINT ["/opt/entrypoint.sh"]

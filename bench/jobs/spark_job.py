@@ -125,6 +125,7 @@ def session(jars: list[str]) -> SparkSession:
         "spark.driver.memory": "2g",
         "spark.sql.shuffle.partitions": "2",
         "spark.jars": ",".join(jars),
+        "spark.python.unix.domain.socket.enabled": "true",
     }.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()

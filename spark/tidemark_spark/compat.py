@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Differences between PySpark's versions for readers.
 
+Since 4.1 Spark's Python processes may use Unix sockets.
 Since 4.1 a batch reader may take filters, but must not offer this while spark.sql.python.filterPushdown.enabled is off.
 Since 4.2 a stream reader receives start and limit, may report the latest offset, and may support availableNow triggers.
 """
@@ -12,9 +13,11 @@ import sys
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 try:
     _streaming: Any = importlib.import_module("pyspark.sql.streaming.datasource")
@@ -25,6 +28,7 @@ HAS_READ_LIMITS: Final = _streaming is not None
 """Whether `latestOffset` has the parameters start and limit (PySpark >= 4.2)."""
 
 _AVAILABLE_NOW_BY_WRAPPER: Final = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+_UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _COMMIT_WORKER: Final = "python_streaming_sink_runner"
 
@@ -35,6 +39,14 @@ class _NoTrigger:
 
 AvailableNow: Any = _streaming.SupportsTriggerAvailableNow if HAS_READ_LIMITS else _NoTrigger
 """Base of a stream reader that ends an availableNow query at the offsets of its start."""
+
+
+def prefer_unix_sockets(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """Let rows go to Spark through Unix sockets, unless settings of Spark choose; PySpark 4.0 has only TCP."""
+    if not is_remote():
+        # Without a JVM SparkConf knows no setting of spark-submit, and the builder would override it.
+        SparkContext._ensure_initialized()
+    return builder if SparkConf().contains(_UNIX_SOCKETS) else builder.config(_UNIX_SOCKETS, "true")
 
 
 def finish_available_now(spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 from tidemark.model import TidemarkError
 
+from tidemark_spark.closed_sockets import end_silently
 from tidemark_spark.common_options import has_bootstrap
 from tidemark_spark.options import parse_options, parse_schema_options, single_topic
 from tidemark_spark.plain_errors import plain_errors
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from tidemark_spark.typed.topic import TypedTopic
 
 NAME = "tidemark"
+
+end_silently()
 
 
 def register(spark: SparkSession) -> None:

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemark.client.metadata.bootstrap import BOOTSTRAP_VARIABLE
 from tidemark.model import TidemarkError
 
-from tidemark_spark.compat import finish_available_now
+from tidemark_spark.compat import finish_available_now, prefer_unix_sockets
 from tidemark_spark.progress import measured, read_bytes
 from tidemark_spark.source import register
 
@@ -166,7 +166,7 @@ def run_job(name: str, parser: argparse.ArgumentParser, run: Run, arguments: Seq
         Exit status: 0, EXIT_FOUND, or EXIT_WRONG with a sentence on stderr.
     """
     parsed = parser.parse_args(arguments)
-    spark = SparkSession.builder.appName(f"tidemark {name}").getOrCreate()
+    spark = prefer_unix_sockets(SparkSession.builder.appName(f"tidemark {name}")).getOrCreate()
     register(spark)
     try:
         return run(spark, parsed)
