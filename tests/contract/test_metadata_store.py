@@ -23,6 +23,7 @@ from tidemark.model import (
     VersionedState,
 )
 from tidemark.ports import ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome, WriteResult
+from tidemark.zookeeper.multis import Set, commit
 from tidemark.zookeeper.store import SessionMetadataStore
 
 from tests.contract.conftest import Cluster, Ear
@@ -366,6 +367,14 @@ async def test_a_deletion_that_was_requested_for_one_topic_does_not_delete_the_n
     await admin.request_topic_deletion("flights", after.topic_id)
     await store.delete_topic(term, after)
     assert await store.topics() == {}
+
+
+async def test_requested_deletions_include_a_topic_whose_node_does_not_parse(cluster: Cluster) -> None:
+    store = await cluster.store()
+    topic = await store.create_topic(topic_of())
+    await store.request_topic_deletion("flights", topic.topic_id)
+    await commit(store._session, [Set("/brokers/topics/flights", b"{", topic.version)])
+    assert await store.requested_deletions() == {"flights"}
 
 
 async def test_deleting_a_topic_of_thousands_of_nodes_goes_in_several_multis(cluster: Cluster) -> None:

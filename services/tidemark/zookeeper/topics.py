@@ -22,7 +22,7 @@ from tidemark.zookeeper.multis import (
     batches,
     commit,
 )
-from tidemark.zookeeper.session_port import Session, Watch
+from tidemark.zookeeper.session_port import NodeRead, Session, Watch
 from tidemark.zookeeper.topic_reader import topic_of
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 
@@ -150,13 +150,19 @@ async def requested_deletions(session: Session, watch: Watch | None) -> frozense
     if not names:
         return frozenset()
     requests = await session.read_many([paths.topic_deletion(name) for name in names])
-    named = {name: node[0].decode(errors="replace") for name, node in zip(names, requests, strict=True) if node}
-    found = await read(session, [name for name, topic_id in named.items() if topic_id])
-    return frozenset(
-        name
-        for name, topic_id in named.items()
-        if not topic_id or name not in found or found[name].topic_id == topic_id
-    )
+    nodes = await session.read_many([paths.topic(name) for name in names])
+    asked = zip(names, requests, nodes, strict=True)
+    return frozenset(name for name, request, node in asked if request and not _is_of_earlier(request[0], name, node))
+
+
+def _is_of_earlier(topic_id: bytes, name: str, node: NodeRead | None) -> bool:
+    """Whether a request is for an earlier topic than the one of this znode, which may be damaged."""
+    if not topic_id or node is None:
+        return False
+    try:
+        return codecs.decode_topic(paths.topic(name), node[0], name).topic_id.encode() != topic_id
+    except TidemarkError:
+        return False
 
 
 async def delete(session: Session, term: ControllerTerm, topic: TopicDescription) -> None:
