@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.ports import AdminRequest, StoreEvent
 
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import topic_of
+from tests.refusals import raises_code
 
 FLIGHTS = ConfigResource(ConfigKind.TOPIC, "flights")
 BROKER_3 = ConfigResource(ConfigKind.BROKER, "3")
@@ -50,9 +51,8 @@ async def test_one_of_two_writers_with_the_same_version_succeeds(cluster: Cluste
 
 async def test_settings_of_a_topic_that_does_not_exist_are_refused(cluster: Cluster) -> None:
     store = await cluster.store()
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.UNKNOWN_TOPIC):
         await store.write_configs(FLIGHTS, {"retention.ms": "9"}, version=-1, receipt=REQUEST)
-    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC
     assert await store.kept_request(REQUEST.request_id) is None
 
 

@@ -18,6 +18,7 @@ from tidemark.record.checks import check_batches
 from tidemark.storage.directories.log_manager import LogManager
 
 from tests.fakes.logs import MemoryLogs
+from tests.refusals import raises_code
 from tests.unit.storage.batches import (
     IDENTITY,
     PARTITION,
@@ -140,9 +141,8 @@ def test_outside_the_log_is_out_of_range_and_the_end_is_not(log: Log) -> None:
     lead(log, make_batch(["a", "b"]))
     assert log.read(Offset(2), end_offset=Offset(2), max_bytes=100) == b""
     for offset in (-1, 3):
-        with pytest.raises(TidemarkError) as caught:
+        with raises_code(ErrorCode.OFFSET_OUT_OF_RANGE):
             log.read(Offset(offset), end_offset=Offset(2), max_bytes=100)
-        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_holes_between_batches_are_read_over(log: Log) -> None:
@@ -369,9 +369,8 @@ def test_a_log_that_was_set_aside_is_gone_and_may_be_created_again(world: World,
     lead(log, make_batch(["old"]))
     world.logs.set_aside(PARTITION, suffix)
     assert world.logs.replicas() == {}
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.STORAGE_ERROR):
         log.read(Offset(0), end_offset=Offset(1), max_bytes=10)
-    assert caught.value.code is ErrorCode.STORAGE_ERROR
     assert world.open()[1].fresh
     world.logs.set_aside(TopicPartition("unknown", 3), suffix)
 
@@ -412,9 +411,8 @@ def test_a_closed_log_refuses(log: Log) -> None:
         log.flush,
     ]
     for call in calls:
-        with pytest.raises(TidemarkError) as caught:
+        with raises_code(ErrorCode.STORAGE_ERROR):
             call()
-        assert caught.value.code is ErrorCode.STORAGE_ERROR
 
 
 _steps = st.lists(

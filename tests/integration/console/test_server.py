@@ -25,6 +25,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.metrics import Metrics
 
+from tests.refusals import raises_code
 from tests.unit.console.conftest import FakeClients, FakeCluster
 
 ANY_PORT = HostPort("127.0.0.1", 0)
@@ -140,10 +141,9 @@ def replace(source: str, target: Path) -> None:
 async def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.pem"
     broken.write_text("nothing")
-    with pytest.raises(TidemarkError, match=r"https\.certificate\.file and https\.key\.file cannot be used") as refused:
+    with raises_code(ErrorCode.INVALID_CONFIG, r"https\.certificate\.file and https\.key\.file cannot be used"):
         async with serving(certificate_file=str(broken), key_file=str(broken)):
             pass
-    assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
 def test_a_connection_of_the_server_sends_at_once() -> None:

@@ -15,13 +15,14 @@ from tidemark.broker.lifecycle.advertised_address import check_advertised
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.local.ports import HeldPorts
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.rpc.channel import use_identity
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.server import GrpcServer
 from tidemark.runtime.host_port import HostPort
 
 from tests.fakes.grpc_server import make_server
+from tests.refusals import raises_code
 
 ME = "process/me"
 HOST = "127.0.0.1"
@@ -49,10 +50,9 @@ def unheard_port() -> Iterator[int]:
 
 
 async def refusal(address: HostPort, timeout_ms: int = 700) -> str:
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.ADVERTISED_ADDRESS_UNREACHABLE) as refused:
         async with asyncio.timeout(15):
             await check_advertised(address, ME, timeout_ms)
-    assert refused.value.code is ErrorCode.ADVERTISED_ADDRESS_UNREACHABLE
     assert f"advertised.listeners is {address}" in refused.value.message
     assert "\n" not in refused.value.message
     return refused.value.message

@@ -13,7 +13,7 @@ import pytest
 from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.security import token_file
 from tidemark.rpc.security.callers import caller_of, listener_of_call
@@ -31,6 +31,7 @@ from tidemark.v1.broker_service_pb2_grpc import (
 )
 
 from tests.integration.harness.certificates import signed_by
+from tests.refusals import raises_code
 
 NAMED = "internal://127.0.0.1:0,clients.mtls://127.0.0.1:0,clients.token://127.0.0.1:0"
 SERVICE = "tidemark://shop/controller/100"
@@ -134,9 +135,8 @@ async def test_rules_for_subjects_hold_on_the_one_port_too_and_other_text_is_ref
     assert port.subjects is not None
     assert port.subjects.principal_of("CN=alice").name == "User:CN=alice"
     shop.settings.tls_principal_mapping_rules = "RULE:("
-    with pytest.raises(TidemarkError, match=r"tls\.principal\.mapping\.rules: expected RULE:PATTERN/NAME/") as refused:
+    with raises_code(ErrorCode.INVALID_CONFIG, r"tls\.principal\.mapping\.rules: expected RULE:PATTERN/NAME/"):
         listener_ports(Listeners.parse("127.0.0.1:0"), shop.identity, shop.settings)
-    assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
 async def test_a_token_is_its_user_also_beside_a_certificate(shop: Shop) -> None:

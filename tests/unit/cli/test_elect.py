@@ -25,6 +25,8 @@ from tidemark.model import (
 )
 from typer.testing import CliRunner
 
+from tests.refusals import raises_code
+
 T0 = TopicPartition("t", 0)
 REPORT = UncleanElection(
     T0,
@@ -98,11 +100,10 @@ def test_the_loss_is_shown_before_the_question_and_no_changes_nothing(
         return False
 
     monkeypatch.setattr("typer.confirm", confirm)
-    with pytest.raises(TidemarkError) as refusal:
+    with raises_code(ErrorCode.INVALID_REQUEST):
         module._elect_uncleanly(  # type: ignore[arg-type]
             options.Cluster(), client, ElectionKind.LAST_KNOWN, [T0], yes=False, dry_run=False
         )
-    assert refusal.value.code is ErrorCode.INVALID_REQUEST
     assert "40 to 64" in seen[0]
     assert "no answer: brokers 0; records that only they hold are lost too, not counted" in seen[0]
     assert client.calls == [(*LAST_KNOWN, True)]

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pydantic
 import pytest
 from tidemark.client.schemas import SchemaGiven, schema_text
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
+
+from tests.refusals import raises_code
 
 
 @dataclass
@@ -41,6 +43,5 @@ def test_key_and_event_time_stand_beside_a_schema_that_states_neither(given: Sch
 @pytest.mark.parametrize(("key", "event_time"), [(["carrier"], None), ([], "at")])
 def test_key_and_event_time_without_a_schema_are_refused(key: list[str], event_time: str | None) -> None:
     assert schema_text(None, [], None) == ""
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.INVALID_REQUEST):
         schema_text(None, key, event_time)
-    assert refused.value.code is ErrorCode.INVALID_REQUEST

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tidemark.local.cluster import LocalCluster
 from tidemark.local.directory import HeldDirectory
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
+
+from tests.refusals import raises_code
 
 
 def test_a_directory_locked_by_another_cluster_is_refused_before_any_start(tmp_path: Path) -> None:
     """Two ZooKeepers on the same data would corrupt the data."""
     other = HeldDirectory(tmp_path)
     other.take()
-    with pytest.raises(TidemarkError, match="is locked by another local cluster: stop that") as refused:
+    with raises_code(ErrorCode.STORAGE_ERROR, "is locked by another local cluster: stop that"):
         LocalCluster(tmp_path).start()
-    assert refused.value.code is ErrorCode.STORAGE_ERROR
     assert not (tmp_path / "zookeeper").exists()
     other.release()
     again = HeldDirectory(tmp_path)
@@ -28,6 +28,5 @@ def test_a_directory_locked_by_another_cluster_is_refused_before_any_start(tmp_p
 def test_a_file_as_directory_is_refused_with_the_cause(tmp_path: Path) -> None:
     taken = tmp_path / "a file"
     taken.write_text("")
-    with pytest.raises(TidemarkError, match=r"cannot hold a cluster's data: .*; name another") as refused:
+    with raises_code(ErrorCode.STORAGE_ERROR, r"cannot hold a cluster's data: .*; name another"):
         LocalCluster(taken).start()
-    assert refused.value.code is ErrorCode.STORAGE_ERROR

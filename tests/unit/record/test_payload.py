@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import (
     ENVELOPE_BYTES,
@@ -33,6 +33,7 @@ from tidemark.record.payload import (
 )
 from tidemark.record.schema import HEADERS_TYPE
 
+from tests.refusals import raises_code
 from tests.unit.record.samples import NOON_US, body_start, compacted_sample, sample, three_records
 
 CODECS = list(Codec)
@@ -138,28 +139,24 @@ def test_columns_become_rows() -> None:
     ids=["too few keys", "no timestamp", "a value that is not bytes", "a timestamp that is not a number"],
 )
 def test_inconsistent_columns_are_refused(keys: object, values: object, timestamps_us: object) -> None:
-    with pytest.raises(TidemarkError) as refusal:
+    with raises_code(ErrorCode.INVALID_PAYLOAD):
         from_columns(keys, values, timestamps_us)  # type: ignore[arg-type]
-    assert refusal.value.code is ErrorCode.INVALID_PAYLOAD
 
 
 def test_a_batch_of_no_records_is_refused() -> None:
-    with pytest.raises(TidemarkError) as refusal:
+    with raises_code(ErrorCode.INVALID_BATCH):
         build_batch(from_columns(None, [], []))
-    assert refusal.value.code is ErrorCode.INVALID_BATCH
 
 
 def test_rows_of_another_schema_are_refused() -> None:
-    with pytest.raises(TidemarkError) as refusal:
+    with raises_code(ErrorCode.INVALID_PAYLOAD):
         build_batch(three_records().select(["key", "value"]))
-    assert refusal.value.code is ErrorCode.INVALID_PAYLOAD
 
 
 def test_a_record_without_a_timestamp_is_refused() -> None:
     rows = from_columns(None, [b"v"], [None])  # type: ignore[list-item]
-    with pytest.raises(TidemarkError, match="timestamp") as refusal:
+    with raises_code(ErrorCode.INVALID_PAYLOAD, "timestamp"):
         build_batch(rows)
-    assert refusal.value.code is ErrorCode.INVALID_PAYLOAD
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -171,9 +168,8 @@ def test_resealing_gives_the_bytes_that_building_would_have(codec: Codec) -> Non
 def test_reading_checks_the_crc_first() -> None:
     data = bytearray(sample())
     data[-20] ^= 1
-    with pytest.raises(TidemarkError) as refusal:
+    with raises_code(ErrorCode.CORRUPT_BATCH):
         read_batch(Batch(parse_envelope(bytes(data)), bytes(data)))
-    assert refusal.value.code is ErrorCode.CORRUPT_BATCH
 
 
 def test_the_payload_is_one_arrow_ipc_message() -> None:

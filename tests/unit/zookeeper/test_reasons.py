@@ -9,6 +9,8 @@ import pytest
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.zookeeper import codecs
 
+from tests.refusals import raises_code
+
 PATH = "/brokers/topics/t/0/leaderAndISR"
 WHOLE = {"leader": 0, "leader_epoch": 1, "isr": [[0, 0]]}
 
@@ -29,9 +31,8 @@ WHOLE = {"leader": 0, "leader_epoch": 1, "isr": [[0, 0]]}
     ],
 )
 def test_the_reason_names_the_node_and_the_field(data: bytes, why: str) -> None:
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.INTERNAL) as refused:
         codecs.decode_state(PATH, data)
-    assert refused.value.code is ErrorCode.INTERNAL
     assert refused.value.message == f"the ZooKeeper node {PATH} cannot be understood: {why}"
 
 

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from typing import Any, cast
 
-import pytest
 from kazoo.client import KazooState, TransactionRequest
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -15,13 +14,15 @@ from kazoo.protocol.serialization import Create as CreateRequest
 from kazoo.protocol.serialization import GetACL, GetChildren, SetACL, Transaction
 from kazoo.protocol.states import KeeperState
 from kazoo.security import ACL, CREATOR_ALL_ACL, Id, Permissions
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.multis import Create, commit
 from tidemark.zookeeper.security.access import Ask, NodeAccess, WhoAmI, closed_acl
 from tidemark.zookeeper.security.tls import ZooKeeperTls
 from tidemark.zookeeper.sessions.session import ZooKeeperSession
 from tidemark.zookeeper.sessions.session_metrics import SessionTally
+
+from tests.refusals import raises_code
 
 SUBJECT = "CN=services,O=shop"
 
@@ -143,9 +144,8 @@ class Unknowing(NodeAccess):
 async def test_a_create_without_a_known_acl_is_refused_and_not_sent() -> None:
     tree = Tree(Unknowing())
     await tree.session.start()
-    with pytest.raises(TidemarkError, match="the ACL of the root is not known yet") as refused:
+    with raises_code(ErrorCode.COORDINATION_UNAVAILABLE, "the ACL of the root is not known yet") as refused:
         await commit(tree.session, [Create("/brokers/topics/early", b"")])
-    assert refused.value.code is ErrorCode.COORDINATION_UNAVAILABLE
     assert refused.value.metadata["sent"] == "false"
     assert tree.written == []
     await tree.session.stop()
@@ -156,7 +156,6 @@ async def test_a_root_that_another_session_makes_after_the_start_is_refused() ->
     tree.root = None
     tree.made_by_another = [ACL(Permissions.ALL, Id("digest", "evil:hash")), *closed_acl(SUBJECT)]
     await tree.session.start()
-    with pytest.raises(TidemarkError, match="digest:evil:hash") as refused:
+    with raises_code(ErrorCode.COORDINATION_UNAVAILABLE, "digest:evil:hash"):
         await tree.session.ensure_chroot()
-    assert refused.value.code is ErrorCode.COORDINATION_UNAVAILABLE
     await tree.session.stop()

@@ -26,6 +26,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import group_service_pb2 as pb
 
+from tests.refusals import raises_code
 from tests.unit.broker.coordination.held_log import HeldLog
 
 PARTITION = TopicPartition("__consumer_offsets", 3)
@@ -117,12 +118,10 @@ async def test_after_a_failed_write_the_state_is_loaded_from_the_log(log: Log, s
     log.may_read.clear()
     await log.finish_write(TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the outcome is unknown"))
     for task in (failing, behind):
-        with pytest.raises(TidemarkError) as refused:
+        with raises_code(ErrorCode.REQUEST_TIMED_OUT):
             await task
-        assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
-    with pytest.raises(TidemarkError) as loading:
+    with raises_code(ErrorCode.COORDINATOR_LOADING):
         await commit(shard, 4)
-    assert loading.value.code is ErrorCode.COORDINATOR_LOADING
     log.may_read.set()
     await loaded(shard)
     assert remembered(shard) == 1
@@ -142,9 +141,8 @@ async def test_an_expired_lease_while_the_state_is_loaded_does_not_end_the_loadi
 
 async def test_a_change_that_could_not_be_written_is_refused(log: Log, shard: GroupShard) -> None:
     log.unwritable = TidemarkError(ErrorCode.NOT_ENOUGH_REPLICAS, "one is missing")
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.NOT_ENOUGH_REPLICAS):
         await commit(shard, 1)
-    assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
     shard.sweep()
     await shard.expire()
     assert shard.coordinator.find("g") is None
@@ -177,9 +175,8 @@ async def test_an_answer_after_the_leadership_is_a_refusal(log: Log, shard: Grou
     await turns()
     log.refusal = log.over()
     await log.finish_write()
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.NOT_COORDINATOR):
         await committing
-    assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
 
 async def test_members_are_woken_by_changes_of_their_own_group_only(log: Log, shard: GroupShard) -> None:
@@ -335,9 +332,8 @@ async def test_a_fenced_transaction_fails_alone_and_leaves_no_offset(log: Log, s
     await log.finish_write(TidemarkError(ErrorCode.PRODUCER_FENCED, "an older epoch"))
     await log.finish_write()
     await asyncio.gather(first, last)
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.PRODUCER_FENCED):
         await fenced
-    assert refused.value.code is ErrorCode.PRODUCER_FENCED
     assert offset_of(shard) == 2
     await turns()
     assert is_stable(shard)
@@ -379,8 +375,7 @@ async def test_open_transactions_and_markers_survive_a_reload(log: Log, shard: G
 
 async def test_a_member_that_was_fenced_commits_no_offset_in_a_transaction(log: Log, shard: GroupShard) -> None:
     asked = Commit("g", "gone", 3, "", {AT_0: Committed(5, -1, "", "a-id", "", 0)})
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.UNKNOWN_MEMBER):
         await shard.commit_in_transaction(asked, LOADER)
-    assert refused.value.code is ErrorCode.UNKNOWN_MEMBER
     assert is_stable(shard)
     assert log.writes.empty()

@@ -21,6 +21,7 @@ from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
+from tests.refusals import raises_code
 
 ID = BrokerId(3)
 PARTITION = TopicPartition("flights", 0)
@@ -218,9 +219,8 @@ async def test_a_broker_id_in_use_ends_the_start_and_leaves_the_clean_shutdown_f
     elsewhere = machine.zookeeper.store()
     await elsewhere.start()
     other = Process(elsewhere, tmp_path_factory.mktemp("other"))
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.BROKER_ID_TAKEN):
         await other.registration.start()
-    assert refused.value.code is ErrorCode.BROKER_ID_TAKEN
     assert other.core.seen == []
     await other.kill()
 

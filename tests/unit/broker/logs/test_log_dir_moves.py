@@ -26,6 +26,7 @@ from tidemark.storage.directories import replica_mover as mover_module
 from tidemark.storage.directories.future_log import Copied, FutureLog
 from tidemark.storage.log.partition_log import PartitionLog
 
+from tests.refusals import raises_code
 from tests.unit.broker.logs.moves_world import MovesWorld
 from tests.unit.storage.batches import IDENTITY, PARTITION, memory_directory, read_all
 from tests.unit.storage.directories.moving import names_in
@@ -235,9 +236,8 @@ async def test_each_replica_of_a_request_has_its_answer_and_validate_only_change
 async def test_a_missing_directory_named_by_the_controller_is_counted_logged_and_ignored(
     world: MovesWorld,
 ) -> None:
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.LOG_DIR_NOT_FOUND):
         world.moves.want(PARTITION, "/nowhere")
-    assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
     assert world.metric("_refused_total") == 1
     assert not list(world.moves.futures())
 

@@ -18,6 +18,8 @@ from tidemark.ports import RetentionLimits
 from tidemark.runtime.configuration.settings import topic_settings
 from tidemark.v1 import delete_records_pb2 as pb
 
+from tests.refusals import raises_code
+
 P = TopicPartition("flights", 0)
 ID = ReplicaIdentity("t" * 32, "a" * 32)
 
@@ -185,6 +187,5 @@ async def test_a_leadership_that_ends_meanwhile_is_refused() -> None:
         leadership.starts = None
 
     leadership.service._submit = lose
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.NOT_LEADER):
         await leadership.ask(4)
-    assert caught.value.code is ErrorCode.NOT_LEADER

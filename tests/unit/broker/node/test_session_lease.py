@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 from tidemark.broker.node.session_lease import Lease
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TopicPartition
 
 from tests.fakes.metadata_store import ManualClock
+from tests.refusals import raises_code
 
 P = TopicPartition("flights", 0)
 LEASE_MS = 5_000
@@ -55,6 +56,5 @@ def test_a_lease_covers_leaderships_of_its_session_and_those_without_another_can
     assert lease.covers(P) is covered
     assert set(asked) <= {clock.now_ms() - LEASE_MS}
     if not covered:
-        with pytest.raises(TidemarkError) as refusal:
+        with raises_code(ErrorCode.NOT_LEADER):
             lease.check(P)
-        assert refusal.value.code is ErrorCode.NOT_LEADER

@@ -14,6 +14,8 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import FILE_VARIABLES
 from typer.testing import CliRunner
 
+from tests.refusals import raises_code
+
 PROD = """
 [prod]
 bootstrap = "b0:9492,b1:9492"
@@ -74,9 +76,8 @@ def test_a_wrong_profile_is_refused_and_changes_nothing(
 ) -> None:
     write(tmp_path, text)
     before = dict(environ)
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.INVALID_CONFIG) as refused:
         use_profile("stage", environ)
-    assert refused.value.code is ErrorCode.INVALID_CONFIG
     assert sentence in refused.value.message
     assert SECRET not in str(refused.value)
     assert environ == before

@@ -20,9 +20,10 @@ from tidemark.client.outputs.typed_rows import reader_of
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.records import PartitionBatch
 from tidemark.client.typed.record_values import EPOCH
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.record.schema import OFFSET_SCHEMA
 
+from tests.refusals import raises_code
 from tests.unit.client.typed.samples import FLIGHTS, from_checked, sealed
 
 
@@ -111,9 +112,8 @@ def test_a_timeout_without_records_ends_it_and_each_record_restarts_the_timeout(
 
 def test_a_timeout_before_the_count_is_an_error_with_the_number_of_records() -> None:
     topic, screen = Topic((0.0, [0, 1, 2])), Screen()
-    with pytest.raises(TidemarkError, match="3 of 5 records") as refused:
+    with raises_code(ErrorCode.REQUEST_TIMED_OUT, "3 of 5 records"):
         run(topic, screen, options(count=5, timeout_s=0.5))
-    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert screen.seen == [0, 1, 2]
 
 
@@ -195,9 +195,8 @@ def test_parquet_has_all_fields_and_is_read_back_equal() -> None:
 
 @pytest.mark.parametrize("shape", ["csv", "parquet"])
 def test_binary_is_refused_where_text_is_wanted(shape: str) -> None:
-    with pytest.raises(TidemarkError, match="t-3: a value from offset 4 on is not UTF-8") as refused:
+    with raises_code(ErrorCode.INVALID_REQUEST, "t-3: a value from offset 4 on is not UTF-8"):
         written(shape, batch([4], [b"\xff"]), strings=True)
-    assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_a_deleted_row_is_null_and_no_row_of_a_table() -> None:

@@ -10,7 +10,9 @@ from tidemark.cli.consume import topic_source
 from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.cli.consume.topic_source import TopicReader
 from tidemark.client.outputs.record_format import Start
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
+
+from tests.refusals import raises_code
 
 
 def positions(
@@ -48,6 +50,5 @@ def test_consume_reads_only_the_partition_that_its_option_names(monkeypatch: pyt
 
 
 def test_consume_refuses_a_partition_that_the_topic_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TidemarkError, match="topic t has no partition 2; it has 2, from 0") as caught:
+    with raises_code(ErrorCode.UNKNOWN_PARTITION, "topic t has no partition 2; it has 2, from 0"):
         positions([0, 0], 7, monkeypatch, partition=2)
-    assert caught.value.code is ErrorCode.UNKNOWN_PARTITION

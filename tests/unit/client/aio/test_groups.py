@@ -8,8 +8,10 @@ from typing import Any, cast
 import pytest
 from tidemark.client.aio.groups import Groups, _description
 from tidemark.client.metadata.cluster import Cluster
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.v1 import group_service_pb2 as pb
+
+from tests.refusals import raises_code
 
 
 @pytest.mark.parametrize(
@@ -32,11 +34,9 @@ async def test_a_client_that_is_not_started_or_closed_refuses_to_list(monkeypatc
 
     monkeypatch.setattr(Cluster, "start", start)
     groups = Groups("127.0.0.1:1")
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.CLIENT_CLOSED):
         await groups.list_groups()
-    assert caught.value.code is ErrorCode.CLIENT_CLOSED
     async with groups:
         assert await groups.list_groups() == ([], [])
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.CLIENT_CLOSED):
         await groups.list_groups()
-    assert caught.value.code is ErrorCode.CLIENT_CLOSED

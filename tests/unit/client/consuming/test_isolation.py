@@ -15,12 +15,14 @@ from tidemark.client.consuming.isolation import NONE_ABORTED, aborted_in, level_
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.settings import consumer_settings
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.rpc.codecs.fetch import Fetched
 from tidemark.v1 import broker_service_pb2 as pb
+
+from tests.refusals import raises_code
 
 T0 = TopicPartition("t", 0)
 PLAIN = -1
@@ -158,6 +160,5 @@ async def test_a_fetch_names_the_isolation_level_and_lag_counts_to_its_end(
 @pytest.mark.parametrize("wrong", ["committed", "READ_COMMITTED", ""])
 def test_an_unknown_isolation_level_is_refused_with_the_known_ones(wrong: str) -> None:
     for check in (level_of, lambda level: consumer_settings(isolation_level=level)):
-        with pytest.raises(TidemarkError, match="expected read_uncommitted or read_committed") as refused:
+        with raises_code(ErrorCode.INVALID_CONFIG, "expected read_uncommitted or read_committed"):
             check(wrong)
-        assert refused.value.code is ErrorCode.INVALID_CONFIG

@@ -26,6 +26,8 @@ from tidemark.model import (
 from tidemark.rpc.codecs.metadata import view_to_proto
 from tidemark.v1 import topic_schemas_pb2 as pb
 
+from tests.refusals import raises_code
+
 FIRST = first_version(draft_from_ddl("a INT"))
 TEXTS = {1: to_text(FIRST), 2: to_text(next_version(FIRST, draft_from_ddl("a BIGINT"), Compatibility.BACKWARD))}
 START_S = 100.0
@@ -92,9 +94,8 @@ def test_all_versions_are_those_of_the_leader_that_knows_most(brokers: Brokers) 
 
 def test_a_leader_that_does_not_answer_is_asked_again_until_the_deadline(brokers: Brokers) -> None:
     brokers.newest[2] = 0
-    with reader() as made, pytest.raises(TidemarkError, match="silent") as refused:
+    with reader() as made, raises_code(ErrorCode.REQUEST_TIMED_OUT, "silent"):
         made.schemas("t")
-    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert brokers.now_s <= START_S + 30.5
 
 
@@ -113,7 +114,6 @@ def test_a_version_is_asked_of_one_broker_after_the_other_without_a_wait(brokers
 
 
 def test_a_version_that_no_broker_knows_is_asked_for_until_the_deadline(brokers: Brokers) -> None:
-    with reader() as made, pytest.raises(TidemarkError, match="not yet") as refused:
+    with reader() as made, raises_code(ErrorCode.REQUEST_TIMED_OUT, "not yet"):
         made.schemas("t", [3])
-    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert brokers.now_s <= START_S + 30.5

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.batch_rows import BatchRows
@@ -13,9 +12,10 @@ from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import first_version, next_version
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.typed_layout import layout_of
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TopicPartition
 from tidemark.record.typed.batch import prune
 
+from tests.refusals import raises_code
 from tests.unit.client.typed.samples import sealed
 
 FIRST = first_version(draft_from_ddl("a INT, b STRING"))
@@ -73,11 +73,10 @@ def test_rows_before_the_position_are_left_out() -> None:
 def test_a_version_that_the_reader_cannot_read_is_an_error_that_names_both() -> None:
     cursor = cursor_of(BatchRows("t", {1: FIRST, 2: OTHER}))
     cursor.take(stored(FIRST, pa.table({"a": [1]}), 0))
-    with pytest.raises(
-        TidemarkError, match="topic t: a reader with version 2 of the schema cannot read a batch of version 1"
-    ) as refused:
+    with raises_code(
+        ErrorCode.INCOMPATIBLE_SCHEMA, "topic t: a reader with version 2 of the schema cannot read a batch of version 1"
+    ):
         cursor.next_rows()
-    assert refused.value.code is ErrorCode.INCOMPATIBLE_SCHEMA
 
 
 def test_columns_of_all_versions_are_asked_for() -> None:

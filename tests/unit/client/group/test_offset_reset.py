@@ -13,7 +13,9 @@ from tidemark.client.group.offset_reset import ResetOffsets, start_of
 from tidemark.client.outputs.record_format import parse_start
 from tidemark.client.records import Timestamp
 from tidemark.core.cluster_view import PartitionView, TopicView
-from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TopicPartition
+
+from tests.refusals import raises_code
 
 FIRST, END = 10, 50
 FOUND_BY_TIME = 30
@@ -84,6 +86,5 @@ async def test_a_reset_of_named_partitions_leaves_the_others_out() -> None:
 
 
 async def test_a_reset_of_an_unknown_partition_is_refused() -> None:
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.UNKNOWN_PARTITION):
         await reset().find([], flights(2), "latest")
-    assert refused.value.code is ErrorCode.UNKNOWN_PARTITION

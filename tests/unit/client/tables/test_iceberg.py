@@ -19,6 +19,7 @@ from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import next_version
 from tidemark.model import ErrorCode, TidemarkError
 
+from tests.refusals import raises_code
 from tests.unit.client.tables.logs import FIRST, NAME, NOON, SECOND, TOPIC, Logs, flights
 
 Properties = dict[str, str] | None
@@ -119,11 +120,8 @@ def test_a_table_that_others_keep_changing_ends_the_run_with_a_sentence(
 
     with monkeypatch.context() as patched:
         patched.setattr(Transaction, "add_files", beaten)
-        with pytest.raises(
-            TidemarkError, match=r"lake\.flights was not changed in 5 attempts: .*has changed"
-        ) as refused:
+        with raises_code(ErrorCode.INVALID_REQUEST, r"lake\.flights was not changed in 5 attempts: .*has changed"):
             archived(tmp_path, properties)
-        assert refused.value.code is ErrorCode.INVALID_REQUEST
     assert archived(tmp_path, properties) == 0
     assert [row["_offset"] for row in rows(catalog.load_table(NAME))] == [0, 1]
 
@@ -136,9 +134,8 @@ def test_a_table_of_another_topic_and_a_change_that_iceberg_lacks_are_refused(
     wider = "carrier STRING NOT NULL, delay DOUBLE, at TIMESTAMP NOT NULL, PRIMARY KEY (carrier), EVENT_TIME (at)"
     logs.evolve(next_version(FIRST, draft_from_ddl(wider), Compatibility.BACKWARD))
     logs.append(0, flights(1, 1).drop_columns(["legs"]))
-    with pytest.raises(TidemarkError, match="version 2 of the schema makes column delay double of int") as refused:
+    with raises_code(ErrorCode.INCOMPATIBLE_SCHEMA, "version 2 of the schema makes column delay double of int"):
         archived(tmp_path, properties)
-    assert refused.value.code is ErrorCode.INCOMPATIBLE_SCHEMA
     logs.topic_id = "two"
     warehouse = (tmp_path / "iceberg").as_uri()
     here = properties or {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": warehouse}

@@ -11,8 +11,9 @@ from tidemark.client import archive_topic, compact_archive
 from tidemark.client.tables import rest_catalog
 from tidemark.client.tables.archive_files import Archive
 from tidemark.client.tables.iceberg_catalog import catalog_properties, opened_catalog
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 
+from tests.refusals import raises_code
 from tests.unit.client.tables.logs import NAME, TOPIC, Logs, flights
 from tests.unit.client.tables.rest_server import RestServer
 
@@ -37,9 +38,8 @@ class Lake:
 
     def refused(self, code: ErrorCode, *, step: str = "archive") -> str:
         """The sentence of an error; each row is still in the archive."""
-        with pytest.raises(TidemarkError) as error:
+        with raises_code(code) as error:
             getattr(self, step)()
-        assert error.value.code is code
         assert error.value.__suppress_context__ or error.value.__context__ is None, "which may show a secret"
         assert Archive(self._root).ends()[0].end == self._logs.end(0)
         return str(error.value.message)

@@ -13,6 +13,8 @@ from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.v1 import transaction_service_pb2 as pb
 
+from tests.refusals import raises_code
+
 IDENTITY = ProducerIdentity(7, 3)
 
 
@@ -118,15 +120,13 @@ async def test_a_refusal_that_no_retry_clears_is_raised_at_once(
     code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers = Brokers(TidemarkError(code, "stop"))
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(code):
         await coordinator_at(brokers, monkeypatch).init(60_000, IDENTITY)
-    assert refused.value.code is code
     assert len(brokers.requests) == 1
     assert brokers.requests[0].producer.producer_id == 7
 
 
 async def test_a_timeout_names_the_id_and_the_last_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers(*[TidemarkError(ErrorCode.COORDINATOR_LOADING, "it still loads")] * 50)
-    with pytest.raises(TidemarkError, match=r"transactional id 'loader': .*it still loads") as late:
+    with raises_code(ErrorCode.REQUEST_TIMED_OUT, r"transactional id 'loader': .*it still loads"):
         await coordinator_at(brokers, monkeypatch, timeout_s=0.1).end(IDENTITY, commit=False)
-    assert late.value.code is ErrorCode.REQUEST_TIMED_OUT

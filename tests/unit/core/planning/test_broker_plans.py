@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark.core.planning.broker_plans import Plan, add_brokers, generate, remove_brokers
 from tidemark.core.planning.placement import assign_replicas
 from tidemark.core.reassignment.request import check_reassignments, format_reassignments, parse_reassignments
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription, TopicPartition
+
+from tests.refusals import raises_code
 
 
 @dataclass(frozen=True)
@@ -264,9 +265,8 @@ def test_removing_brokers_moves_their_replicas_and_no_others(
     left = [broker for broker in before.racks if broker not in gone]
     tight = {one.topic for one, replicas in before.assignments.items() if len(replicas) > len(left)}
     if tight:
-        with pytest.raises(TidemarkError) as refused:
+        with raises_code(ErrorCode.INVALID_REPLICATION_FACTOR) as refused:
             remove_brokers(before.assignments, {}, before.racks, gone)
-        assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
         assert refused.value.metadata["topics"] == ", ".join(sorted(tight))
         return
     plan = remove_brokers(before.assignments, {}, before.racks, gone)
@@ -311,9 +311,8 @@ def test_a_plan_needs_live_brokers() -> None:
         lambda: add_brokers(before.assignments, {}, before.racks, [BrokerId(8), BrokerId(1), BrokerId(7)]),
         lambda: generate(before.assignments, [BrokerId(8), BrokerId(1), BrokerId(7)], before.racks),
     ):
-        with pytest.raises(TidemarkError) as error:
+        with raises_code(ErrorCode.BROKER_NOT_AVAILABLE) as error:
             refused()
-        assert error.value.code is ErrorCode.BROKER_NOT_AVAILABLE
         assert error.value.metadata == {"brokers": "7, 8"}
 
 
@@ -341,9 +340,8 @@ def test_other_topics_count_as_in_the_creation_of_a_topic() -> None:
 
 def test_a_generated_plan_for_too_few_brokers_names_the_topics() -> None:
     before = cluster(4, [(2, 2), (2, 3), (2, 4)])
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.INVALID_REPLICATION_FACTOR) as refused:
         generate(before.assignments, list(before.racks)[:2], before.racks)
-    assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
     assert refused.value.metadata == {"topics": "t1, t2"}
 
 

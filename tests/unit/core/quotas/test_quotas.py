@@ -19,7 +19,9 @@ from tidemark.core.quotas.quotas import (
     kind_of,
     limit_text,
 )
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
+
+from tests.refusals import raises_code
 
 ALICE, BOB, LOADER, VIEWER = "User:token:alice", "User:token:bob", "loader", "viewer"
 RATE = QuotaKind.PRODUCER_BYTE_RATE
@@ -70,9 +72,8 @@ def test_each_kind_is_decided_by_itself() -> None:
 
 
 def refused(call: object, *arguments: object) -> str:
-    with pytest.raises(TidemarkError) as raised:
+    with raises_code(ErrorCode.INVALID_REQUEST) as raised:
         call(*arguments)  # type: ignore[operator]
-    assert raised.value.code is ErrorCode.INVALID_REQUEST
     return raised.value.message
 
 

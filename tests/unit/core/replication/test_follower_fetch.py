@@ -16,6 +16,7 @@ from tidemark.core.replication.replica import ReadableRange
 from tidemark.model import BrokerRegistration, ErrorCode, ReplicaIdentity, TidemarkError
 from tidemark.record.envelope import stamped
 
+from tests.refusals import raises_code
 from tests.unit.core.replication.stage import ID, P, Stage, batch, marker, node, pending
 
 RACKS = {1: "a", 2: "b", 3: "b"}
@@ -122,9 +123,8 @@ def test_a_leader_with_the_leader_selector_names_no_follower() -> None:
 
 
 def test_a_replica_that_does_not_lead_names_no_follower() -> None:
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.NOT_LEADER):
         named(Stage().follows(end=10, epochs=[(3, 0)]))
-    assert refused.value.code is ErrorCode.NOT_LEADER
 
 
 def told(stage: Stage, follower: int) -> list[int]:
@@ -357,7 +357,7 @@ def test_a_follower_that_fetches_again_serves_no_reads_before_its_leader_has_sen
 
 def test_a_leader_is_not_read_as_a_follower() -> None:
     stage = leading()
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.NOT_LEADER) as refused:
         stage.core.queries.readable_here(
             P,
             identity=ID,
@@ -367,5 +367,4 @@ def test_a_leader_is_not_read_as_a_follower() -> None:
             in_sync_replicas=(1, 2),
             now_ms=stage.now,
         )
-    assert refused.value.code is ErrorCode.NOT_LEADER
     assert refused.value.metadata["leader"] == "1"

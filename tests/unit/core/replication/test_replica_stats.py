@@ -11,6 +11,7 @@ from tidemark.core.replication import events as ev
 from tidemark.core.replication.replica import ReplicaView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError
 
+from tests.refusals import raises_code
 from tests.unit.core.replication.leader.test_partition_leader import read_range, refused_read
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
 
@@ -34,9 +35,8 @@ def test_a_read_below_the_log_start_is_refused_and_one_at_the_log_end_waits() ->
     stage = Stage()
     stage.command(node(1, 5, (1,)))
     stage.opened(10, (4, 3), start=3, high_watermark=10)
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.OFFSET_OUT_OF_RANGE) as caught:
         read_range(stage, 2)
-    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert caught.value.metadata["log_start_offset"] == "3"
     assert "starts at offset 3" in caught.value.message
     assert caught.value.message.endswith("continue at that offset or above"), "the error has the next step"
@@ -52,9 +52,8 @@ def test_a_reader_of_truncated_records_gets_the_diverging_end(
     stage = Stage()
     stage.command(node(1, 3, (1,)))
     stage.opened(10, (1, 0), (2, 6), high_watermark=4)
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.LOG_TRUNCATED) as caught:
         read_range(stage, offset, last_epoch=last_epoch)
-    assert caught.value.code is ErrorCode.LOG_TRUNCATED
     told = caught.value.metadata
     assert (told["diverging_epoch"], told["diverging_end_offset"]) == parts_at
 
@@ -70,7 +69,7 @@ def test_the_error_above_the_log_end_names_the_end_and_assumes_no_truncation() -
 @pytest.mark.parametrize(("topic_id", "incarnation"), [("c" * 32, ""), ("", "c" * 32), (ID.topic_id, "c" * 32)])
 def test_a_read_of_another_topic_or_incarnation_of_that_name_is_refused(topic_id: str, incarnation: str) -> None:
     stage = Stage().leads((1,))
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.UNKNOWN_TOPIC_ID):
         stage.core.queries.readable(
             P,
             topic_id=topic_id,
@@ -80,7 +79,6 @@ def test_a_read_of_another_topic_or_incarnation_of_that_name_is_refused(topic_id
             last_fetched_epoch=-1,
             now_ms=stage.now,
         )
-    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_ID
 
 
 def test_an_unknown_partition_answers_not_leader() -> None:

@@ -11,7 +11,9 @@ import pytest
 from tidemark.core.schemas.avro import draft_from_avro
 from tidemark.core.schemas.ddl import ddl_of
 from tidemark.core.schemas.model import Column, Decimal, Default, Dictionary, ListOf, MapOf, Primitive, StructOf
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
+
+from tests.refusals import raises_code
 
 FLIGHT = """
 {"type": "record", "name": "Flight", "namespace": "air", "doc": "one flight", "fields": [
@@ -41,9 +43,8 @@ def column_of(avro: object, **facts: object) -> Column:
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(TidemarkError) as raised:
+    with raises_code(ErrorCode.INVALID_SCHEMA) as raised:
         draft_from_avro(text)
-    assert raised.value.code is ErrorCode.INVALID_SCHEMA
     return raised.value.message
 
 

@@ -27,6 +27,7 @@ from tidemark.core.schemas.refusals import TEXT_BYTES_MAX
 from tidemark.core.schemas.text import from_text, to_text
 from tidemark.model import ErrorCode, TidemarkError
 
+from tests.refusals import raises_code
 from tests.unit.core.schemas.drafts import schemas
 from tests.unit.core.schemas.test_model import FLIGHTS
 
@@ -35,9 +36,8 @@ ONE = {"version": 1, "columns": [COLUMN], "last_column_id": 1}
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(TidemarkError) as raised:
+    with raises_code(ErrorCode.INVALID_SCHEMA) as raised:
         from_text(text)
-    assert raised.value.code is ErrorCode.INVALID_SCHEMA
     assert len(raised.value.message) < 500
     return raised.value.message
 

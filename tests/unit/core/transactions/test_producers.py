@@ -20,6 +20,7 @@ from tidemark.core.transactions.state import (
 )
 from tidemark.model import ErrorCode, TidemarkError
 
+from tests.refusals import raises_code
 from tests.unit.core.transactions.transaction_world import (
     COORDINATOR_EPOCH,
     FIRST_PRODUCER_ID,
@@ -43,9 +44,8 @@ def world() -> TransactionWorld:
 def refused(world: TransactionWorld, code: ErrorCode) -> Iterator[None]:
     """The request is refused with that code, and changes nothing."""
     before, records = world.coordinator.summaries(world.now), len(world.log)
-    with pytest.raises(TidemarkError) as error:
+    with raises_code(code):
         yield
-    assert error.value.code is code, error.value
     assert (world.coordinator.summaries(world.now), len(world.log)) == (before, records)
 
 
@@ -231,9 +231,8 @@ def test_a_zombie_does_not_start_after_its_successor_in_any_order(world: Transac
 def test_the_identity_of_an_expired_id_is_fenced(world: TransactionWorld) -> None:
     with refused(world, ErrorCode.PRODUCER_FENCED):
         world.init(FIRST)
-    with pytest.raises(TidemarkError) as error:
+    with raises_code(ErrorCode.TRANSACTION_NOT_FOUND):
         world.add(FIRST, ORDERS)
-    assert error.value.code is ErrorCode.TRANSACTION_NOT_FOUND
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 900_001])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tidemark.core.config_resource import ConfigKind, ConfigResource
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.rpc.codecs.config import (
     change_from_proto,
     change_to_proto,
@@ -24,6 +24,8 @@ from tidemark.runtime.configuration.entries import (
 )
 from tidemark.v1 import admin_configs_pb2 as pb
 
+from tests.refusals import raises_code
+
 
 @pytest.mark.parametrize("kind", list(ConfigKind))
 def test_a_resource_survives_a_round_trip(kind: ConfigKind) -> None:
@@ -32,9 +34,8 @@ def test_a_resource_survives_a_round_trip(kind: ConfigKind) -> None:
 
 
 def test_a_kind_of_a_later_version_is_refused() -> None:
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.INVALID_REQUEST):
         resource_from_proto(pb.ConfigResource(type=9, name="x"))  # type: ignore[arg-type]
-    assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(

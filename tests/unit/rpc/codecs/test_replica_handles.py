@@ -10,6 +10,7 @@ from tidemark.rpc.codecs import replica as replica_codec
 from tidemark.rpc.codecs.replica import HANDLES_MAX, RELEASED_MAX, FollowerEnd, LeaderEnd
 from tidemark.v1 import replica_service_pb2 as pb
 
+from tests.refusals import raises_code
 from tests.unit.rpc.codecs.test_replica import AGAIN, EPOCH, FIRST, FLIGHTS, OTHER, Stream, chunk, position
 
 NEWER = LeaderEpoch(EPOCH + 1)
@@ -94,9 +95,8 @@ def test_a_stream_that_names_too_many_partitions_is_refused(monkeypatch: pytest.
     names = [pb.ReplicaHandle(handle=number, topic=f"t{number}") for number in range(51)]
     leader.decode(pb.ReplicateRequest(positions=[pb.FetchPosition(replica=one) for one in names[:50]]))
     leader.decode(pb.ReplicateRequest(positions=[pb.FetchPosition(replica=names[7])]))
-    with pytest.raises(TidemarkError, match="at most 50 partitions") as refused:
+    with raises_code(ErrorCode.INVALID_REQUEST, "at most 50 partitions"):
         leader.decode(pb.ReplicateRequest(positions=[pb.FetchPosition(replica=names[50])]))
-    assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_a_handle_belongs_to_one_partition() -> None:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from tidemark.core.quotas.quotas import DEFAULT, QuotaEntity, QuotaKind, Quotas
 from tidemark.core.security.principals import ANONYMOUS, Principal, principal_of
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.rpc.quotas import enforcement
 from tidemark.rpc.quotas.enforcement import NO_QUOTAS, ClientQuotas
 from tidemark.rpc.quotas.metrics import QuotaMetrics
+
+from tests.refusals import raises_code
 
 RATE, CREATE = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.PARTITION_CREATION_RATE
 ALICE = "User:tidemark://shop/user/alice"
@@ -79,9 +81,8 @@ def test_a_service_of_the_cluster_has_no_quotas_and_one_of_another_cluster_has(u
 
 @pytest.mark.parametrize("value", ["x" * 256, "", " a", b"\xff\xfe", "<default>"])
 def test_a_wrong_client_id_is_refused(value: str | bytes) -> None:
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.INVALID_REQUEST):
         with_quotas(10).of(Call(user(), ("user-agent", "x"), ("client-id", value)))
-    assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 async def test_a_held_caller_continues_after_its_limit_or_at_a_change_of_the_quotas() -> None:
@@ -107,9 +108,8 @@ async def test_a_held_caller_continues_after_its_limit_or_at_a_change_of_the_quo
 def test_a_caller_in_debt_creates_no_partitions() -> None:
     caller = with_quotas(10).of(Call(user()))
     caller.admit(CREATE, 40, "partitions")
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.THROTTLING_QUOTA_EXCEEDED) as refused:
         caller.admit(CREATE, 1, "partitions")
-    assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert refused.value.metadata == {"quota": "partition_creation_rate", "throttle_time_ms": "3001"}
     now_s[0] += 3.1
     caller.admit(CREATE, 1, "partitions")

@@ -14,10 +14,11 @@ from cryptography.x509.oid import NameOID
 from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import ANONYMOUS, Principal, Role
 from tidemark.core.security.subject_mapping import SubjectMapping
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.rpc.security import callers
 from tidemark.rpc.security.callers import CallerCheck, caller_of, check_id
 
+from tests.refusals import raises_code
 from tests.unit.rpc.security.pem import facts_of
 
 BROKER = "tidemark://shop/broker/1"
@@ -147,7 +148,6 @@ async def test_a_forged_internal_call_is_refused_with_a_line_of_the_audit_log(ca
 def test_a_broker_under_another_id_is_refused_with_a_line_of_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:
     check_id(Context(BROKER), 1)
     assert not denials(caplog)
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
         check_id(Context(BROKER), 2)
-    assert refused.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert denials(caplog) == [(BROKER, "10.0.0.9", f"{BROKER} may not act as broker 2")]

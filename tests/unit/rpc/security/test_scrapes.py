@@ -14,13 +14,15 @@ from typing import NamedTuple
 import pytest
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode
 from tidemark.rpc.security import files as tls
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.runtime import metrics
 from tidemark.runtime.host_port import HostPort
+
+from tests.refusals import raises_code
 
 CALL_S = 10
 
@@ -98,6 +100,5 @@ def test_plain_text_and_an_unfinished_handshake_keep_no_other_scraper_waiting(
 
 
 def test_tls_without_files_is_refused() -> None:
-    with pytest.raises(TidemarkError, match=r"set tls\.certificate\.file, or metrics\.tls to none") as refused:
+    with raises_code(ErrorCode.INVALID_CONFIG, r"set tls\.certificate\.file, or metrics\.tls to none"):
         serve_metrics(Settings("server"), None)
-    assert refused.value.code is ErrorCode.INVALID_CONFIG

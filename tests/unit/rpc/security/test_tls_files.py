@@ -22,6 +22,8 @@ from tidemark.rpc.security.files import TlsIdentity, uris_in
 from tidemark.rpc.security.paths import FILE_VARIABLES, SETTINGS, TlsFiles, files_of
 from tidemark.rpc.security.service import service_identity
 
+from tests.refusals import raises_code
+
 HOSTS = ("127.0.0.1",)
 
 
@@ -154,9 +156,8 @@ def test_damaged_files_never_replace_whole_ones(
 
 @pytest.mark.parametrize("missing", SETTINGS)
 def test_files_that_belong_together_are_set_together(broker: TlsFiles, missing: str) -> None:
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.INVALID_CONFIG) as refused:
         TlsIdentity(TlsFiles(*("" if name == missing else path for name, path in zip(SETTINGS, broker, strict=True))))
-    assert refused.value.code is ErrorCode.INVALID_CONFIG
     assert missing in refused.value.message
 
 

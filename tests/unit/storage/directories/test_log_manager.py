@@ -18,6 +18,7 @@ from tidemark.storage.directories.log_manager import open_logs
 from tidemark.storage.log import partition_log as log_module
 from tidemark.storage.log import replayed_state as state_module
 
+from tests.refusals import raises_code
 from tests.unit.storage.batches import (
     BROKER,
     CLUSTER,
@@ -120,9 +121,8 @@ def test_a_disk_that_breaks_during_a_registration_takes_only_its_directory_offli
     logs.confirm_registration(BrokerEpoch(4), "boot-one")
     assert logs.directory_ids == (kept,)
     monkeypatch.setattr(directory_module, "replace_or_overwrite", no_disk)
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.STORAGE_ERROR):
         logs.confirm_registration(BrokerEpoch(5), "boot-one")
-    assert caught.value.code is ErrorCode.STORAGE_ERROR
     logs.close()
     logs = open_logs([path / "a", path / "b"], cluster_id=CLUSTER, broker_id=BROKER)
     assert [one.incarnation for one in logs.previous] == [("", 4), None], "the next start trusts neither"
@@ -259,9 +259,8 @@ def test_a_failed_append_leaves_nothing_behind(path: Path, monkeypatch: pytest.M
         return real(descriptor, buffers, position)
 
     monkeypatch.setattr(log_module.os, "pwritev", full)
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.DISK_FULL) as caught:
         lead(log, *(make_batch(["b" * 300]) for _ in range(9)))
-    assert caught.value.code is ErrorCode.DISK_FULL
     assert "No space left" in caught.value.message
     monkeypatch.undo()
     assert (log.log_end_offset, read_all(log)) == (1, before)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, ReplicaIdentity, TopicPartition
 from tidemark.storage.directories import placement as placement_module
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.directories.placement import FEWEST_REPLICAS, MOST_FREE_BYTES
 
+from tests.refusals import raises_code
 from tests.unit.storage.batches import BROKER, CLUSTER, lead, make_batch, memory_directory
 
 
@@ -109,9 +110,8 @@ def test_an_offline_directory_gets_no_replica(path: Path, choice: str) -> None:
     fail(logs, first)
     assert make(logs, 1, 2, 3) == [1 - first] * 3
     fail(logs, 1 - first)
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.STORAGE_ERROR) as caught:
         make(logs, 4)
-    assert caught.value.code is ErrorCode.STORAGE_ERROR
     assert "no log directory is online" in caught.value.message
     logs.close()
 

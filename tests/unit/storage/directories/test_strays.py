@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, Offset, TopicPartition
 from tidemark.storage.directories import log_manager as manager_module
 from tidemark.storage.files import write_temporary
 from tidemark.storage.segments.segment import Segment
 
+from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one
 
 HOUR_MS = 3_600_000
@@ -58,9 +59,8 @@ def test_a_stray_is_deleted_though_no_checkpoint_can_be_written(path: Path, monk
     ours, _ = logs.open(TopicPartition("ours", 0), IDENTITY, {})
     lead(ours, make_batch(["still ours"]))
     monkeypatch.setattr("tidemark.storage.directories.checkpoint_files.write_temporary", without_space)
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.DISK_FULL):
         logs.checkpoint({})
-    assert caught.value.code is ErrorCode.DISK_FULL
     logs.close()
     assert strays(path) == []
 

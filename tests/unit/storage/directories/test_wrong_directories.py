@@ -18,6 +18,7 @@ from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.inspect.inspection import replica_paths
 from tidemark.storage.log.partition_log import PartitionLog
 
+from tests.refusals import raises_code
 from tests.unit.storage.batches import (
     BROKER,
     CLUSTER,
@@ -133,9 +134,8 @@ def test_a_file_in_place_of_a_replica_is_refused_and_stays(path: Path) -> None:
     logs = open_one(path / "home")
     (path / "home" / str(PARTITION)).write_text("mine")
     log, _ = logs.open(PARTITION, IDENTITY, {})
-    with pytest.raises(TidemarkError, match="File exists") as caught:
+    with raises_code(ErrorCode.STORAGE_ERROR, "File exists"):
         lead(log, make_batch(["a"]))
-    assert caught.value.code is ErrorCode.STORAGE_ERROR
     other, _ = logs.open(TopicPartition("other", 0), IDENTITY, {})
     lead(other, make_batch(["b"]))
     logs.checkpoint({})
@@ -170,9 +170,8 @@ def test_a_directory_that_vanishes_goes_offline_and_vouches_for_nothing(path: Pa
     flushed = gone.flushed_offset
     lead(gone, make_batch(["b"]))
     lead(stays, make_batch(["b"]))
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.STORAGE_ERROR):
         logs.checkpoint(dict.fromkeys(placed.values(), Offset(2)))
-    assert caught.value.code is ErrorCode.STORAGE_ERROR
     assert gone.flushed_offset == flushed
     assert stays.flushed_offset == 2
     states = logs.directories()

@@ -14,6 +14,7 @@ from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.disk import Image, write_image
+from tests.refusals import raises_code
 from tests.unit.storage.batches import (
     IDENTITY,
     PARTITION,
@@ -187,9 +188,8 @@ def test_a_failed_flush_fails_the_directory_and_is_never_retried(path: Path, dis
     fill(log, 1)
     disk.synced.clear()
     disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
-    with pytest.raises(TidemarkError, match="Input/output error") as caught:
+    with raises_code(ErrorCode.STORAGE_ERROR, "Input/output error"):
         log.flush()
-    assert caught.value.code is ErrorCode.STORAGE_ERROR
     assert len(disk.synced) == 1
     disk.error = None
     with pytest.raises(TidemarkError, match="offline"):

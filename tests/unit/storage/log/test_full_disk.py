@@ -24,6 +24,7 @@ from tidemark.storage.recovery.cleaner_point import write_clean_point
 from tidemark.storage.recovery.damage import CutPoint
 from tidemark.storage.segments.segment import Segment
 
+from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
 
 CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500"}
@@ -76,9 +77,8 @@ def test_an_append_without_space_is_truncated_whole_and_a_later_one_may_succeed(
     before = read_all(log)
     disk.room_bytes, disk.number = room_bytes, number
     for _ in range(3):
-        with pytest.raises(TidemarkError) as caught:
+        with raises_code(ErrorCode.DISK_FULL):
             lead(log, make_batch(["lost " * 100], producer_id=7, producer_epoch=0, sequence=1))
-        assert caught.value.code is ErrorCode.DISK_FULL
         assert (log.log_end_offset, read_all(log), log.broken) == (1, before, None)
     assert log.truncate(Offset(1)).entries[7].batches[-1].last_sequence == 0
     disk.room_bytes = 1 << 40
@@ -140,9 +140,8 @@ def test_a_checkpoint_without_space_is_retried_and_leaves_no_partial_file(path: 
     log.save_epochs((EpochEntry(LeaderEpoch(0), Offset(0)),))
     disk.room_bytes = 10
     for _ in range(2):
-        with pytest.raises(TidemarkError) as caught:
+        with raises_code(ErrorCode.DISK_FULL):
             logs.checkpoint({PARTITION: Offset(1)})
-        assert caught.value.code is ErrorCode.DISK_FULL
     assert [one.failed for one in logs.directories()] == [None]
     assert not list(path.rglob("*.tmp"))
     disk.room_bytes = 1 << 40
@@ -198,9 +197,8 @@ def test_a_truncation_without_space_changes_nothing_and_can_be_retried(path: Pat
     before = read_all(log)
     disk.room_bytes = 0
     for cut in (lambda: log.truncate(Offset(1)), lambda: log.reset(Offset(9))):
-        with pytest.raises(TidemarkError) as caught:
+        with raises_code(ErrorCode.DISK_FULL):
             cut()
-        assert caught.value.code is ErrorCode.DISK_FULL
         assert (log.broken, read_all(log)) == (None, before)
     disk.room_bytes = 1 << 40
     log.truncate(Offset(1))
@@ -311,9 +309,8 @@ def test_space_is_freed_while_other_logs_are_opened(
 
     monkeypatch.setattr(LogSegments, "remove_trimmed_indexes", others_open)
     disk.room_bytes = 0
-    with pytest.raises(TidemarkError) as refusal:
+    with raises_code(ErrorCode.DISK_FULL):
         logs.checkpoint({PARTITION: Offset(1)})
-    assert refusal.value.code is ErrorCode.DISK_FULL
     disk.room_bytes = 1 << 40
     logs.checkpoint({PARTITION: Offset(1)})
     logs.close()
@@ -361,9 +358,8 @@ def test_a_full_directory_is_reported_beside_a_broken_one(tmp_path: Path, monkey
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(files, "write_temporary", refused)
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.DISK_FULL):
         logs.confirm_registration(BrokerEpoch(4), "boot-one")
-    assert caught.value.code is ErrorCode.DISK_FULL
     assert len(logs.directory_ids) == 1
     logs.close()
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from tidemark.core.replication.events import RecoveredLog
-from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.model import ErrorCode, Offset
 from tidemark.ports import RetentionLimits as Limits
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.partition_log import PartitionLog
 
+from tests.refusals import raises_code
 from tests.unit.storage.batches import (
     IDENTITY,
     PARTITION,
@@ -89,9 +90,8 @@ def test_trimmed_records_are_out_of_range_at_once_and_a_checkpoint_releases_thei
     starts = bases(path)
     log.trim(Offset(starts[2] + 5))
     assert log.log_start_offset == starts[2] + 5
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.OFFSET_OUT_OF_RANGE) as caught:
         log.read(Offset(starts[2]), end_offset=200, max_bytes=1 << 20)
-    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert caught.value.metadata["log_start_offset"] == str(starts[2] + 5)
     assert bases(path) == starts, "until a checkpoint names the log start the files are needed"
     logs.checkpoint({PARTITION: Offset(200)})

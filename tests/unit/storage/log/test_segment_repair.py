@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.model import ErrorCode, Offset
 from tidemark.record.checks import check_batches
 from tidemark.record.compaction import empty_batch
 from tidemark.record.envelope import Batch, header_crc, parse_envelope
@@ -30,6 +30,7 @@ from tidemark.storage.log.segment_repair import (
 )
 from tidemark.storage.segments.segment import Segment
 
+from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
 from tests.unit.storage.log.test_cleaner import CONFIGS as COMPACTED
 from tests.unit.storage.log.test_cleaner import NOW_US, batches_of, clean, fill, rows_of
@@ -189,10 +190,9 @@ def test_a_read_past_the_end_of_a_cut_file_is_damage_that_can_be_repaired(root: 
     with segment.log_path.open("r+b") as file:
         file.truncate(len(whole) - missing_bytes)
 
-    with pytest.raises(TidemarkError) as cut:
+    with raises_code(ErrorCode.CORRUPT_BATCH):
         replicas.log.read(Offset(segment.next_offset - 1), end_offset=segment.next_offset, max_bytes=1 << 20)
 
-    assert cut.value.code is ErrorCode.CORRUPT_BATCH
     assert replicas.repair(segment, replicas.patches(replicas.damage(segment)))
     assert segment.log_path.read_bytes() == whole
 
@@ -208,10 +208,8 @@ def test_a_cleaning_ends_with_an_error_at_the_end_of_a_cut_file(root: Path, miss
     def pace(_: int) -> None:
         assert next(left, None) is not None, "the cleaner reads on without an end"
 
-    with pytest.raises(TidemarkError) as cut:
+    with raises_code(ErrorCode.STORAGE_ERROR):
         clean_log(replicas.log, replicas.log.log_end_offset, CleanerSettings(), now_us=NOW_US, pace=pace)
-
-    assert cut.value.code is ErrorCode.STORAGE_ERROR
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])

@@ -14,6 +14,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.partition_log import PartitionLog
 
+from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
 
 CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500"}
@@ -80,9 +81,8 @@ def test_an_append_without_descriptors_is_refused_whole_and_the_next_one_succeed
     lead(log, make_batch(["a" * 1500]))
     before, end = read_all(log), log.log_end_offset
     files.left = 0
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.DISK_FULL) as refused:
         lead(log, make_batch(["b" * 1500]))  # wants another segment
-    assert refused.value.code is ErrorCode.DISK_FULL
     assert "open files" in refused.value.message
     assert (log.log_end_offset, log.broken, logs.directories()[0].failed) == (end, None, None)
     assert read_all(log) == before

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
+from tidemark.model import BrokerEpoch, ErrorCode, Offset
 from tidemark.ports import TimestampOffset
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Batch, Codec, split_batches
@@ -20,6 +20,7 @@ from tidemark.record.typed.times import times_and_offsets
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 from tidemark.storage.recovery.damage import valid_batches_in_file
 
+from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one, read_all
 
 AT = pa.field("at", pa.timestamp("us", "UTC"), nullable=False)
@@ -154,8 +155,7 @@ def test_cleaning_waits_for_a_version_that_is_not_known(path: Path) -> None:
     for number in range(9):
         lead(log, keyed([{"k": "a", "n": number}], Codec.NONE))
     before = read_all(log)
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.UNKNOWN_SCHEMA_VERSION):
         clean_log(log, log.log_end_offset, CleanerSettings(), now_us=10**12, pace=lambda _: None)
-    assert refused.value.code is ErrorCode.UNKNOWN_SCHEMA_VERSION
     assert read_all(log) == before
     logs.close()

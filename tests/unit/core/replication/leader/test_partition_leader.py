@@ -9,6 +9,7 @@ from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, IsrEntry, LeaderEpoch, TidemarkError
 
+from tests.refusals import raises_code
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
 
 
@@ -377,9 +378,8 @@ def refused_read(stage: Stage, offset: int, **more: int) -> ErrorCode:
 def test_a_new_leader_serves_committed_records_but_states_no_high_watermark_before_its_epoch_start() -> None:
     stage = Stage().leads((1, 2), end=10, epochs=[(3, 0)], high_watermark=4)
     assert read_range(stage, 0) == (4, -1, 0, 10, None)
-    with pytest.raises(TidemarkError) as caught:
+    with raises_code(ErrorCode.OFFSET_NOT_AVAILABLE):
         stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=-1, now_ms=stage.now)
-    assert caught.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
     stage.fetches(2, 10, last_epoch=3)
     assert read_range(stage, 4) == (10, 10, 0, 10, 10)
     assert stage.core.queries.stated_offsets(P, topic_id="", current_leader_epoch=5, now_ms=stage.now) == (0, 10, 5, 10)

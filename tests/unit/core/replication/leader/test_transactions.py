@@ -9,6 +9,7 @@ from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch, stamped
 
+from tests.refusals import raises_code
 from tests.unit.core.replication.stage import ID, P, Stage, batch, marker, pending
 
 TXN_ID = "pipeline"
@@ -196,9 +197,8 @@ def test_a_marker_at_a_follower_names_the_leader() -> None:
     stage.follows()
     request = stage.end(marker())
     assert stage.replies() == [(request, -1, ErrorCode.NOT_LEADER)]
-    with pytest.raises(TidemarkError) as refused:
+    with raises_code(ErrorCode.NOT_LEADER):
         stage.core.queries.needs_verification(P, 7, 0)
-    assert refused.value.code is ErrorCode.NOT_LEADER
 
 
 @pytest.mark.parametrize(
