@@ -18,7 +18,6 @@ from tests.chaos.rounds import Report, round_s_max, run_round
 
 
 def parser() -> argparse.ArgumentParser:
-    """Parser of the arguments."""
     made = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     made.add_argument("--minutes", type=float, default=10.0, help="begin no new round after so many (default 10)")
     made.add_argument("--round-s", type=float, default=30.0, help="faults of one round, seconds (default 30)")

@@ -55,7 +55,6 @@ def rendered(name: str) -> tuple[Manifest, ...]:
 
 
 def one(found: list[Manifest] | tuple[Manifest, ...], kind: str, name: str) -> Manifest:
-    """The only object of this kind and name."""
     (only,) = [each for each in found if each["kind"] == kind and each["metadata"]["name"] == name]
     return only
 

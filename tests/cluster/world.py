@@ -243,7 +243,6 @@ class World:
                     raise
 
     def broker_pods(self) -> dict[str, dict[str, Any]]:
-        """The brokers' pods by name."""
         selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=broker"
         return {pod["metadata"]["name"]: pod for pod in self.cluster.objects("pods", "-l", selector)["items"]}
 
@@ -271,7 +270,6 @@ class World:
         self.wait_until_in_sync()
 
     def topics(self) -> list[str]:
-        """The names of the topics."""
         names: list[str] = self.cli_json("topic", "list")
         return names
 
@@ -349,7 +347,6 @@ def _busy() -> float:
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
-    """Whether a pod is ready and not terminating."""
     conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
     return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
 

@@ -50,7 +50,6 @@ async def register(store: MetadataStore, broker: int) -> None:
 
 
 async def changes(store: SessionMetadataStore, term: ControllerTerm) -> AsyncIterator[str]:
-    """One change of each kind."""
     topic = await store.create_topic(topic_of("b"))
     yield "a topic"
     await store.create_topic(topic_of("a", topic_id="id-2"))

@@ -408,7 +408,6 @@ def directories_of(seed: int) -> int:
 
 
 def open_directories(root: Path, seed: int) -> LogManager:
-    """The logs of all directories of a life."""
     paths = [root / name for name in "ab"[: directories_of(seed)]]
     return open_logs(paths, cluster_id=CLUSTER, broker_id=BROKER, stray_grace_ms=1 << 40, open_files_max=64)
 

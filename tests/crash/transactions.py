@@ -36,7 +36,6 @@ class Transaction(NamedTuple):
         return self.marker_offset == _END
 
     def has(self, batch: Batch) -> bool:
-        """Whether the batch belongs to this transaction."""
         envelope = batch.envelope
         return (
             envelope.is_pending

@@ -60,7 +60,6 @@ class StoredReplica:
         self.epochs.truncate_from_end(Offset(end))
 
     def producers(self) -> ProducerStates:
-        """The producer states, from the batches."""
         states = ProducerStates()
         for batch in self.batches:
             if batch.envelope.producer_id >= 0:

@@ -24,7 +24,6 @@ _WORD = "word"
 
 @lru_cache(maxsize=1 << 14)
 def key_of(value: str) -> str:
-    """The key of a record."""
     name, _, number = value.rpartition(".")
     return f"k{(_number(name) + int(number)) % KEYS}"
 

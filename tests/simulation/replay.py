@@ -58,7 +58,6 @@ class OtherProcess:
         return self._process.stdout.readline().strip()
 
     def close(self) -> None:
-        """End the process."""
         self._process.communicate()
 
 

@@ -186,7 +186,6 @@ class World:
         return self.topic().partitions[partition.partition]
 
     def broker_epoch(self, broker: BrokerId) -> int:
-        """The broker epoch in /brokers/epochs."""
         node = self.ensemble.nodes.get(paths.broker_epoch(broker))
         return node.version if node is not None else -1
 

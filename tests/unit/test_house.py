@@ -125,7 +125,6 @@ def imports(path: Path, modules: Collection[str]) -> set[str]:
 
 @cache
 def module_imports() -> dict[str, set[str]]:
-    """Each module of the services, and the modules that it imports."""
     services = ROOT / "services"
     modules = {
         ".".join(path.relative_to(services).with_suffix("").parts).removesuffix(".__init__"): path

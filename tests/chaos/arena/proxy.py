@@ -71,7 +71,6 @@ class Proxy:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Listen."""
         self._server = await asyncio.start_server(self._serve, HOST, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -65,7 +65,6 @@ class Finding:
 
 
 def check(history: History) -> list[Finding]:
-    """Every anomaly of the history."""
     return [
         *_of_the_log(history),
         *_of_senders(history),

@@ -63,7 +63,6 @@ class GroupFinding:
 
 
 def check_group(history: GroupHistory) -> list[GroupFinding]:
-    """Every anomaly of the history."""
     found: list[GroupFinding] = [GroupFinding(GroupAnomaly.GAVE_UP, -1, what) for what in history.unfinished]
     sessions: list[Session] = []
     for life, events in history.journals.items():

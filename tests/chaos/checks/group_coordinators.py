@@ -68,7 +68,6 @@ class CoordinatorStory:
 
 
 def tell_story(changes: Iterable[Change], topic: str) -> CoordinatorStory:
-    """The story of one group and one topic."""
     story = CoordinatorStory()
     holding: dict[str, frozenset[Partition]] = {}
     current: dict[Partition, Hold] = {}

@@ -131,7 +131,6 @@ class Journal:
         os.write(self._file, json.dumps([kind.__name__, moment_s, *values]).encode() + b"\n")
 
     def close(self) -> None:
-        """Close the file of the journal."""
         os.close(self._file)
 
 

@@ -69,7 +69,6 @@ class TransactionFinding:
 
 
 def check_transactions(history: TransactionHistory) -> list[TransactionFinding]:
-    """Every anomaly of the history."""
     checker = _Checker(history)
     found = [
         *checker.of_the_log(),

@@ -74,7 +74,6 @@ _Fault = tuple[TypedAnomaly, str]
 
 
 def check_typed(history: TypedHistory) -> list[TypedFinding]:
-    """Every anomaly of the history."""
     return [*_of_versions(history), *_of_changes(history), *_of_the_end(history), *_of_rows(history)]
 
 

@@ -82,7 +82,6 @@ class NodesCluster:
         self.ensemble.stop()
 
     def log(self, name: str) -> Path:
-        """The log of a service."""
         return self._directory / "logs" / f"{name}.log"
 
     def _start(self, node: int, kind: str, flags: dict[str, str]) -> None:

@@ -148,7 +148,6 @@ class StreamRound:
     def _driver_after(
         self, cluster: LocalCluster, first_rows: Callable[[subprocess.Popen[bytes]], None]
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """A driver that has returned its `first_rows`."""
         for start in range(STARTS_MAX):
             with self._driver(cluster) as process:
                 try:

@@ -62,7 +62,6 @@ class Numbers(threading.Thread):
 
 
 def count_numbers(bootstrap: str, topic: str, partitions: int, deadline_s: float) -> Counter[int]:
-    """The number of occurrences of each number in a topic."""
     found: Counter[int] = Counter()
     with RangeReader(bootstrap, deadline_s=deadline_s) as reader:
         for partition, bounds in reader.bounds(topic, range(partitions)).items():
@@ -72,6 +71,5 @@ def count_numbers(bootstrap: str, topic: str, partitions: int, deadline_s: float
 
 
 def has_records(bootstrap: str, topic: str, partitions: int, deadline_s: float) -> bool:
-    """Whether a topic has committed records."""
     with RangeReader(bootstrap, deadline_s=deadline_s) as reader:
         return any(bounds.latest for bounds in reader.bounds(topic, range(partitions)).values())

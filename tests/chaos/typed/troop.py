@@ -174,7 +174,6 @@ class TypedTroop:
                 self.history.final[read.partition].append((read.offset, read.value))
 
     def figures(self) -> TypedFigures:
-        """Figures for the report."""
         fates = [one.fate for one in self.typed.changes]
         misfits = sum(one.outcome is Outcome.FAILED for one in self.history.sent)
         return TypedFigures(len(self.typed.versions), fates.count(Fate.OUTRUN), fates.count(Fate.REFUSED), misfits)

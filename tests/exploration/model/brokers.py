@@ -226,7 +226,6 @@ class Brokers:
         return self._described[key]
 
     def step(self, number: int, event: Event) -> Step:
-        """The step of the core for an event."""
         key = (number, event)
         found = self._steps.get(key)
         if found is None:

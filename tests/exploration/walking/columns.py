@@ -38,7 +38,6 @@ _NOTHING: Final = np.zeros(1, np.uint64)
 
 
 def parts(state: State) -> tuple[Any, ...]:
-    """The parts, by column."""
     return (
         *zip(state.cores, state.disks, state.work, strict=True),
         *state.commands,
@@ -122,7 +121,6 @@ class Columns:
     # -- numbers -----------------------------------------------------------------------------------------------
 
     def number(self, column: int, part: Any) -> int:
-        """The number of a part."""
         kind = KIND[column]
         numbers = self._numbers[kind]
         number = numbers.get(part)
@@ -136,7 +134,6 @@ class Columns:
         return number
 
     def part(self, column: int, number: int) -> Any:
-        """The part again."""
         return self._parts[KIND[column]][number]
 
     def count(self, column: int) -> int:
@@ -153,11 +150,9 @@ class Columns:
         return self._rename(KIND[column], self.part(column, number), which)
 
     def row(self, state: State) -> Rows:
-        """A state as a row."""
         return np.array([self.number(column, part) for column, part in enumerate(parts(state))], np.int32)
 
     def state(self, row: Sequence[int]) -> State:
-        """The state again."""
         return whole([self.part(column, int(number)) for column, number in enumerate(row)])
 
     def _of_process(self, part: Any) -> None:

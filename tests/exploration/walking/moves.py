@@ -28,7 +28,6 @@ class Successors(NamedTuple):
     costs: Costs | None = None
 
     def of(self, some: Numbers) -> Successors:
-        """Some of the successors."""
         return Successors(self.parents[some], self.which[some], None if self.costs is None else self.costs[some])
 
 

@@ -22,7 +22,6 @@ LEFT_OVER = 10
 
 
 def sockets(cluster: LocalCluster) -> int:
-    """Sockets of all brokers."""
     found = 0
     for index in range(3):
         for path in Path(f"/proc/{cluster.process(broker_name(index)).pid}/fd").iterdir():

@@ -37,7 +37,6 @@ def kazoo_with(connect: str, files: TlsFiles | None) -> Iterator[KazooClient]:
 
 
 def acls_of(client: KazooClient) -> Acls:
-    """The ACL of every znode."""
     found: Acls = {}
     waiting = ["/"]
     while waiting:

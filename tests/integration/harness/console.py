@@ -29,7 +29,6 @@ class RunningConsole:
         return f"http://localhost:{self._said('ports')[0]}"
 
     def samples(self) -> dict[tuple[str, str], float]:
-        """Metrics of the console."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._said('metrics_port')}/metrics", timeout=10) as answer:
             return scraped(answer.read())
 

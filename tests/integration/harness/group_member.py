@@ -227,7 +227,6 @@ class Member:
 
 
 async def until(holds: Callable[[], bool], what: Callable[[], str], timeout_s: float = 20) -> None:
-    """Wait for it."""
     deadline_s = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline_s, what()

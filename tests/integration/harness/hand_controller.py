@@ -179,7 +179,6 @@ class HandController:
                 await asyncio.sleep(0.05)
 
     async def wait_until_registered(self, broker_id: int, *, broker_epoch: int) -> None:
-        """Wait until a broker has registered under this epoch."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 found = (await self.store.live_brokers()).get(BrokerId(broker_id))

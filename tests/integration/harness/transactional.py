@@ -32,7 +32,6 @@ class Transactional:
         self.cluster = cluster
 
     def coordinator(self, transactional_id: str) -> TransactionCoordinator:
-        """The calls to the coordinator of an id."""
         return TransactionCoordinator(self.cluster, transactional_id, timeout_s=WAIT_S)
 
     async def start(self, timeout_ms: int = 60_000) -> tuple[TransactionCoordinator, Started]:
@@ -123,7 +122,6 @@ class Transactional:
         return list(_content(answer.partitions[0].batches))
 
     async def describe(self, transactional_id: str) -> txn_pb.TransactionDescription:
-        """The state of an id."""
         found = await self._find(transactional_id)
         request = txn_pb.DescribeTransactionsRequest(transactional_ids=[transactional_id])
         stub = transaction_stub(self.cluster, f"{found.host}:{found.port}")

@@ -185,7 +185,6 @@ class Callers:
         self.channels = {name: blocking_channels(TlsIdentity(files)) for name, files in self.files.items()}
 
     def to(self, caller: str, service: str) -> Any:
-        """A channel of this caller."""
         return self.channels[caller].get(self.cluster.address(service))
 
     def close(self) -> None:

@@ -22,7 +22,6 @@ INVALID_ARGUMENT, NOT_FOUND = 64 + 3, 64 + 5
 
 
 def run(tool: str, *arguments: str, status: int = 0) -> str:
-    """The output of the tool."""
     if not (BUILT / tool).exists():
         needed = "make grpc-tools builds it" if shutil.which("go") else "install Go, then run make grpc-tools"
         pytest.skip(f"{tool} is not built: {needed}")

@@ -300,7 +300,6 @@ class MachineLogs:
         )
 
     def suspect(self, partition: TopicPartition) -> SuspectLog | None:
-        """The log for a repair."""
         opened = self._open.get(partition)
         return None if opened is None else MemoryLog(self._node, partition, *opened)
 

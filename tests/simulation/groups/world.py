@@ -121,7 +121,6 @@ class GroupWorld(CoordinatorWorld):
             raise BrokenError("COMMITS-KEPT", f"{told}, remembered is {known}")
 
     def reads_one(self, member: MemberNode, partition: int, offset: int) -> None:
-        """A member reads a record."""
         for other in self.members.values():
             if other is not member and partition in other.reading and not other.may_be_out:
                 raise BrokenError("ONE-OWNER", f"partition {partition} is read by {other.name} and {member.name}")

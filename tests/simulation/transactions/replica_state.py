@@ -49,7 +49,6 @@ class ReplicaState:
             self.producers.observe(entry.envelope, 0, entry.marker)
 
     def commit(self, high_watermark: int) -> None:
-        """The high watermark has risen."""
         self._ends.commit(Offset(high_watermark))
 
     def last_stable_offset(self, high_watermark: int) -> int | None:

@@ -39,7 +39,6 @@ def save(table: DataFrame, cluster: LocalCluster, mode: str = "append", **option
 
 
 def records(cluster: LocalCluster, topic: str) -> list[ConsumerRecord]:
-    """All records of a topic."""
     return committed_records(cluster.bootstrap, topic)
 
 

@@ -237,7 +237,6 @@ def start_at(cluster: LocalCluster, topic: str, offset: int) -> dict[str, Any]:
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings of the source."""
     return [one.getMessage() for one in caplog.records if one.name == "tidemark.spark" and one.levelname == "WARNING"]
 
 

@@ -144,7 +144,6 @@ def moves(
 async def alter(
     servicer: AdminServicer, request: admin_reassignments_pb2.AlterPartitionReassignmentsRequest
 ) -> list[bool]:
-    """Whether each partition is refused."""
     response = await servicer.AlterPartitionReassignments(request, CONTEXT)
     return [result.HasField("error") for result in response.results]
 

@@ -50,7 +50,6 @@ class QuietHeartbeats:
         self._submit = submit
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
-        """Every broker answers."""
         for broker, registration in brokers.items():
             self._submit(ev.BrokerTrusted(broker, registration.broker_epoch))
 

@@ -53,7 +53,6 @@ def make_batch(
 
 
 def make_pending(values: Sequence[str], *, producer_id: int, producer_epoch: int = 0, sequence: int = 0) -> Batch:
-    """One batch of a transaction."""
     return make_batch(values, producer_id=producer_id, producer_epoch=producer_epoch, sequence=sequence, pending=True)
 
 
@@ -118,7 +117,6 @@ def memory_directory() -> Iterator[Path]:
 
 
 def open_one(path: Path, *, stray_grace_ms: int = 1 << 40, open_files_max: int = 64) -> LogManager:
-    """The logs of one directory."""
     return open_logs(
         [path], cluster_id=CLUSTER, broker_id=BROKER, stray_grace_ms=stray_grace_ms, open_files_max=open_files_max
     )

@@ -55,7 +55,6 @@ class FormatError(Exception):
 
 
 def read_tables(page: str) -> Tables:
-    """All tables of a page in Markdown."""
     found: Tables = {}
     for block in re.finditer(r"^\|.*\n\| ---.*\n(?:\|.*\n)*", page, re.MULTILINE):
         paragraph = page[: block.start()].rstrip().rpartition("\n\n")[2].replace("\n", " ")

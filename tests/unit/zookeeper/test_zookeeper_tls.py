@@ -42,7 +42,6 @@ class Peer:
             self._send()  # the alert, too
 
     def record(self, content: bytes) -> bytes:
-        """One encrypted record."""
         self._tls.write(content)
         return self._out.read()
 

@@ -66,7 +66,6 @@ class Core:
         )
 
     def submit(self, event: Any) -> None:
-        """The driver of the core."""
         assert isinstance(event, LeaderAndIsrArrived)
         if self.overtaken_after is not None and len(self.order) >= self.overtaken_after:
             error = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "a newer command came first")

@@ -73,7 +73,6 @@ class World:
         return await waiting
 
     async def start(self, transactional_id: str = "t") -> ProducerIdentity:
-        """The identity of a new producer."""
         found = await self.write(lambda core, now: core.init(Init(transactional_id, 60_000, None, 7), now))
         assert isinstance(found, Initialized)
         return found.producer

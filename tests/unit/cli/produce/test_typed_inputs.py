@@ -65,7 +65,6 @@ HEADER = ",".join(VALUES)
 
 
 def of(read: Read, schema: TopicSchema = PLAIN, file: io.StringIO | None = None, **options: Any) -> list[Any]:
-    """The rows."""
     batches = list(read(TypedInput("t", schema, Rejects(file), **options)))
     return [row for batch in batches for row in batch.to_pylist()]
 

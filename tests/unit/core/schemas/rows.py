@@ -56,7 +56,6 @@ def _value(random: Random, column: Column) -> Any:
 
 
 def projected(source: TopicSchema, target: Sequence[Column], found: Sequence[Row]) -> list[Row]:
-    """The rows, of version `source`, in the columns `target`."""
     return [_projected_struct(source.columns, target, row) for row in found]
 
 

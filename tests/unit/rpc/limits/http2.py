@@ -16,7 +16,6 @@ _FRAME_BYTES = 16_384
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame."""
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
 
@@ -37,7 +36,6 @@ def headers(path: str) -> bytes:
 
 
 def message(data: bytes) -> bytes:
-    """A message of gRPC."""
     return struct.pack(">BI", 0, len(data)) + data
 
 

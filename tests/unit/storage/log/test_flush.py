@@ -57,7 +57,6 @@ class StrictDisk:
             self.contents[found.st_ino] = path.read_bytes()
 
     def image(self, directory: Path) -> Image:
-        """The parts of `directory` that are on disk."""
         return dict(self._durable(directory.stat().st_ino, ""))
 
     def after_power_loss(self, directory: Path, target: Path) -> None:

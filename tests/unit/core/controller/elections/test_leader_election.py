@@ -60,7 +60,6 @@ class Partition:
         return {one.broker_id for one in self.state.elr}
 
     def leader_writes(self, *isr: IsrEntry) -> None:
-        """The leader changes its ISR."""
         self.facts = replace(self.facts, state=replace(self.state, isr=isr, elr=()))
 
 
