@@ -31,6 +31,7 @@ from tests.integration.harness.fake_broker import (
     Fault,
     refuse,
 )
+from tests.turns import turns
 
 ONE_RECORD_A_BATCH: dict[str, Any] = {"batch_bytes": 1, "linger_ms": 0}
 COUNT = 12
@@ -114,8 +115,7 @@ async def test_full_batches_gather_until_the_response_to_the_request_before(
         await cluster.until(lambda: cluster.held)
         for value in values(6)[1:]:
             handles.append(await producer.send(TOPIC, value, partition=0))
-            for _ in range(10):
-                await asyncio.sleep(0)  # the producer would send the record now
+            await turns()  # the producer would send the record now
         await cluster.release()
         assert [(await handle).offset for handle in handles] == list(range(6))
     (_, first), (_, second), *_ = cluster.produced

@@ -17,6 +17,7 @@ from tidemark.client.aio import Consumer, Producer
 
 from tests.integration.harness import warm_command, warm_script
 from tests.integration.harness.fake_broker import DROP_AFTER, DROP_BEFORE, FINE, HOLD, TOPIC, FakeCluster, Fault
+from tests.turns import turns
 
 IN_TIME_S = 12.0
 """Far below the clients' own timeouts: 120 s to deliver, 30 s for a request."""
@@ -179,13 +180,8 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(cluster: FakeClus
             async with kind(cluster.bootstrap):
                 raise AssertionError("no broker answers")
 
-        await cancelled_in_time(body(), _a_turn)
+        await cancelled_in_time(body(), turns)
         assert left_behind() == []
-
-
-async def _a_turn() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_a_blocking_call_on_the_clients_own_event_loop_is_refused(cluster: FakeCluster) -> None:

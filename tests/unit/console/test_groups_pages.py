@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +19,7 @@ from tidemark.client.aio.groups import (
 from tidemark.console.queries.group_lags import AT_ONCE, describe_each
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
+from tests.turns import turns
 from tests.unit.console.conftest import JSON, FakeCluster, refused
 
 HOSTILE = "a/<b>'x y'"
@@ -160,8 +160,7 @@ class SlowGroups:
     async def describe_groups(self, names: Sequence[str]) -> list[GroupDescription]:
         self.in_flight += 1
         self.most = max(self.most, self.in_flight)
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await turns(3)
         self.in_flight -= 1
         return [GroupDescription(name, "consumer", "EMPTY", 5, "sticky", 1, (), ()) for name in names]
 

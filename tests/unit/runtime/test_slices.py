@@ -11,15 +11,12 @@ import pytest
 from tidemark.runtime import slices
 from tidemark.runtime.slices import Pace, SlicedCalls
 
+from tests.turns import turns
+
 
 @pytest.fixture
 def shortest_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def test_calls_of_a_thread_are_carried_out_in_order() -> None:

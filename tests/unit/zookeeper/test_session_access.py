@@ -23,6 +23,7 @@ from tidemark.zookeeper.sessions.session import ZooKeeperSession
 from tidemark.zookeeper.sessions.session_metrics import SessionTally
 
 from tests.refusals import raises_code
+from tests.turns import turns
 
 SUBJECT = "CN=services,O=shop"
 
@@ -127,8 +128,7 @@ async def test_a_create_during_the_start_of_a_session_waits_for_the_acl_of_the_t
     renewing = asyncio.create_task(tree.session.renew())
     await tree.asked.wait()
     creating = asyncio.create_task(commit(tree.session, [Create("/brokers/topics/during", b"")]))
-    for _ in range(20):  # passes of the event loop: more than a request takes to reach the client
-        await asyncio.sleep(0)
+    await turns(20)  # passes of the event loop: more than a request takes to reach the client
     assert tree.written == []
     tree.answer()
     await asyncio.gather(renewing, creating)

@@ -36,6 +36,7 @@ from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.fakes.metadata_store import ManualClock
+from tests.turns import turns
 from tests.unit.record.samples import NOON_US, patched, sample
 from tests.unit.record.typed.samples import FLIGHTS, three_flights
 
@@ -139,8 +140,7 @@ class Harness:
         return self.held_since_ms.get(partition, -1) > since_ms
 
     async def arrived(self, count: int) -> list[ProduceArrived]:
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         assert len(self.core.arrived) == count
         return self.core.arrived
 

@@ -10,6 +10,7 @@ import pytest
 from tidemark.broker.clients.produce import STREAM_UNREAD_MAX
 from tidemark.v1 import broker_service_pb2 as pb
 
+from tests.turns import turns
 from tests.unit.broker.clients.test_produce import FakeContext, Harness
 
 RESULTS = 1000
@@ -39,17 +40,12 @@ async def unread() -> AsyncIterator[tuple[Harness, Unread]]:
     await asyncio.wait({harness.stream})
 
 
-async def turns() -> None:
-    for _ in range(200):
-        await asyncio.sleep(0)
-
-
 async def test_a_stream_is_not_read_while_its_client_reads_no_answers(unread: tuple[Harness, Unread]) -> None:
     harness, context = unread
     sent = 3 * STREAM_UNREAD_MAX // RESULTS
     for number in range(sent):
         context.send(number, b"no batch", partitions=RESULTS)
-    await turns()
+    await turns(200)
     taken = sent - context.requests.qsize()
     assert 0 < taken <= STREAM_UNREAD_MAX // RESULTS + 1
     context.reading.set()
@@ -61,7 +57,7 @@ async def test_a_stream_ends_though_its_client_reads_nothing(unread: tuple[Harne
     harness, context = unread
     for number in range(20):
         context.send(number, b"no batch", partitions=RESULTS)
-    await turns()
+    await turns(200)
     harness.stream.cancel()
     await asyncio.wait({harness.stream}, timeout=5)
     assert harness.stream.cancelled()

@@ -20,6 +20,7 @@ from tidemark.core.pending_writes import Writer
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.metrics import Metrics
 
+from tests.turns import turns
 from tests.unit.broker.coordination.held_log import HeldLog
 
 AT_0 = TopicPartition("a", 0)
@@ -47,11 +48,6 @@ async def loaded(shard: GroupShard) -> None:
     async with asyncio.timeout(5):
         while shard.is_loading:  # noqa: ASYNC110 - a thread replays the records
             await asyncio.sleep(0)
-
-
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def commit(shard: GroupShard, offset: int) -> asyncio.Task[Refusals]:

@@ -27,6 +27,7 @@ from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import group_service_pb2 as pb
 
 from tests.refusals import raises_code
+from tests.turns import turns
 from tests.unit.broker.coordination.held_log import HeldLog
 
 PARTITION = TopicPartition("__consumer_offsets", 3)
@@ -77,11 +78,6 @@ def remembered(shard: GroupShard) -> int:
 
 async def added(transaction: InTransaction, partition: TopicPartition) -> None:
     """The transaction coordinator adds the partition."""
-
-
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_an_answer_waits_for_the_writes_of_all_state_that_it_depends_on(log: Log, shard: GroupShard) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tidemark.core.replication.events import BrokerRegistered, SessionExpired
 from tidemark.model import BrokerEpoch
 
+from tests.turns import turns
 from tests.unit.broker.lifecycle.test_registration import ID, Machine, Process
 
 NODE = f"/brokers/ids/{ID}"
@@ -53,8 +54,7 @@ async def test_a_corrupted_node_is_waited_for_until_its_session_ends(machine: Ma
     machine.zookeeper.corrupt(NODE, b"\xff")
     first.logs.close()
     starting = asyncio.create_task(machine.start())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     assert not starting.done()
     await first.kill()
     second = await starting

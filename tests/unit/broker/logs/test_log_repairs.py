@@ -32,6 +32,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.log.segment_repair import find_damage
 from tidemark.storage.segments.segment import Segment
 
+from tests.turns import turns
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
 from tests.unit.storage.log.test_cleaner import CONFIGS, NOW_US, Row, keyed, rows_of
 
@@ -568,8 +569,7 @@ async def test_a_leader_is_asked_once_to_check_the_batch_that_its_follower_refus
         await asyncio.sleep(0)
     assert leaders.asked == [(LEADER, PARTITION, 40)]
     leaders.gate.set()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     chunks.observe(refusal("CORRUPT_BATCH"))
     await asyncio.sleep(0)
 

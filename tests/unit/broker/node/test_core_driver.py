@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +16,7 @@ from tidemark.model import BrokerEpoch, BrokerId, TopicPartition
 from tidemark.runtime.scheduler import AsyncioScheduler
 
 from tests.fakes.metadata_store import ManualClock
+from tests.turns import turns
 
 PARTITION = TopicPartition("flights", 0)
 
@@ -64,8 +64,7 @@ async def test_a_burst_yields_to_the_event_loop_and_keeps_its_order(monkeypatch:
     driver.submit_all([leader_gone(number) for number in range(5)])
     assert len(core.seen) == 1
     driver.submit(FollowerDisconnected(BrokerId(9), BrokerEpoch(0)))  # arrives during the burst
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns()
     assert core.seen == [
         *(leader_gone(number) for number in range(5)),
         FollowerDisconnected(BrokerId(9), BrokerEpoch(0)),
@@ -92,8 +91,7 @@ async def test_a_failure_of_another_part_during_a_burst_ends_the_broker(monkeypa
     driver = BrokerDriver(core, ManualClock(), AsyncioScheduler(), failures.append)
     driver.submit_all([leader_gone(1), leader_gone(2)])
     driver.fail(RuntimeError("a thread has died"))
-    for _ in range(3):
-        await asyncio.sleep(0)  # the rest of the burst was scheduled
+    await turns(3)  # the rest of the burst was scheduled
     driver.submit(leader_gone(3))
     assert core.seen == [leader_gone(1)]
     assert [str(error) for error in failures] == ["a thread has died"]

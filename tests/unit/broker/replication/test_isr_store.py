@@ -30,6 +30,7 @@ from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.zookeeper.codecs import encode_state
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
+from tests.turns import turns
 
 PARTITION = TopicPartition("flights", 0)
 GONE = TopicPartition("gone", 0)
@@ -181,8 +182,7 @@ async def test_an_unexpected_error_ends_the_broker_instead_of_leaving_the_core_w
 
     monkeypatch.setattr(harness.store, "write_isrs", fail)
     harness.write()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     assert [type(failure) for failure in harness.failures] == [ZeroDivisionError]
     harness.failures.clear()
 

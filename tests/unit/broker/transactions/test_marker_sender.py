@@ -28,6 +28,8 @@ from tidemark.rpc import errors
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import transaction_service_pb2 as pb
 
+from tests.turns import turns
+
 HERE, GONE = BrokerId(0), BrokerId(1)
 PRODUCER = ProducerIdentity(7, 1)
 
@@ -150,11 +152,6 @@ async def answers(coordinator: Coordinator, count: int) -> list[TransactionParti
     return sorted(coordinator.answered)
 
 
-async def turns() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 async def test_the_markers_of_one_leader_go_in_one_call(sender: MarkerSender, leader: Leader) -> None:
     coordinator = Coordinator(at(0), at(1), at(2))
     send(sender, coordinator)
@@ -174,9 +171,9 @@ async def test_markers_that_are_under_way_are_not_sent_twice(sender: MarkerSende
     leader.may_answer.clear()
     coordinator = Coordinator(at(0))
     send(sender, coordinator)
-    await turns()
+    await turns(20)
     send(sender, coordinator)
-    await turns()
+    await turns(20)
     leader.may_answer.set()
     await answers(coordinator, 1)
     assert leader.calls == [[0]]
@@ -188,7 +185,7 @@ async def test_a_partition_without_a_leader_gets_its_marker_from_its_next_leader
     metadata.update(view([HERE, GONE]))
     coordinator = Coordinator(at(0), at(1))
     send(sender, coordinator)
-    await turns()
+    await turns(20)
     assert coordinator.answered == [at(0)]
     metadata.update(view([HERE, HERE]))
     assert await answers(coordinator, 2) == [at(0), at(1)]
@@ -232,7 +229,7 @@ async def test_a_marker_of_a_fenced_coordinator_is_not_sent_again(sender: Marker
     coordinator = Coordinator(at(0), at(1))
     send(sender, coordinator)
     await answers(coordinator, 1)
-    await turns()
+    await turns(20)
     assert (coordinator.answered, leader.calls) == ([at(1)], [[0, 1]])
 
 
@@ -243,10 +240,10 @@ async def test_no_marker_is_sent_again_after_the_leadership_of_its_coordinator(
     leader.may_answer.clear()
     coordinator = Coordinator(at(0))
     send(sender, coordinator)
-    await turns()
+    await turns(20)
     coordinator.is_closed = True
     leader.may_answer.set()
-    await turns()
+    await turns(20)
     assert leader.calls == [[0]]
 
 

@@ -20,6 +20,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.metrics import Metrics
 
 from tests.refusals import raises_code
+from tests.turns import turns
 from tests.unit.broker.coordination.held_log import HeldLog
 
 PARTITION = TopicPartition("__transaction_state", 3)
@@ -104,11 +105,6 @@ async def world() -> AsyncIterator[World]:
     made = await World(leader_epoch=4).loaded()
     yield made
     made.shard.close()
-
-
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def end(producer: ProducerIdentity, *, commit: bool) -> Work[ProducerIdentity]:

@@ -19,6 +19,8 @@ from tidemark.rpc import errors
 from tidemark.rpc.codecs.fetch import Fetched, Results
 from tidemark.v1 import broker_service_pb2 as pb
 
+from tests.turns import turns
+
 T0 = TopicPartition("t", 0)
 
 
@@ -97,12 +99,6 @@ def truncated(end_offset: int) -> TidemarkError:
     return TidemarkError(ErrorCode.LOG_TRUNCATED, "the log was truncated", ends)
 
 
-async def settle() -> None:
-    """Run every task until it waits."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_a_seek_ends_a_fetch_whose_stream_is_not_open_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """gRPC leaves such a write waiting, though the stream was cancelled."""
     questions: Any = Questions()
@@ -117,12 +113,12 @@ async def test_a_seek_ends_a_fetch_whose_stream_is_not_open_yet(monkeypatch: pyt
 
     monkeypatch.setattr(Stream, "write", never)
     fetcher.moved(cursor)
-    await settle()
+    await turns()
     assert not questions.asked
 
     cursor.seek(1)
     fetcher.moved(cursor)
-    await settle()
+    await turns()
 
     assert [request.partitions[0].fetch_offset for _, request, _ in questions.asked] == [1]
     await fetcher.stop()
@@ -141,12 +137,12 @@ async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it(is_full:
     paused.paused = True
     paused.buffered_bytes = is_full * (4 << 20)
     fetcher.regroup()
-    await settle()
+    await turns()
     assert [[part.partition for part in request.partitions] for _, request, _ in questions.asked] == [[1]]
 
     paused.paused = False
     fetcher.resumed([paused])
-    await settle()
+    await turns()
     _, request, _ = questions.asked[1]
     assert {part.partition for part in request.partitions} == ({1} if is_full else {0, 1})
     assert request.max_wait_ms == (50 if is_full else 5000)
@@ -154,7 +150,7 @@ async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it(is_full:
     paused.paused = True
     paused.paused = False
     fetcher.resumed([paused])  # the fetch in flight has the partition
-    await settle()
+    await turns()
     assert len(questions.asked) == 2
     await fetcher.stop()
 
@@ -166,7 +162,7 @@ async def test_response_after_a_seek_or_leader_change_is_discarded(event: str) -
     fetcher.start()
     cursor = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="i")
     fetcher.moved(cursor)
-    await settle()
+    await turns()
     assert [address for address, _, _ in questions.asked] == ["host:0"]
     questions.answer(0)
     if event == "seek":
@@ -176,13 +172,13 @@ async def test_response_after_a_seek_or_leader_change_is_discarded(event: str) -
         questions.led_by = 1
         for listener in questions.listeners:
             listener()
-    await settle()
+    await turns()
     assert not cursor.has_rows
     assert len(questions.asked) == 2
     address, request, _ = questions.asked[1]
     assert (address, request.partitions[0].fetch_offset) == (("host:0", 1) if event == "seek" else ("host:1", 0))
     questions.answer(1)
-    await settle()
+    await turns()
     assert cursor.has_rows
     await fetcher.stop()
 
@@ -193,17 +189,17 @@ async def test_a_broker_that_asks_for_a_wait_gets_no_fetch_meanwhile_and_other_b
     fetcher.start()
     cursor = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="i")
     fetcher.moved(cursor)
-    await settle()
+    await turns()
     questions.answer(0, throttle_time_ms=(1 << 31) - 1)
-    await settle()
+    await turns()
     cursor.seek(1)
     fetcher.moved(cursor)
-    await settle()
+    await turns()
     assert len(questions.asked) == 1
     assert fetcher.throttled_s == 60, "longer waits are cut off"
     questions.led_by = 1
     fetcher.regroup()
-    await settle()
+    await turns()
     assert [address for address, _, _ in questions.asked] == ["host:0", "host:1"]
     await fetcher.stop()
 
@@ -219,18 +215,18 @@ async def test_a_replaced_leader_that_lacks_the_epoch_of_a_commit_neither_ends_t
     cursor = fetcher.cursors[T0] = Cursor(T0, 100, topic_id="id", incarnation="i")
     cursor.follows(5)
     fetcher.regroup()
-    await settle()
+    await turns()
     questions.refuse(0, truncated(end_offset))
-    await settle()
+    await turns()
     assert (cursor.error, cursor.position_epoch, questions.refreshed) == (None, 5, ["host:3"])
 
     questions.led_by = 6
     questions.listeners[0]()
-    await settle()
+    await turns()
     _, request, _ = questions.asked[1]
     assert (request.partitions[0].current_leader_epoch, request.partitions[0].last_fetched_epoch) == (6, 5)
     questions.refuse(1, truncated(90))
-    await settle()
+    await turns()
     assert cursor.error is not None, "a leader in a later epoch knows which records are lost"
     await fetcher.stop()
 
@@ -247,9 +243,9 @@ async def test_a_leader_whose_epoch_stays_below_that_of_a_commit_ends_the_cursor
     cursor = fetcher.cursors[T0] = Cursor(T0, 100, topic_id="id", incarnation="i")
     cursor.follows(5)
     fetcher.regroup()
-    await settle()
+    await turns()
     questions.refuse(0, truncated(90))
-    await settle()
+    await turns()
     assert cursor.error is not None
     assert cursor.error.code is ErrorCode.LOG_TRUNCATED
     await fetcher.stop()

@@ -27,6 +27,8 @@ from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.v1 import group_service_pb2 as pb
 
+from tests.turns import turns
+
 ONE, OTHER = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
@@ -78,11 +80,6 @@ async def reader(fetcher: SimpleNamespace, membership: SimpleNamespace, callback
         fetcher.cursors[where] = Cursor(where, 0, topic_id="t", incarnation="i")
         made._announced.add(where)
     return made
-
-
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_released_partitions_are_reported_as_revoked_only(reader: GroupReader, callbacks: Callbacks) -> None:

@@ -15,6 +15,7 @@ from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerRegistration, ErrorCode, TopicPartition
 
 from tests.refusals import raises_code
+from tests.turns import turns
 
 TOPIC, COUNT = "orders", 8
 BROKER = BrokerRegistration(0, "127.0.0.1", 1)
@@ -71,8 +72,7 @@ async def test_a_topic_that_grows_meanwhile_is_given_with_its_new_partitions(clu
     asked = asyncio.create_task(cluster.with_partitions(TOPIC, None, timeout_s=100))
     await asyncio.sleep(0)
     told(cluster, COUNT, COUNT + 4)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns()
     told(cluster, COUNT + 4, COUNT + 4)
     assert set((await asked).partitions) == set(range(COUNT + 4))
 

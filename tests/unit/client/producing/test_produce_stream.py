@@ -15,6 +15,8 @@ from tidemark.client.producing.produce_stream import Answer, ProduceStream
 from tidemark.model import ErrorCode, TopicPartition
 from tidemark.v1 import broker_service_pb2 as pb
 
+from tests.turns import turns
+
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 
@@ -76,8 +78,7 @@ class Stream:
         response = pb.ProduceResponse(correlation_id=number, throttle_time_ms=throttle_time_ms)
         response.partitions.add(topic="t", base_offset=number)
         self.call.responses.put_nowait(response)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns()
 
 
 @pytest.fixture
@@ -110,8 +111,7 @@ async def test_a_new_stream_waits_as_its_metadata_asks_before_the_first_response
 ) -> None:
     stream = Stream(metadata=(("throttle-time-ms", stated),))
     stream.send()
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns()
     assert stream.waits_s == [wait_s] * bool(wait_s)
     now_s = time.monotonic()
     assert stream.stream.is_busy(now_s, 2) is bool(wait_s)

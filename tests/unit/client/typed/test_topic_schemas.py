@@ -22,6 +22,7 @@ from tidemark.rpc.errors import DOMAIN
 from tidemark.v1 import topic_schemas_pb2 as pb
 
 from tests.refusals import raises_code
+from tests.turns import turns
 
 FIRST = first_version(draft_from_ddl("a INT"))
 SECOND = next_version(FIRST, draft_from_ddl("a BIGINT"), Compatibility.BACKWARD)
@@ -99,8 +100,7 @@ def schemas_of(brokers: Brokers, changed: list[str] | None = None) -> TopicSchem
 
 async def some_turns() -> None:
     """Let the event loop run some turns, enough for a request: the brokers of this file do no I/O."""
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await turns(50)
 
 
 async def test_a_topic_without_a_schema_needs_no_request(brokers: Brokers) -> None:

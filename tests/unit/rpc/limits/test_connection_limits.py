@@ -38,6 +38,7 @@ from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.slices import Pace
 
 from tests.fakes.grpc_server import make_server
+from tests.turns import turns
 from tests.unit.rpc.limits.http2 import CONTINUATION, DATA, END_STREAM, HEADERS, RST_STREAM, Http2, frame, headers
 
 MIB = 1 << 20
@@ -332,8 +333,7 @@ async def test_attempts_wake_the_watch_once_and_not_after_the_end() -> None:
             attempts.end()
             told.clear()
             attempts.await_one([listening.fileno()])
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await turns()
     assert not told.is_set()
 
 

@@ -14,6 +14,8 @@ from tidemark.rpc.limits.connections import ConnectionLimits
 from tidemark.rpc.limits.sockets import Peer
 from tidemark.rpc.limits.watch import ConnectionWatch
 
+from tests.turns import turns
+
 MOMENTS = 8
 """More turns of the loop than between an attempt to connect and the end of the wait for it."""
 
@@ -22,11 +24,9 @@ MOMENTS = 8
 async def test_a_watch_stops_also_while_an_attempt_to_connect_wakes_it(moment: int) -> None:
     watch = ConnectionWatch(ConnectionLimits(), frozenset)
     watch.start()
-    for _ in range(MOMENTS):
-        await asyncio.sleep(0)  # the first look is over, and the watch waits
+    await turns(MOMENTS)  # the first look is over, and the watch waits
     watch._wake.set()
-    for _ in range(moment):
-        await asyncio.sleep(0)
+    await turns(moment)
     stopping = asyncio.create_task(watch.stop())
     done, _ = await asyncio.wait([stopping], timeout=5)
     if not done and watch._task is not None:
