@@ -33,6 +33,7 @@ LINE_BYTES_MAX: Final = 16 << 20
 _PARQUET_ROWS: Final = 10_000
 UNITS_US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds of each unit of numbers in a timestamp column."""
+_NO_TIME: Final = "outside of the range of times: --timestamp-unit names another unit"
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 _Record = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]]]
@@ -189,7 +190,10 @@ def _stamp_us(document: Mapping[str, Any], columns: Columns) -> int:
         except ValueError:
             raise ValueError(f"{name} is {value!r}, not a time such as 2013-01-01T05:00:00Z") from None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return round(value * UNITS_US[columns.timestamp_unit])
+        us = value * UNITS_US[columns.timestamp_unit]
+        if not -(1 << 63) <= us < 1 << 63:  # also for NaN
+            raise ValueError(f"{name!r} is a number {_NO_TIME}")
+        return round(us)
     raise ValueError(
         f"{name!r} is {'missing' if value is None else value}: expected a time, or a number of units since 1970"
     )
@@ -315,16 +319,23 @@ def _times(batch: pa.RecordBatch, columns: Columns) -> Any:
     column: Any = batch.column(columns.timestamp)
     if column.null_count:
         raise _refusal(f"column {columns.timestamp!r} has {column.null_count} empty cells: each record needs a time")
-    if pa.types.is_integer(column.type):
-        factor = pa.scalar(UNITS_US[columns.timestamp_unit], pa.int64())
-        return pc.multiply_checked(column.cast(pa.int64()), factor).cast(TIMESTAMP_TYPE)
-    if pa.types.is_floating(column.type):
-        fine = pc.multiply(column.cast(pa.float64()), pa.scalar(float(UNITS_US[columns.timestamp_unit]), pa.float64()))
-        return pc.round(fine).cast(pa.int64()).cast(TIMESTAMP_TYPE)
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        try:
+            return _scaled(column, UNITS_US[columns.timestamp_unit]).cast(TIMESTAMP_TYPE)
+        except pa.ArrowInvalid:
+            raise _refusal(f"column {columns.timestamp!r} has a number {_NO_TIME}") from None
     try:
         return column.cast(TIMESTAMP_TYPE)
     except pa.ArrowException as error:
         raise _refusal(f"column {columns.timestamp!r} has no timestamps: {error}") from error
+
+
+def _scaled(numbers: Any, factor: int) -> Any:
+    """The products as int64, rounded; raises ArrowInvalid for one that does not fit."""
+    if pa.types.is_integer(numbers.type):
+        return pc.multiply_checked(numbers.cast(pa.int64()), pa.scalar(factor, pa.int64()))
+    fine = pc.multiply(numbers.cast(pa.float64()), pa.scalar(float(factor), pa.float64()))
+    return pc.round(fine).cast(pa.int64())
 
 
 def _json_of(value: object) -> bytes:

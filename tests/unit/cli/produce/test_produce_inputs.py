@@ -130,6 +130,19 @@ def test_times_are_iso_or_numbers_in_a_unit(value: str, unit: str, stamp_us: int
         ('{"a": 1}', Columns(key="k"), "line 2: no member 'k', only a"),
         ('{"k": 1, "t": "noon"}', Columns(timestamp="t"), "line 2: t is 'noon', not a time such as"),
         ('{"k": 1, "t": null}', Columns(timestamp="t"), "line 2: 't' is missing"),
+        (
+            '{"t": 99999999999999999999}',
+            Columns(timestamp="t"),
+            "line 2: 't' is a number outside of the range",
+        ),
+        (
+            '{"t": -9223372036854775809}',
+            Columns(timestamp="t"),
+            "line 2: 't' is a number outside of the range",
+        ),
+        ('{"t": 1e300}', Columns(timestamp="t"), "line 2: 't' is a number outside of the range"),
+        ('{"t": NaN}', Columns(timestamp="t"), "line 2: 't' is a number outside of the range"),
+        ('{"t": -Infinity}', Columns(timestamp="t"), "line 2: 't' is a number outside of the range"),
         ('{"k": 1, "v_base64": "?"}', Columns(value="v"), "line 2: v_base64 is not base64"),
     ],
 )
@@ -165,6 +178,14 @@ def test_csv_columns_are_sent_unchanged() -> None:
         ("a,a,b\n1,2,3\n", Columns(key="a", value="b"), "there are 2 columns 'a'"),
         ("a,b\n1,2\n1,2,3\n", Columns(), "Expected 2 columns, got 3"),
         ("t,b\nnoon,2\n", Columns(timestamp="t"), "column 't' has no timestamps"),
+        (
+            "t,b\n99999999999999999999,2\n",
+            Columns(timestamp="t"),
+            "'t' has a number outside of the range of times",
+        ),
+        ("t,b\n9e18,2\n", Columns(timestamp="t", timestamp_unit="s"), "a number outside of the range of times"),
+        ("t,b\n99999999999999999,2\n", Columns(timestamp="t", timestamp_unit="s"), "outside of the range of times"),
+        ("t,b\ninf,2\n", Columns(timestamp="t"), "'t' has a number outside of the range of times"),
         ("t,b\n,2\n1,3\n", Columns(timestamp="t"), "column 't' has 1 empty cells"),
     ],
 )
