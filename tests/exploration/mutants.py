@@ -8,52 +8,18 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 from tidemark.core.controller.log_comparison import _Survey
-from tidemark.core.messages import EpochEnd
-from tidemark.core.replication.follower.partition_follower import PartitionFollower
-from tidemark.core.replication.leader import isr as isr_rules
-from tidemark.core.replication.leader.isr import Committed, IsrState, PendingExpand
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica_log import ReplicaLog
-from tidemark.model import BrokerId
 
 from tests.exploration.model.state import Scope
+from tests.simulation.mutants.catalogue import (
+    change_in_flight_does_not_hold,
+    commits_below_min_isr,
+    never_truncates,
+    states_a_stale_high_watermark,
+    truncates_to_the_high_watermark,
+)
 from tests.simulation.mutants.cut_tails import elects_the_first_to_come_back
-
-
-def truncates_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """A follower truncates its log to the high watermark that it knows, without epochs (against E2)."""
-
-    def on_epoch_end(self: PartitionFollower, answer: EpochEnd) -> None:
-        self.ask_again = False
-        self._truncate(self.log.high_watermark, answer.leader_epoch)
-
-    patch.setattr(PartitionFollower, "on_epoch_end", on_epoch_end)
-
-
-def never_truncates(patch: pytest.MonkeyPatch) -> None:
-    """A follower fetches from its log end without reconciliation, and its leader does not check (against E2, E4)."""
-    patch.setattr(PartitionFollower, "_ask", PartitionFollower._fetch)
-    patch.setattr("tidemark.core.replication.streams.diverging_end", lambda *_: None)
-
-
-def change_in_flight_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    """The high watermark follows the ISR that the leader hopes for while its change is in flight (against R3)."""
-
-    def holding(isr: IsrState) -> frozenset[BrokerId]:
-        hoped = isr.confirmed.state if isinstance(isr, Committed | PendingExpand) else isr.proposed
-        return frozenset(hoped.isr_ids)
-
-    patch.setattr(isr_rules, "maximal_isr", holding)
-
-
-def commits_below_min_isr(patch: pytest.MonkeyPatch) -> None:
-    """The high watermark advances with an ISR of any size (against R4)."""
-    patch.setattr(isr_rules, "confirmed_enough", lambda isr: True)
-
-
-def states_any_known_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """A new leader states its high watermark before it has reached the start of its epoch (against E6)."""
-    patch.setattr(PartitionLeader, "may_state_high_watermark", property(lambda self: True))
 
 
 def takes_its_own_write_for_done(patch: pytest.MonkeyPatch) -> None:
@@ -76,9 +42,9 @@ class Mutant(NamedTuple):
 MUTANTS: Final = (
     Mutant(truncates_to_the_high_watermark, Scope(batches=1, crashes=1), "STRONG-ISR"),
     Mutant(never_truncates, Scope(batches=2, suspicions=1, acks=1), "STRONG-ISR"),
-    Mutant(change_in_flight_holds_nothing_back, Scope(batches=1, lags=1), "STRONG-ISR"),
+    Mutant(change_in_flight_does_not_hold, Scope(batches=1, lags=1), "STRONG-ISR"),
     Mutant(commits_below_min_isr, Scope(batches=1, crashes=1, lags=1), "STRONG-ELR"),
-    Mutant(states_any_known_high_watermark, Scope(batches=1, crashes=1), "HW-MONOTONIC"),
+    Mutant(states_a_stale_high_watermark, Scope(batches=1, crashes=1), "HW-MONOTONIC"),
     Mutant(takes_its_own_write_for_done, Scope(batches=1, lags=1, lost_answers=1), "STRONG-ISR"),
 )
 

@@ -12,9 +12,10 @@ from tests.exploration.known import Known
 from tests.exploration.model.cluster import Cluster
 from tests.exploration.model.state import ALL_BROKERS, NOW, PAIRS, Scope, State
 from tests.exploration.model.turn import Move
-from tests.exploration.mutants import MUTANTS, Mutant, change_in_flight_holds_nothing_back, never_truncates
+from tests.exploration.mutants import MUTANTS, Mutant
 from tests.exploration.outline import SECONDS_MAX, walked
 from tests.exploration.walking.at_once import KINDS
+from tests.simulation.mutants.catalogue import change_in_flight_does_not_hold, never_truncates
 
 
 class Hearing(Cluster):
@@ -85,7 +86,7 @@ def test_the_walk_reaches_only_constellations_of_the_full_walk(known: Known) -> 
 NEEDS_DELAY = {
     "streams": (never_truncates,),
     "commands": (never_truncates,),
-    "zookeeper": (never_truncates, change_in_flight_holds_nothing_back),
+    "zookeeper": (never_truncates, change_in_flight_does_not_hold),
 }
 """Mutants that are not seen so: logs differ while a message stays in flight, and a broker that does not wait for
 ZooKeeper is found before its answer."""

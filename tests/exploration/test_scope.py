@@ -58,7 +58,7 @@ def test_a_mutant_is_caught_and_its_story_printed(
 
 def test_a_walk_without_parents_reconstructs_a_story(monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk is repeated with parents; the story is as short as the one of a search state by state."""
-    mutant = next(one for one in MUTANTS if one.patch.__name__ == "change_in_flight_holds_nothing_back")
+    mutant = next(one for one in MUTANTS if one.patch.__name__ == "change_in_flight_does_not_hold")
     mutant.patch(monkeypatch)
     walked, searched = Walk(mutant.scope).run(), Search(mutant.scope).run()
     assert walked.violation is not None
