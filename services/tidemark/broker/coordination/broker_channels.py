@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import grpc
 
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc.channel import open_channel
+from tidemark.rpc.errors import from_rpc_error
 
 
 class BrokerChannels:
@@ -17,8 +21,13 @@ class BrokerChannels:
         self._metadata = metadata
         self._channels: dict[str, grpc.aio.Channel] = {}
 
-    def to(self, broker_id: BrokerId) -> tuple[str, grpc.aio.Channel]:
-        """Address and channel of a broker; raises BROKER_NOT_AVAILABLE if the broker is not registered."""
+    @contextlib.contextmanager
+    def to(self, broker_id: BrokerId) -> Iterator[grpc.aio.Channel]:
+        """The channel of a broker, for one call; an RpcError becomes a TidemarkError with the broker's address.
+
+        Raises:
+            TidemarkError: BROKER_NOT_AVAILABLE if the broker is not registered; the errors of the call.
+        """
         broker = self._metadata.view.brokers.get(broker_id)
         if broker is None:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not registered now; retry")
@@ -26,7 +35,10 @@ class BrokerChannels:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = open_channel(address)
-        return address, channel
+        try:
+            yield channel
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, address=address) from error
 
     async def close(self) -> None:
         """Close all channels."""

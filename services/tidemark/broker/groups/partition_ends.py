@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-import grpc
-
 from tidemark.broker.coordination.broker_channels import BrokerChannels
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicPartition, unknown_partition
@@ -113,12 +111,9 @@ class PartitionEnds:
     async def _call(self, leader: BrokerId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         if leader == self._broker_id:
             return await self._own(request)
-        address, channel = self._channels.to(leader)
-        try:
+        with self._channels.to(leader) as channel:
             stub = cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
             return await stub.ListOffsets(request, timeout=_DEADLINE_S)
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=address) from error
 
 
 def _is_retriable(found: Ends | TidemarkError) -> bool:

@@ -13,8 +13,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-import grpc
-
 from tidemark.broker.coordination.broker_channels import BrokerChannels
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.transactions.codec import identity_to_proto, partition_to_proto
@@ -170,12 +168,9 @@ class MarkerSender:
     async def _call(self, leader: BrokerId, request: pb.WriteMarkersRequest) -> pb.WriteMarkersResponse:
         if leader == self._broker_id:
             return await self._own(request)
-        address, channel = self._channels.to(leader)
-        try:
+        with self._channels.to(leader) as channel:
             stub = cast("TransactionCoordinationAsyncStub", TransactionCoordinationStub(channel))
             return await stub.WriteMarkers(request, timeout=_DEADLINE_S)
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=address) from error
 
     def _answered(self, outcomes: Iterable[tuple[_Sent, TidemarkError | None]]) -> None:
         done: list[_Sent] = []

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-import grpc
-
 from tidemark.broker.coordination.broker_channels import BrokerChannels
 from tidemark.broker.coordination.lookup import Coordinator
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -134,12 +132,9 @@ class Verification:
     async def _send(self, broker_id: BrokerId, request: pb.AddPartitionsRequest) -> pb.AddPartitionsResponse:
         if broker_id == self._broker_id:
             return await self._own(request)
-        address, channel = self._channels.to(broker_id)
-        try:
+        with self._channels.to(broker_id) as channel:
             stub = cast("TransactionCoordinationAsyncStub", TransactionCoordinationStub(channel))
             return await stub.AddPartitions(request, timeout=_DEADLINE_S)
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=address) from error
 
     def _settle(self, asked: _Asked, error: TidemarkError | None) -> None:
         outcome = self._open.pop(asked)
