@@ -340,7 +340,7 @@ class PartitionReassignment:
         throttle_bytes_per_s: rate at which each broker sends to adding replicas of all reassignments with the same
             rate; 0 for no limit. The throttle ends with the reassignment (rule M2).
         cancel: restore the original replicas (KIP-455).
-        request_id: id of the request; "" for a znode written by hand.
+        request_id: id of the request; "" for a znode written manually.
     """
 
     partition: TopicPartition

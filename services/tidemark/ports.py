@@ -268,7 +268,7 @@ class TopicSnapshot:
 
     Attributes:
         topic: the topic; None if a node of the topic does not parse, with the reason in `error`.
-        unreadable: partitions whose leaderAndISR does not parse, or was deleted by hand.
+        unreadable: partitions whose leaderAndISR does not parse, or was deleted manually.
     """
 
     topic: TopicDescription | None
@@ -477,7 +477,7 @@ class MetadataStore(Protocol):
     ) -> Mapping[TopicPartition, VersionedState]:
         """The states that exist, pipelined; with `sync`, after a ZooKeeper sync.
 
-        A state whose node does not parse, or was deleted by hand, is omitted and added to `unreadable`.
+        A state whose node does not parse, or was deleted manually, is omitted and added to `unreadable`.
         """
 
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
@@ -510,7 +510,7 @@ class MetadataStore(Protocol):
     ) -> Mapping[TopicPartition, VersionedState]:
         """Sync, then read; omits partitions whose incarnation is deleted.
 
-        A state whose node does not parse, or was deleted by hand, is omitted and added to `unreadable`.
+        A state whose node does not parse, or was deleted manually, is omitted and added to `unreadable`.
         """
 
     # requested elections

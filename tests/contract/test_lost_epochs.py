@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's epoch node deleted or broken by hand: no epoch comes twice, and no unknown replica is trusted."""
+"""A broker's epoch node deleted or broken manually: no epoch comes twice, and no unknown replica is trusted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic whose node was deleted by hand is not a deleted topic: controllers keep it, and its name stays in use."""
+"""A topic whose node was deleted manually is not a deleted topic: controllers keep it, and its name stays in use."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_its_name_is_not_given_to_another_topic_until_it_is_given_up(clust
     store = await cluster.store()
     await store.create_topic(topic_of("hurt", topic_id="id-hurt"))
     await removed_by_hand(cluster, "/brokers/topics/hurt")
-    with raises_code(ErrorCode.TOPIC_ALREADY_EXISTS, "/brokers/topics/hurt was deleted by hand"):
+    with raises_code(ErrorCode.TOPIC_ALREADY_EXISTS, "/brokers/topics/hurt was deleted manually"):
         await store.create_topic(topic_of("hurt", topic_id="id-other"))
 
     await removed_by_hand(cluster, "/config/topics/hurt")

@@ -98,7 +98,7 @@ def mine(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def by_hand(mine: LocalCluster) -> Iterator[KazooClient]:
-    """The ZooKeeper of `mine`, for changes by hand."""
+    """The ZooKeeper of `mine`, for manual changes."""
     with kazoo_of(mine) as client:
         yield client
 

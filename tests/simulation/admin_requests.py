@@ -129,7 +129,7 @@ class Requests:
         self._ask("the cancellation", lambda store: store.cancel_moves([self._world.partitions[0]]))
 
     def _drop_moves(self) -> None:
-        """Delete the node by hand."""
+        """Delete the node manually."""
         if paths.MOVES in self._world.ensemble.nodes:
             self._world.ensemble.commit([lambda tree: tree.delete(paths.MOVES, -1)])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""leaderAndISR nodes that are damaged, deleted or set back by hand (rule Z4), and registrations that are deleted."""
+"""leaderAndISR nodes that are damaged, deleted or set back manually (rule Z4), and registrations that are deleted."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GARBAGE = b"\xff\xfe garbage"
 
 
 class HurtNodes:
-    """Damages nodes, and knows which content was written by hand: such content states nothing about the partition."""
+    """Damages nodes, and knows which content was written manually: such content states nothing about the partition."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._contents: dict[TopicPartition, list[tuple[LeaderEpoch, bytes]]] = {}
         """Every content that a process wrote."""
         self._by_hand: dict[TopicPartition, int] = {}
-        """Transaction of the last write by hand; -1: a deletion."""
+        """Transaction of the last manual write; -1: a deletion."""
         self.hurt_once: set[TopicPartition] = set()
         """Partitions whose nodes were ever hurt."""
         self.deleted_once: set[TopicPartition] = set()
@@ -57,7 +57,7 @@ class HurtNodes:
         return replica is not None and replica.command is not None and replica.leader_epoch == leader_epoch
 
     def is_hurt(self, partition: TopicPartition) -> bool:
-        """Whether the node still has the content that was written by hand."""
+        """Whether the node still has the content that was written manually."""
         node = self._world.ensemble.nodes.get(paths.state(partition))
         zxid = self._by_hand.get(partition)
         return zxid is not None and zxid == (-1 if node is None else node.modified_zxid)

@@ -161,7 +161,7 @@ class World:
     # -- the state of the world --------------------------------------------------------------------------------------
 
     def state(self, partition: TopicPartition) -> VersionedState | None:
-        """The partition's node; decoded once for each version. None: it does not exist, or was written by hand."""
+        """The partition's node; decoded once for each version. None: it does not exist, or was written manually."""
         path = _state_path(partition)
         node = self.ensemble.nodes.get(path)
         if node is None or self.hurt_nodes.is_hurt(partition):

@@ -324,7 +324,7 @@ class ReassignmentAdministration:
         entries = {move.partition for move in snapshot.requests.moves}
         if given_up & entries:
             await self._store.cancel_moves(sorted(given_up & entries))
-        # The entry of a running reassignment was deleted by hand: a new entry cancels it.
+        # The entry of a running reassignment was deleted manually: a new entry cancels it.
         orphans = [replace(move, cancel=True) for move in _under_way(snapshot) if move.partition in given_up - entries]
         if orphans:
             await self._store.submit_moves(orphans)

@@ -75,7 +75,7 @@ def elect(
                   Records that only other replicas have are LOST, even when those return; a new lineage begins.
                   The command shows the known loss and asks for confirmation first.
     --rebuild-state
-                  For a partition whose leaderAndISR node in ZooKeeper was damaged or deleted by hand. The controller
+                  For a partition whose leaderAndISR node in ZooKeeper was damaged or deleted manually. The controller
                   writes the node again by itself where the live replicas prove its content. Start all brokers first.
                   Otherwise the command accepts the state that the live replicas know, and elects as --last-known does.
     --reports     Shows the losses of such elections, and of those by unclean.leader.election.enable=true.

@@ -48,7 +48,7 @@ class EpochKeeper:
             was = known if known is not None and known.broker_epoch == registration.broker_epoch else None
             await self._store.restore_broker_epoch(self._term, registration, was or _nothing_trusted(registration))
             _log.error(
-                "a broker epoch node was deleted by hand; restored",
+                "a broker epoch node was deleted manually; restored",
                 extra={
                     "path": f"/brokers/epochs/{broker}",
                     "broker": broker,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partitions whose leaderAndISR node is damaged or missing: new partitions, or nodes changed by hand (rule Z4).
+"""Partitions whose leaderAndISR node is damaged or missing: new partitions, or nodes changed manually (rule Z4).
 
 ZooKeeper does not distinguish a new partition from one whose nodes were deleted, brokers do. A new partition gets its
 first state. Otherwise live brokers know the last state, and this module writes the node again if the answers prove that
@@ -213,9 +213,9 @@ def _tell_written(rebuild: StateRebuild, written: _Written) -> None:
     if rebuild.state.leader_epoch == _FIRST_EPOCH and rebuild.damaged_version < 0:
         _log.info("the first state of a partition is written", extra=extra)
     elif written.trusted:
-        _log.warning("the state of a partition was damaged by hand, and is written again", extra=extra)
+        _log.warning("the state of a partition was damaged manually, and is written again", extra=extra)
     else:
-        _log.error("the state of a partition was damaged by hand, and its ISR is lost", extra=extra)
+        _log.error("the state of a partition was damaged manually, and its ISR is lost", extra=extra)
 
 
 def _note(

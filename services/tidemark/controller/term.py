@@ -298,7 +298,7 @@ class ActiveTerm:
         return ()
 
     async def _check_states(self) -> None:
-        """Find nodes that were damaged by hand while their leaders still know the ISR. No watch covers these nodes."""
+        """Find nodes that were damaged manually while their leaders still know the ISR. No watch covers these nodes."""
         partitions: list[TopicPartition] = []
         while True:
             await self._scheduler.sleep_ms(_STATE_CHECK_MS)

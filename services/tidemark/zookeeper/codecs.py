@@ -41,7 +41,7 @@ VERSION: Final = 1
 
 BROKER_EPOCH_MAX: Final = (1 << 24) - 1
 """Highest epoch that a reader accepts; a session that expired every 4 s would need two years for that many. A larger
-epoch was written by hand, and restoring a lost epoch znode takes as many writes as its epoch."""
+epoch was written manually, and restoring a lost epoch znode takes as many writes as its epoch."""
 _INDEX_MAX: Final = (1 << 31) - 1
 _PORT_MAX: Final = (1 << 16) - 1
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -339,7 +339,7 @@ class DecodedElections(NamedTuple):
 
 
 def decode_elections(path: str, data: bytes) -> DecodedElections:
-    """Inverse of `encode_elections`; operators write this znode by hand, too."""
+    """Inverse of `encode_elections`; operators write this znode manually, too."""
 
     def build(fields: Mapping[str, Any]) -> DecodedElections:
         if _int(fields.get("version", VERSION)) != VERSION:
@@ -371,7 +371,7 @@ def encode_added_partition(replicas: Iterable[BrokerId]) -> bytes:
 
 
 def decode_added_partition(path: str, data: bytes) -> tuple[BrokerId, ...]:
-    """The assigned replicas of the new partition; operators write this znode by hand, too."""
+    """The assigned replicas of the new partition; operators write this znode manually, too."""
     return decode(path, data, lambda fields: tuple(BrokerId(_int(replica)) for replica in fields["replicas"]))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes leaderAndISR znodes again that were damaged, deleted or set back by hand (rule Z4).
+"""Writes leaderAndISR znodes again that were damaged, deleted or set back manually (rule Z4).
 
 A leader writes its ISR at the version that it knows (rule R9), and ZooKeeper counts a new znode from 0. So the version
 of the new znode is raised above the versions that replicas know, by one write for each step.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restores /brokers/epochs/<id> znodes that were deleted by hand: no broker epoch is used twice (rules Z3, T2).
+"""Restores /brokers/epochs/<id> znodes that were deleted manually: no broker epoch is used twice (rules Z3, T2).
 
 The znode's version is the broker epoch, and ZooKeeper counts a new znode from 0. ISR entries, commands and checks of an
 older registration would then match a new registration. So the version is raised above the old one, by one write for
@@ -40,7 +40,7 @@ async def make_up(
             return False  # this broker has never registered, or no state names it
         target, version = BrokerEpoch(highest + 1), -1
         _log.error(
-            "the node of this broker's epoch was deleted by hand; its replicas count as not in sync until they are",
+            "the node of this broker's epoch was deleted manually; its replicas count as not in sync until they are",
             extra={"path": path, "broker": broker_id, "broker_epoch": target},
         )
     else:

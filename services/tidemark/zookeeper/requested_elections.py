@@ -65,7 +65,7 @@ async def read(session: Session, kind: ElectionKind, watch: Callable[[Any], None
             kind = ElectionKind.REBUILD_STATE if rebuilds else ElectionKind.LAST_KNOWN
     except TidemarkError as error:
         failure = error
-    # Loss reports name the request; a request written by hand gets the name of its znode.
+    # Loss reports name the request; a request written manually gets the name of its znode.
     return ElectionRequest(kind, partitions, request_id or f"node-{stat.mzxid:x}", stat.mzxid, stat.version, failure)
 
 

@@ -82,7 +82,7 @@ def _understood(
 async def _read_missing(
     session: Session, partitions: Sequence[TopicPartition], unreadable: set[TopicPartition], complaints: Complaints
 ) -> dict[TopicPartition, VersionedState]:
-    """Distinguish new partitions from partitions whose znodes were deleted by hand. One multi creates the state and its
+    """Distinguish new partitions from those whose znodes were deleted manually. One multi creates the state and its
     parent. A missing state below a present parent was deleted, and its replicas still count. If both are missing,
     both may have been deleted (`_with_deleted`), which only brokers know.
     """
@@ -99,7 +99,7 @@ async def _read_missing(
                 found[partition] = state
             elif above is not None and node is None:
                 unreadable.add(partition)
-                complaints.tell(partition, "its node was deleted by hand")
+                complaints.tell(partition, "its node was deleted manually")
             elif above is None and partition.topic in doubtful:
                 unreadable.add(partition)
     return found
@@ -110,7 +110,7 @@ def _of_topics(topics: Sequence[str]) -> list[str]:
 
 
 def _with_deleted(topics: Sequence[str], nodes: Sequence[NodeRead | None]) -> set[str]:
-    """Topics with deleted partition znodes (by a partition removal or by hand), or with a znode restored by hand. A
+    """Topics with deleted partition znodes (by a partition removal or manually), or with a znode restored manually. A
     partition without these znodes may not be new.
 
     A znode's cversion counts created and deleted children; one multi creates a topic and its config.

@@ -52,7 +52,7 @@ class TopicReader:
     ) -> Mapping[str, TopicDescription]:
         """Every topic with its configs; `fire` watches the list and every topic.
 
-        A topic that does not parse, or whose znode was deleted by hand, is logged, omitted and added to `unreadable`.
+        A topic that does not parse, or whose znode was deleted manually, is logged, omitted and added to `unreadable`.
         So all other topics stay manageable, and no replica of the unreadable topic becomes a stray.
         """
         watch = None if fire is None else self._watch(fire)
@@ -87,7 +87,7 @@ class TopicReader:
         return found
 
     async def _orphans(self, names: Sequence[str], watch: Watch | None) -> set[str]:
-        """Topics whose znode was deleted by hand. One multi creates the znode and its config, and one multi deletes
+        """Topics whose znode was deleted manually. One multi creates the znode and its config, and one multi deletes
         both. So a config without a topic znode belongs to a topic without a deletion request: brokers still have its
         records.
         """
@@ -104,7 +104,7 @@ class TopicReader:
                 await self._session.get(paths.topic_config(name), watch)
             known = self._known.get(name)
             _log.error(
-                "topic skipped: its node was deleted by hand; restore it, or delete the node of its config if its "
+                "topic skipped: its node was deleted manually; restore it, or delete the node of its config if its "
                 "records are no longer needed",
                 extra={
                     "topic": name,

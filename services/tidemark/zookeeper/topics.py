@@ -112,7 +112,7 @@ def _orphaned(topic: str) -> TidemarkError:
     path, config = paths.topic(topic), paths.topic_config(topic)
     return TidemarkError(
         ErrorCode.TOPIC_ALREADY_EXISTS,
-        f"there is a topic {topic} whose node {path} was deleted by hand. Restore it, or delete {config} if its "
+        f"there is a topic {topic} whose node {path} was deleted manually. Restore it, or delete {config} if its "
         "records are no longer needed",
         {"topic": topic, "path": path},
     )
@@ -125,7 +125,7 @@ def _unexpected(failed: MultiFailed) -> TidemarkError:
 async def request_deletion(session: Session, topic: str, topic_id: str = "") -> None:
     """Create /admin/delete_topics/<t> if the topic exists, and replace a request for an earlier topic of the name.
 
-    The node has the topic id. Its data is empty if the request was made by hand: the request is for any topic.
+    The node has the topic id. Its data is empty if the request was made manually: the request is for any topic.
     """
     path, data = paths.topic_deletion(topic), topic_id.encode()
     while True:

@@ -219,7 +219,7 @@ class Member:
         except TidemarkError as error:
             if error.code not in _NOT_OURS and not error.retriable:
                 raise
-            self._journal.add(Troubled, f"a commit by hand: {error.code}: {error}")
+            self._journal.add(Troubled, f"a manual commit: {error.code}: {error}")
         else:
             for one, end in done.items():
                 self._journal.add(CommittedByHand, one, end)

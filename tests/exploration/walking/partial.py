@@ -2,7 +2,7 @@
 """A move computed from the parts of a state that it reads, and from no others.
 
 A move of one broker reads few of the columns of a row (see `columns`), so its changes are the same in all states
-that agree on these. The columns are not listed by hand: the move is made on a state of which little is known, and a
+that agree on these. The columns are not listed manually: the move is made on a state of which little is known, and a
 read of anything else raises `NeedError`; then it is made again on a state of which that is known too.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""leaderAndISR nodes damaged or deleted by hand heal by themselves, or the controller names the command to run (Z4)."""
+"""leaderAndISR nodes damaged or deleted manually are written again, or the controller names the command (Z4)."""
 
 from __future__ import annotations
 

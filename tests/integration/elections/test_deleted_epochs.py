@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of broker epochs deleted by hand: elections continue, and no broker ever gets one of its old epochs again."""
+"""Nodes of broker epochs deleted manually: elections continue, and no broker ever gets one of its old epochs again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that an operator has deleted by hand: no replica is set aside, and the partition gets a leader again."""
+"""Nodes that an operator has deleted: no replica is set aside, and the partition gets a leader again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything below a partition, or a topic, deleted by hand: no replica that lacks acknowledged records truncates
+"""Everything below a partition, or a topic, deleted manually: no replica that lacks acknowledged records truncates
 others, nothing is set aside, and an ordinary deletion still works."""
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def test_a_topic_whose_nodes_are_all_deleted_keeps_its_records_and_its_name_unti
     admin.create_topic("by-the-next-one", partitions=1, replication_factor=2)
     mine.restart(f"broker-{1 - lagging}")
     wait_for(lambda: leader_of(admin, "by-the-next-one") >= 0, "the others are led")
-    with raises_code(ErrorCode.TOPIC_ALREADY_EXISTS, "/brokers/topics/hurt was deleted by hand"):
+    with raises_code(ErrorCode.TOPIC_ALREADY_EXISTS, "/brokers/topics/hurt was deleted manually"):
         admin.create_topic("hurt", partitions=1, replication_factor=2)
     nothing_is_set_aside(mine, 1 - lagging)
 

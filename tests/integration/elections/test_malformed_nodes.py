@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes damaged by hand: the controller reports and skips them, and continues, also a new controller."""
+"""Nodes damaged manually: the controller reports and skips them, and continues, also a new controller."""
 
 from __future__ import annotations
 

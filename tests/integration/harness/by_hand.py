@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZooKeeper, for changes by hand."""
+"""ZooKeeper, for manual changes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates with one error each, signed by hand; and files that are replaced as a certificate manager does."""
+"""Certificates with one error each; and files that are replaced as a certificate manager does."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "ControllerService/DescribeController": ("cluster", "broker controller"),
     "ReplicaService/Replicate": ("cluster", "broker"),
 }
-"""The kind of denial of each RPC, and the callers that are allowed; written by hand from Kafka's rights."""
+"""The kind of denial of each RPC, and the callers that are allowed; written manually from Kafka's rights."""
 
 
 def allow(caller: str, operation: Operation, name: str = "open-", *, kind: ResourceType = ResourceType.TOPIC) -> Acl:

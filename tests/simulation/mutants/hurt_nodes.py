@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defects in the handling of a leaderAndISR node that was damaged, deleted or set back by hand (rule Z4)."""
+"""Defects in the handling of a leaderAndISR node that was damaged, deleted or set back manually (rule Z4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def believes_older_nodes(monkeypatch: Any) -> None:
 
 
 def leaves_hurt_nodes(monkeypatch: Any) -> None:
-    """The controller never writes a node again that was damaged by hand."""
+    """The controller never writes a node again that was damaged manually."""
     write = LostStates._write
 
     async def first_only(self: LostStates, chosen: Any, topics: Any, versions: Any, *others: Any) -> bool:

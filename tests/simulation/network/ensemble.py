@@ -239,7 +239,7 @@ class SimSession:
         node = self._ensemble.nodes.get(path)
         if node is None or path.startswith(paths.TOPIC_CONFIGS):
             return None if node is None else (node.data, node.stat)
-        # No node is deleted by hand here: a partition without nodes is new, and the controller asks no broker.
+        # No node is deleted manually here: a partition without nodes is new, and the controller asks no broker.
         return (node.data, node.stat._replace(cversion=0, numChildren=0))
 
     async def read_many(self, paths: Sequence[str]) -> list[NodeRead | None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes damaged or deleted by hand: written again where brokers prove the content, else an operator decides (Z4)."""
+"""Nodes damaged or deleted manually: written again where brokers prove the content, else an operator decides (Z4)."""
 
 from __future__ import annotations
 

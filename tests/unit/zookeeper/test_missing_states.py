@@ -34,7 +34,7 @@ async def test_a_deleted_state_differs_from_one_that_never_existed(
     assert unreadable == {GONE}
     (line,) = [vars(record) for record in caplog.records]  # one line, after any number of reads
     assert (line["path"], line["partition"]) == (STATE_OF_GONE, str(GONE))
-    assert line["why"] == "its node was deleted by hand"
+    assert line["why"] == "its node was deleted manually"
 
     ensemble.nodes[STATE_OF_GONE] = kept
     unreadable.clear()

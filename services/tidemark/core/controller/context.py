@@ -50,7 +50,7 @@ class ControllerContext:
         unconfirmed: brokers with inherited registrations that have not answered a LeaderAndIsr of this term (rule Z4).
         metadata_version: rises with each change of the metadata that brokers are sent.
         unreadable_topics: topics whose node does not parse.
-        unreadable_states: partitions whose leaderAndISR does not parse, or was deleted by hand; they are not decided.
+        unreadable_states: partitions whose leaderAndISR does not parse, or was deleted manually; they are not decided.
         readable_again: topics whose node parses again; the states of their partitions may not be known yet.
         effects: effects of the event that is being handled, in order.
     """
@@ -157,7 +157,7 @@ class ControllerContext:
         return known is not None and known.state is not None and known.refused_epoch == known.state.leader_epoch
 
     def may_be_older(self, partition_state: PartitionState) -> bool:
-        """Whether a replica may still report that the node was set back by hand before its first read (rule Z4).
+        """Whether a replica may still report that the node was set back manually before its first read (rule Z4).
 
         Asked only where the leader has refused its leader epoch: the next one may have had another leader. The
         controller does not wait for a broker that is suspected or whose call has failed.

@@ -144,7 +144,7 @@ class StatesWritten:
 class StatesRead:
     """Answer to `ReadStates`: the nodes that exist, of the partitions in `asked`.
 
-    `unreadable`: partitions whose node does not parse, or was deleted by hand, and could not be written again.
+    `unreadable`: partitions whose node does not parse, or was deleted manually, and could not be written again.
     """
 
     asked: tuple[TopicPartition, ...]

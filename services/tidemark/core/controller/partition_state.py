@@ -181,7 +181,7 @@ class PartitionState:
         return True
 
     def found_older(self, error: TidemarkError) -> bool:
-        """Whether a replica knows a later leader than the node has: the node was set back by hand (rule Z4)."""
+        """Whether a replica knows a later leader than the node has: the node was set back manually (rule Z4)."""
         assert self.state is not None
         epoch, leader = (error.metadata.get(key, "") for key in ("known_leader_epoch", "known_leader"))
         if not epoch.isdecimal():

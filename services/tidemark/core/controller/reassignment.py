@@ -62,7 +62,7 @@ class Input(StrEnum):
     # leaderAndISR
     IN_SYNC = auto()  # step 4 is over
     COMMIT = auto()  # holds the result of step 7
-    OUTSIDER = auto()  # holds a removed replica again: edited by hand
+    OUTSIDER = auto()  # holds a removed replica again: edited manually
     # answers of brokers
     LEADER_INFORMED = auto()  # the leader has acknowledged the present leaderAndISR
     STOPPED = auto()  # no live broker has yet to delete a removed replica

@@ -29,7 +29,7 @@ class Memory(NamedTuple):
     Attributes:
         known: content of the node; None: this controller has read no content, or only one older than replicas know.
         proven: a replica has refused a command, since it knows of this leader epoch.
-        older: a node of up to this leader epoch was set back by hand.
+        older: a node of up to this leader epoch was set back manually.
     """
 
     known: Known | None = None

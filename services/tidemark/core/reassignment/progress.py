@@ -58,7 +58,7 @@ class ReassignmentProgress:
         eta_s: time left at this rate; None: not known.
         throttle_bytes_per_s: limit of the copying; 0: no limit.
         waiting_for: why no bytes are copied, or few; "": there is no obstacle.
-        request_id: "" for an entry that was written by hand.
+        request_id: "" for an entry that was written manually.
         log_dirs: path or uuid of the log directory named for a replica of the target; "any" is not listed.
     """
 

@@ -236,5 +236,5 @@ class BrokerCore:
         awaiting = self._awaiting(event.partition)
         if awaiting is not None and not awaiting[1].on_isr_read(event.found):
             self._manager.fence(awaiting[0], "isr_changed_by_another")
-            if event.found is None:  # deleted by hand, or the partition was removed: the controller reads the node
+            if event.found is None:  # deleted manually, or the partition was removed: the controller reads the node
                 self._ctx.emit(ReportIsrChange(event.partition))

@@ -229,7 +229,7 @@ class WriteIsr:
 class ReadIsr:
     """Sync, then read the node (rule R9); answered by `IsrRead`.
 
-    `leader_epoch`: of the leader. A node of an earlier epoch was set back by hand, and counts as unreadable (Z4).
+    `leader_epoch`: of the leader. A node of an earlier epoch was set back manually, and counts as unreadable (Z4).
     """
 
     partition: TopicPartition

@@ -84,7 +84,7 @@ def infer_draft(rows: Iterable[Mapping[str, object]]) -> Inference:
     columns = tuple(_columns(seen, (), notes))
     count = sum(1 for _ in walk(columns))
     if count > COLUMNS_MAX:
-        raise invalid(f"the rows have {count} columns, a schema has at most {COLUMNS_MAX}; state the schema by hand")
+        raise invalid(f"the rows have {count} columns, a schema has at most {COLUMNS_MAX}; state the schema manually")
     return Inference(check_draft(SchemaDraft(columns)), tuple(notes), sum(seen.kinds.values()))
 
 

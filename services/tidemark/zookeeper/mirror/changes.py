@@ -51,7 +51,7 @@ class Changes:
         elif path.startswith(DRAINING_BROKERS):
             self.draining = True
         else:
-            self.everything = True  # a parent of many znodes was deleted or written by hand
+            self.everything = True  # a parent of many znodes was deleted or written manually
 
     def _note_topic(self, names: list[str]) -> None:
         if len(names) == 1:

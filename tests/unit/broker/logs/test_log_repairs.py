@@ -294,7 +294,7 @@ def test_a_damaged_batch_with_the_log_start_inside_is_repaired(world: World) -> 
 
 
 def test_a_valid_batch_with_other_contents_is_refused(world: World) -> None:
-    """The replica has other records at the same offsets and epoch: restored from elsewhere, or edited by hand."""
+    """The replica has other records at the same offsets and epoch: restored from elsewhere, or edited manually."""
     base = world.flip(1, 100)
     damaged = world.segment(1).log_path.read_bytes()
     for broker in (LEADER, FOLLOWER):

@@ -23,7 +23,7 @@ def cluster(*older: int) -> World:
 
 
 def typed(world: World, *replicas: int) -> None:
-    """The topic `flights` is created as by hand: no admin service checks the brokers."""
+    """The topic `flights` is created manually: no admin service checks the brokers."""
     world.topics["flights"] = replace(world.make_topic("flights", replicas, m="1"), schemas={1: SchemaText("{}")})
     world.topics_seen()
     world.settle()

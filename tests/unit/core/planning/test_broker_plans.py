@@ -218,7 +218,7 @@ def test_replicas_of_one_partition_that_are_replaced_together_keep_their_racks()
 
 @st.composite
 def worn_clusters(draw: st.DrawFn) -> Cluster:
-    """Clusters of any history: lists edited by hand, racks of some brokers only, dead brokers."""
+    """Clusters of any history: lists edited manually, racks of some brokers only, dead brokers."""
     brokers = draw(st.integers(1, 8))
     names = draw(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=brokers, max_size=brokers))
     ids = st.integers(0, brokers + draw(st.integers(0, 2)) - 1).map(BrokerId)

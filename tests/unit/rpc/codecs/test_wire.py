@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages written by hand read like those that protobuf writes."""
+"""protobuf reads the messages of hand-written code like its own."""
 
 from __future__ import annotations
 

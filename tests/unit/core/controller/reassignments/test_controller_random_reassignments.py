@@ -72,7 +72,7 @@ class MovingWorld(RandomWorld):
             self.cancel(self.random.choice(sorted(self.asked.moves)))
 
     def _operator_edits(self) -> None:
-        """The node, by hand."""
+        """The node, for manual changes."""
         if self.asked.moves and self.random.random() < 0.3:
             del self.asked.moves[self.random.choice(sorted(self.asked.moves))]
 

@@ -305,7 +305,7 @@ def test_another_target_during_a_reassignment_is_refused() -> None:
     world = a_world(1, 2, 3)
     world.move(P, 4, 5, 3)
     world.settle()
-    world.move(P, 2, 1)  # an edit by hand, over the entry
+    world.move(P, 2, 1)  # a manual edit, over the entry
     world.settle()
     assert [one.error.code for one in world.asked.refusals] == [ErrorCode.REASSIGNMENT_IN_PROGRESS]
     world.settle(catching_up=True)
