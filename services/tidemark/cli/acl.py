@@ -27,7 +27,7 @@ from tidemark.model import ErrorCode, TidemarkError
 
 EXIT_DENIED: Final = 1
 
-acl_app = Commands(help="Access rules: allow and deny operations to users.")
+acl_app = Commands(help="Add, remove, list and check access rules: they allow or deny operations to users.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def list_acls(
         print_line("there is no such rule")
 
 
-@acl_app.command(short_help="Show whether something is allowed, and by which rule.")
+@acl_app.command(short_help="Show whether an operation is allowed, and why.")
 def check(
     principal: Annotated[str, typer.Option("--principal", metavar="PRINCIPAL", help="User:NAME.")],
     operation: Annotated[

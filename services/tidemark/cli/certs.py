@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _DAYS: Final = 365
 _AUTHORITY_DAYS: Final = 3650
 
-certs_app = Commands(help="Certificates for TLS, without a certificate manager.")
+certs_app = Commands(help="Issue certificates for TLS, without a certificate manager.")
 
 DirectoryOption = Annotated[
     Path, typer.Option("--directory", "-d", metavar="DIR", help="Directory of the authority and its certificates.")
@@ -63,7 +63,9 @@ def broker(
     directory: DirectoryOption = Path("certs"),
     days: DaysOption = _DAYS,
 ) -> None:
-    """Issue the certificate of a broker. A second call replaces it; a running broker takes the new one.
+    """Issue the certificate of a broker.
+
+    A second call replaces the certificate; a running broker uses the new certificate.
 
     \b
     Example:
@@ -79,7 +81,9 @@ def controller(
     directory: DirectoryOption = Path("certs"),
     days: DaysOption = _DAYS,
 ) -> None:
-    """Issue the certificate of a controller. A second call replaces it; a running controller takes the new one.
+    """Issue the certificate of a controller.
+
+    A second call replaces the certificate; a running controller uses the new certificate.
 
     \b
     Example:
@@ -95,7 +99,9 @@ def admin(
     directory: DirectoryOption = Path("certs"),
     days: DaysOption = _DAYS,
 ) -> None:
-    """Issue the certificate of an admin service. A second call replaces it; a running service takes the new one.
+    """Issue the certificate of an admin service.
+
+    A second call replaces the certificate; a running service uses the new certificate.
 
     \b
     Example:
@@ -111,9 +117,9 @@ def zookeeper(
     directory: DirectoryOption = Path("certs"),
     days: DaysOption = _DAYS,
 ) -> None:
-    """Issue the certificate of a ZooKeeper server. A second call replaces it.
+    """Issue the certificate of a ZooKeeper server.
 
-    zookeeper-ID.pem has certificate and key, as ssl.keyStore.location needs them.
+    A second call replaces the certificate. zookeeper-ID.pem has certificate and key, for ssl.keyStore.location.
 
     \b
     Example:

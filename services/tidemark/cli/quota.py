@@ -26,7 +26,7 @@ from tidemark.core.quotas.quotas import (
 from tidemark.core.security.principals import ANONYMOUS
 from tidemark.model import ErrorCode, TidemarkError
 
-quota_app = Commands(help="Quotas: limits of users and client ids.")
+quota_app = Commands(help="Set, remove and show quotas: limits of users and client ids.")
 
 _BYTE_RATES: Final = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)
 _UNITS: Final = {QuotaKind.REQUEST_PERCENTAGE: "%", QuotaKind.PARTITION_CREATION_RATE: "partitions/s"}

@@ -11,7 +11,7 @@ import typer
 from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_line
 
-token_app = Commands(help="Static tokens of clients, in a file of hashes.")
+token_app = Commands(help="Make and remove static tokens of clients.")
 
 FileOption = Annotated[
     Path, typer.Option("--file", "-f", metavar="FILE", help="The file that tokens.file of the services names.")

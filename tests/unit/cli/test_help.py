@@ -43,6 +43,22 @@ def test_usage_can_be_typed_and_help_has_an_example(command: tuple[str, ...]) ->
     assert f"  tidemark {' '.join(command)}" in shown
 
 
+VERBS = {
+    *("Abort", "Add", "Cancel", "Change", "Check", "Close", "Compare", "Create", "Delete", "Drain", "Elect", "Find"),
+    *("Give", "Issue", "List", "Make", "Measure", "Move", "Open", "Print", "Propose", "Protect", "Reassign", "Remove"),
+    *("Run", "Send", "Set", "Show", "Start", "Wait"),
+}
+
+
+@pytest.mark.parametrize("command", [*GROUPS[1:], *_commands()], ids=" ".join)
+def test_help_begins_with_the_action_of_the_command(command: tuple[str, ...]) -> None:
+    found: Any = get_command(app)
+    for word in command:
+        found = found.commands[word]
+    for text in (found.help, found.short_help or found.help):
+        assert re.match(r"\w+", text)[0] in VERBS, text  # type: ignore[index]
+
+
 def test_the_help_lists_each_command_under_one_task() -> None:
     commands = get_command(app).commands  # type: ignore[attr-defined]
     assert sorted(name for names in TASKS.values() for name in names) == sorted(commands)

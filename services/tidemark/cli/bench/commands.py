@@ -27,7 +27,7 @@ from tidemark.cli.produce.options import CodecOption, Compression
 bench_app = Commands(help="Measure throughput and latency of a cluster.")
 
 
-@bench_app.command(short_help="Throughput of producers.")
+@bench_app.command(short_help="Measure the throughput of producers.")
 def produce(
     rate: Annotated[
         float,
@@ -81,7 +81,7 @@ def produce(
     run(workload, target, place)
 
 
-@bench_app.command(short_help="Throughput of consumers.")
+@bench_app.command(short_help="Measure the throughput of consumers.")
 def consume(
     consumers: ConsumersOption = 1,
     backlog: Annotated[
@@ -116,7 +116,7 @@ def consume(
     run(workload, target, place)
 
 
-@bench_app.command(short_help="Latency at a fixed rate.")
+@bench_app.command(short_help="Measure latency at a fixed rate.")
 def latency(
     rate: Annotated[
         float, typer.Option("--rate", metavar="N", min=0.1, max=RATE_MAX, help="Records per second of all producers.")
@@ -133,7 +133,7 @@ def latency(
     """Measure latency at a fixed rate: until the acknowledgement, and until a consumer has the record.
 
     \b
-    Both count from the time at which the record was due. Producers and consumers run on this machine and use its clock.
+    Both latencies count from the time at which the record was due. Producers and consumers use this machine's clock.
     Exit status 1 if any record failed or did not arrive.
 
     \b

@@ -109,7 +109,7 @@ def _ask(cluster: Cluster, timeout_s: float, ask: Callable[[AdminClient], _Answe
         return error
 
 
-@cluster_app.command("describe", short_help="Brokers, controller, counts of partitions.")
+@cluster_app.command("describe", short_help="Show brokers, controller, counts of partitions.")
 def describe(cluster: Cluster = Cluster()) -> None:
     """Show brokers, the active controller, and counts of under-replicated and offline partitions.
 

@@ -39,7 +39,7 @@ chosen log directories.
 )
 
 
-@log_dirs_app.command("describe", short_help="Space, state and replicas of log directories.")
+@log_dirs_app.command("describe", short_help="Show space, state and replicas of log directories.")
 def describe(
     brokers: Annotated[
         list[int] | None,

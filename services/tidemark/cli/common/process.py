@@ -47,8 +47,8 @@ def refusal_of_output(error: OSError) -> TidemarkError | None:
 
 
 def flush_output() -> None:
-    """Write the bytes that stdout still buffers; raises OSError. A reader that has gone, as `head` does, is no
-    error."""
+    """Write the bytes that stdout still buffers; raises OSError. A reader that has ended, such as `head`, is
+    not an error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -158,8 +158,8 @@ def verify_replicas(
 
     \b
     Each broker reads its replica and checks the CRC of each batch on its disk. The command compares envelopes and
-    CRCs, or the records of a topic that was compacted. A replica that is unavailable or lags is reported, and is no
-    error. Exit status 1 if any replicas differ: the line has the offset, the brokers and the next step.
+    CRCs, or the records of a topic that was compacted. A replica that is unavailable or lags is reported, but is
+    not an error. Exit status 1 if any replicas differ: the line has the offset, the brokers and the next step.
 
     \b
     Examples:

@@ -247,8 +247,8 @@ def verify(file: FileArgument, cluster: Cluster) -> None:
     all are equal, else 1.
 
     \b
-    A replica with a named log directory is there, copying (with the progress), or elsewhere (with the reason, if it is
-    known). Its state is unknown if its broker does not answer.
+    The state of a replica with a named log directory: done, copying (with the progress), or elsewhere (with the reason,
+    if the broker knows one). The state is unknown if the broker does not answer.
 
     \b
     Examples:

@@ -89,7 +89,7 @@ def diff(
     keys: KeyOptions = KeyOptions(),
     cluster: Cluster = Cluster(),
 ) -> None:
-    """Show what differs between two versions of a schema, or between the newest version and a file.
+    """Show the differences between two versions of a schema, or between the newest version and a file.
 
     \b
     Examples:
