@@ -163,8 +163,8 @@ class DirMoves:
     async def without_copy(self, partitions: Collection[TopicPartition]) -> list[tuple[TopicPartition, TidemarkError]]:
         """The replicas on disk without a copy in their wanted directory, after a short wait for the making of copies.
 
-        LOG_DIR_PENDING: the copy has yet to be made, or deleted after PRESENT_LOG_DIR, and a kill of the broker would
-        lose the choice. Any other error: the copy could not be made. Such an error is returned once.
+        LOG_DIR_PENDING: the copy has yet to be made, and a kill of the broker would lose the choice. Any other error:
+        the copy could not be made. Such an error is returned once.
         """
         moves = [move for partition in partitions if (move := self._moves.get(partition)) is not None]
         beginning = [self._beginning[move] for move in moves if move in self._beginning]
@@ -175,10 +175,9 @@ class DirMoves:
 
     def _is_kept(self, partition: TopicPartition) -> bool:
         target, home = self._targets.get(partition), self._logs.directory_of(partition)
-        if target is None or home is None:
-            move = self._moves.get(partition)
-            return move is None or not move.is_ended
-        return self._logs.mover.target_of(partition) == (None if target.directory == home else target.directory)
+        if target is None or home in (None, target.directory):  # no request waits for the deletion of a copy
+            return True
+        return self._logs.mover.target_of(partition) == target.directory
 
     def is_copying(self, partition: TopicPartition) -> bool:
         """Whether the replica is being copied; cleaning and retention wait, since their changes would not be copied."""
