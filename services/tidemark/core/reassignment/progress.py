@@ -184,6 +184,9 @@ def with_rate(
     why = moved.waiting_for
     if not why and moved.phase is ReassignmentPhase.QUEUED and silent_s >= STALLED_AFTER_S:
         why = f"the controller has not begun it for {silent_s:.0f} s: see its log"
+    elif not why and _moves_only_between_disks(moved) and silent_s >= STALLED_AFTER_S:
+        late = sorted(moved.log_dirs)
+        why = f"no copy has begun in the named log directory for {silent_s:.0f} s: see the log of {_brokers(late)}"
     elif not why and moved.phase is ReassignmentPhase.COPYING:
         if silent_s >= STALLED_AFTER_S and moved.bytes_done is not None:
             late = [broker for broker, state in moved.replicas.items() if state is ReplicaState.NEW]
@@ -191,6 +194,11 @@ def with_rate(
         elif throttle_used >= _THROTTLED_FROM:
             why = f"it copies as fast as its throttle allows, {moved.throttle_bytes_per_s} bytes/s"
     return replace(moved, rate_bytes_per_s=rate_bytes_per_s, eta_s=eta_s, waiting_for=why)
+
+
+def _moves_only_between_disks(moved: ReassignmentProgress) -> bool:
+    """Whether the replicas stay on their brokers; the reassignment ends when each copy has begun."""
+    return moved.phase is ReassignmentPhase.FINISHING and moved.original == moved.target and bool(moved.log_dirs)
 
 
 def _nowhere(move: PartitionReassignment) -> ReassignmentProgress:

@@ -61,6 +61,15 @@ def test_a_queued_reassignment_shows_its_target() -> None:
     assert "free slot" in behind.waiting_for
 
 
+def test_a_reassignment_between_disks_names_the_brokers_whose_copies_it_waits_for() -> None:
+    entry = replace(MOVE, replicas=ids(1, 2), log_dirs=("any", "/disk2"))
+    found = progress_of(entry, BEFORE, state(1, 1, 2), {}, ALIVE)
+    assert (found.phase, found.waiting_for) == (ReassignmentPhase.FINISHING, "")
+    assert with_rate(found, None, 9, throttle_used=0).waiting_for == ""
+    later = with_rate(found, None, 11, throttle_used=0).waiting_for
+    assert later == "no copy has begun in the named log directory for 11 s: see the log of broker 2"
+
+
 def test_bytes_done_are_at_most_the_leaders_size() -> None:
     found = progress_of(MOVE, DURING, state(1, 1, 2), sizes(b1=500, b2=500, b3=200), ALIVE)
     assert (found.phase, found.bytes_done, found.bytes_total) == (ReassignmentPhase.COPYING, 200, 500)
