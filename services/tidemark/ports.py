@@ -568,8 +568,13 @@ class MetadataStore(Protocol):
         Raises UNKNOWN_TOPIC, and INVALID_REQUEST if another request for one of these exists.
         """
 
-    async def request_partition_removal(self, removed: Mapping[TopicPartition, bool]) -> None:
-        """Create nodes below /admin/partitions_remove, all or none; as `request_partitions`."""
+    async def request_partition_removal(
+        self, removed: Mapping[TopicPartition, bool], topic_ids: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Create nodes below /admin/partitions_remove, all or none; as `request_partitions`.
+
+        Raises UNKNOWN_TOPIC for a topic that has another id than in `topic_ids`.
+        """
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
         """The requests below /admin/partitions_add and /admin/partitions_remove."""

@@ -282,6 +282,50 @@ async def test_a_forced_removal_that_comes_while_the_refused_one_is_removed_stay
     assert (await store.partition_requests()).removed == {F3: True}
 
 
+async def test_a_removal_for_one_topic_removes_no_partition_of_the_next_topic_of_the_name(cluster: Cluster) -> None:
+    store = await cluster.store()
+    term = await elected(store)
+    before = await store.create_topic(topic_of())
+    await store.write_states(term, [write_of(before, 0, -1)])
+    await store.request_partition_removal({F2: False}, {"flights": before.topic_id})
+    await store.delete_topic(term, before)
+    after = await store.create_topic(topic_of(topic_id="id-2"))
+    await store.write_states(term, [write_of(after, 0, -1)])
+    with pytest.raises(TidemarkError) as refused:
+        await store.request_partition_removal({F1: True}, {"flights": before.topic_id})
+    assert code_of(refused) is ErrorCode.UNKNOWN_TOPIC
+    assert await store.partition_requests() == PartitionRequests()
+    await store.request_partition_removal({F1: True}, {"flights": after.topic_id})
+    assert (await store.partition_requests()).removed == {F1: True}
+
+
+@pytest.mark.parametrize("cluster", ["fake"], indirect=True)
+async def test_a_removal_does_not_reach_a_topic_that_is_created_again_at_that_moment(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    assert isinstance(store, FakeMetadataStore)
+    term = await elected(other)
+    before = await other.create_topic(topic_of())
+    await other.write_states(term, [write_of(before, 0, -1)])
+
+    async def recreated() -> None:
+        await other.delete_topic(term, before)
+        after = await other.create_topic(topic_of(topic_id="id-2"))
+        await other.write_states(term, [write_of(after, 0, -1)])
+
+    store.session.before_commit(recreated)
+    with pytest.raises(TidemarkError) as refused:
+        await store.request_partition_removal({F1: True}, {"flights": before.topic_id})
+    assert code_of(refused) is ErrorCode.UNKNOWN_TOPIC
+    assert await store.partition_requests() == PartitionRequests()
+
+
+async def test_partitions_of_a_topic_that_has_no_states_yet_can_be_removed(cluster: Cluster) -> None:
+    store = await cluster.store()
+    topic = await store.create_topic(topic_of())
+    await store.request_partition_removal({F1: True}, {"flights": topic.topic_id})
+    assert (await store.partition_requests()).removed == {F1: True}
+
+
 async def test_the_deletion_of_a_topic_removes_requests_about_its_partitions(cluster: Cluster) -> None:
     store = await cluster.store()
     topic, other = await store.create_topic(topic_of()), await store.create_topic(topic_of("other"))

@@ -155,7 +155,7 @@ class PartitionAdministration:
         if not validate_only and indexes:
             known = {_identity(one) for one in await self._store.refusals()}
             removed = {TopicPartition(name, index): force for index in indexes}
-            await self._store.request_partition_removal(removed)
+            await self._store.request_partition_removal(removed, {name: before.topic_id})
 
             async def are_gone() -> bool | None:
                 refusal = await self._refusal("partitions_remove", removed, known)

@@ -33,30 +33,42 @@ _TRIES_MAX: Final = 20
 
 async def request_added(session: Session, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
     """Create znodes that request these partitions, either all or none; idempotent."""
-    await _request(session, ADD, {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()})
+    await _request(session, ADD, {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()}, {})
 
 
-async def request_removed(session: Session, removed: Mapping[TopicPartition, bool]) -> None:
+async def request_removed(
+    session: Session, removed: Mapping[TopicPartition, bool], topic_ids: Mapping[str, str]
+) -> None:
     """Create znodes that request the removal of these partitions, either all or none; idempotent.
 
     A forced removal replaces one that is not forced, which may wait for the leader of a partition without one.
     """
     nodes = {one: codecs.encode_removed_partition(force) for one, force in removed.items()}
-    await _request(session, REMOVE, nodes, replaceable=codecs.encode_removed_partition(False))
+    await _request(session, REMOVE, nodes, topic_ids, replaceable=codecs.encode_removed_partition(False))
 
 
 async def _request(
-    session: Session, kind: str, nodes: Mapping[TopicPartition, bytes], replaceable: bytes | None = None
+    session: Session,
+    kind: str,
+    nodes: Mapping[TopicPartition, bytes],
+    topic_ids: Mapping[str, str],
+    replaceable: bytes | None = None,
 ) -> None:
     """Create the znodes of a request; raises UNKNOWN_TOPIC, or INVALID_REQUEST while another request exists.
 
-    `replaceable` is the content of a znode that the request replaces; a replaced znode fires the watch on its parent.
+    Args:
+        session: started.
+        kind: ADD or REMOVE.
+        nodes: content of the znode of each partition.
+        topic_ids: ids that the topics must have; other topics may have any id.
+        replaceable: content of a znode that the request replaces; a replaced znode fires the watch on its parent.
     """
     topics = sorted({one.topic for one in nodes})
     for _ in range(_TRIES_MAX):
         parents = await session.read_many([f"{_ROOTS[kind]}/{topic}" for topic in topics])
         found = await session.read_many([_path(kind, one) for one in nodes])
-        operations: list[Operation] = [Check(paths.topic(topic)) for topic in topics]
+        guards = [(topic, paths.topic(topic)) for topic in topics] + await _incarnations(session, topic_ids)
+        operations: list[Operation] = [Check(path) for _, path in guards]
         operations += [
             Create(f"{_ROOTS[kind]}/{topic}") for topic, parent in zip(topics, parents, strict=True) if parent is None
         ]
@@ -81,14 +93,30 @@ async def _request(
         try:
             await commit(session, operations)
         except MultiFailed as failed:
-            if failed.index < len(topics) and isinstance(failed.cause, NoNodeError):
-                topic = topics[failed.index]
-                raise unknown_topic(topic) from None
+            if failed.index < len(guards) and isinstance(failed.cause, NoNodeError):
+                raise unknown_topic(guards[failed.index][0]) from None
             if not isinstance(failed.cause, NodeExistsError | NoNodeError | BadVersionError):
                 raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
             continue  # another request created or removed one of these partitions in the meantime
         return
     raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "other processes keep changing the same nodes; try again")
+
+
+async def _incarnations(session: Session, topic_ids: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Each topic with a znode that exists as long as the topic does; without one for a topic that has no states yet.
+
+    Raises:
+        TidemarkError: UNKNOWN_TOPIC for a topic with another id.
+    """
+    found: list[tuple[str, str]] = []
+    topics = await session.read_many([paths.topic(name) for name in topic_ids])
+    for (name, topic_id), node in zip(topic_ids.items(), topics, strict=True):
+        topic = None if node is None else codecs.decode_topic(paths.topic(name), node[0], name)
+        if topic is None or topic.topic_id != topic_id:
+            raise unknown_topic(name)
+        found.append((name, paths.incarnation(TopicPartition(name, 0), topic.incarnations[0])))
+    nodes = await session.read_many([path for _, path in found])
+    return [one for one, node in zip(found, nodes, strict=True) if node is not None]
 
 
 async def read(session: Session, watch: Watch | None) -> PartitionRequests:

@@ -332,9 +332,11 @@ class SessionMetadataStore:
         """Create znodes below /admin/partitions_add, either all or none."""
         await partition_nodes.request_added(self._session, added)
 
-    async def request_partition_removal(self, removed: Mapping[TopicPartition, bool]) -> None:
+    async def request_partition_removal(
+        self, removed: Mapping[TopicPartition, bool], topic_ids: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Create znodes below /admin/partitions_remove, either all or none."""
-        await partition_nodes.request_removed(self._session, removed)
+        await partition_nodes.request_removed(self._session, removed, topic_ids)
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
         """The open requests to add and to remove partitions."""
