@@ -12,7 +12,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from tests.collecting import collect_seldom
 
 collect_seldom()  # already now: imports and the collection of tests keep almost all that they make
-# How long an example takes says more of the machine than of the code.
+# How long an example takes depends on the machine more than on the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 # By default it is where pytest is called: examples would be lost, and documentation folders would have files.

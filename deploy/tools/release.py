@@ -192,7 +192,7 @@ def check_wheel(wheel: Path) -> None:
 
 
 def is_pure(wheel: Path) -> bool:
-    """Whether the name of a wheel says that it has no extensions."""
+    """Whether the name of a wheel states that it has no extensions."""
     return wheel.name.endswith("-none-any.whl")
 
 

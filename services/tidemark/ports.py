@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Protocols of all parts outside the drivers; implementations and fakes pass the same contract suites.
 
-Times in ms are monotonic unless the name says otherwise.
+Times in ms are monotonic unless the name states otherwise.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ CLIENT_ID: Final = ("tidemark.client.id", "kafka.client.id")
 """Names of the option with the client id, for quotas."""
 
 ISOLATION_LEVEL: Final = ("tidemark.isolation.level", "kafka.isolation.level")
-"""Names of the option that says whether a read omits open and aborted transactions."""
+"""Names of the option that states whether a read omits open and aborted transactions."""
 
 _LIKE: Final = 0.6
 _LIKE_OF_KAFKAS: Final = 0.9

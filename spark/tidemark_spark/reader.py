@@ -53,7 +53,7 @@ def check_schema(schema: StructType, columns: Columns) -> None:
         wanted, found = columns.type_of(name), field.dataType.simpleString()
         if wanted is not None and found != wanted:
             hint = "; the option 'valueFormat' decodes it to other types" if name == "value" else ""
-            raise ValueError(f"the schema says {found} for the column {name!r}, which is {wanted}{hint}")
+            raise ValueError(f"the schema states {found} for the column {name!r}, which is {wanted}{hint}")
     arrow = arrow_schema(schema)
     if "value" in arrow.names and columns.value_format is not ValueFormat.BYTES:
         from tidemark_spark.values import check_type

@@ -196,13 +196,13 @@ def check_type(value_format: ValueFormat, value_type: pa.DataType) -> None:
     """Check that values of this format can have this type; ValueError names the option and the type."""
     if value_format is ValueFormat.JSON:
         if not isinstance(value_type, pa.StructType):
-            raise ValueError(f"valueFormat=json gives a struct; the schema says {value_type} for the column 'value'")
+            raise ValueError(f"valueFormat=json gives a struct; the schema states {value_type} for the column 'value'")
         _check_json(value_type, "value")
     if value_format is ValueFormat.ARROW:
         rows = value_type.value_type if isinstance(value_type, pa.ListType) else None
         if not isinstance(rows, pa.StructType):
             raise ValueError(
-                f"valueFormat=arrow gives an array of structs, the rows of a value; the schema says {value_type}"
+                f"valueFormat=arrow gives an array of structs, the rows of a value; the schema states {value_type}"
             )
 
 

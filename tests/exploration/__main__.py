@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks every interleaving of a small scope and says how far it got.
+"""Walks every interleaving of a small scope and states how far it got.
 
     python -m tests.exploration [--batches 2 --crashes 2 --suspicions 1 --lost-answers 1] [--minutes M] [--beam N]
 

@@ -46,7 +46,7 @@ def _node(state: LeaderAndIsr) -> str:
 
 def _facts(cluster: Cluster, state: State) -> list[str]:
     node, version = cluster.brokers.values[state.node]
-    facts = [f"the node says {_node(node)} (version {version})"]
+    facts = [f"the node states {_node(node)} (version {version})"]
     for place in ALL_BROKERS:
         log = ", ".join(f"{label}@{epoch}" for label, epoch in cluster.disks[state.disks[place]].records)
         core = state.cores[place]

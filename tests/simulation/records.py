@@ -2,7 +2,7 @@
 """Records of worlds: a record is a word like "v7.1", and its key follows from the word alone.
 
 Batches in memory carry words instead of bytes; real ones carry them in a header of each record, so that a cleaned batch
-says which of its records are left.
+states which of its records are left.
 """
 
 from __future__ import annotations

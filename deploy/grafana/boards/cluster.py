@@ -203,7 +203,7 @@ _TRAFFIC: Final = Row(
         ),
         graph(
             "Throttled by quotas",
-            "Share of the time for which users and client ids were told to wait, by kind of quota. Raise the quota, or "
+            "Share of the time for which users and client ids had to wait, by kind of quota. Raise the quota, or "
             "reduce the load.",
             "percentunit",
             (

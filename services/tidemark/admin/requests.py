@@ -59,7 +59,7 @@ class AnsweredOnce:
             response_type: type of the response.
             work: does the work, given the facts of the first attempt; a repetition must find completed parts done.
             look: reads the facts that the work depends on, so that a later attempt uses the same; may refuse.
-            is_final: whether to store the response; a response that says of some part "not yet" is not stored.
+            is_final: whether to store the response; a response that reports some part as "not yet" is not stored.
 
         Raises:
             TidemarkError: REQUEST_ID_REUSED; INVALID_REQUEST for an id that is too long; errors of `look` and `work`.

@@ -38,7 +38,7 @@ _I64 = struct.Struct("<q")
 BITS: Final = 1
 """Width of one bit for each value: a validity bitmap, or booleans."""
 ANY_SIZE: Final = 0
-"""Width of the bytes of strings: their offsets say how many."""
+"""Width of the bytes of strings: their offsets state how many."""
 NO_PARENT: Final = -1
 FREE_LENGTH: Final = -2
 """Parent of a node with its own length: the elements of a list, the entries of a map."""
@@ -323,7 +323,7 @@ def _check_nodes(numbers: tuple[int, ...], row_count: int, layout: MessageLayout
     for index, (name, parent, never_null) in enumerate(layout.nodes):
         length, null_count = numbers[2 * index], numbers[2 * index + 1]
         if not 0 <= null_count <= length:
-            _refuse(f"column {name} says {null_count} nulls in {length} values")
+            _refuse(f"column {name} states {null_count} nulls in {length} values")
         if parent >= 0:
             if length != numbers[2 * parent]:
                 above = layout.nodes[parent].name
@@ -370,7 +370,7 @@ def _check_buffers(data: bytes, numbers: Numbers, layout: MessageLayout, *, comp
 def _declared_bytes(data: bytes, at: int, size: int, index: int) -> int:
     """Uncompressed size of a compressed buffer: an i64 before its bytes, -1 if the buffer is not compressed."""
     if size < _I64.size:
-        _refuse(f"buffer {index} is too short to say its uncompressed size")
+        _refuse(f"buffer {index} is too short to state its uncompressed size")
     declared: int = _I64.unpack_from(data, at)[0]
     if declared == -1:
         return size - _I64.size

@@ -156,7 +156,7 @@ def check_payload(batch: Batch) -> pa.RecordBatch | None:
     if facts.row_count != envelope.record_count:
         raise TidemarkError(
             ErrorCode.RECORD_COUNT_MISMATCH,
-            f"record_count says {envelope.record_count} records, the Arrow message has {facts.row_count} rows",
+            f"record_count states {envelope.record_count} records, the Arrow message has {facts.row_count} rows",
         )
     if envelope.record_count > envelope.last_offset_delta + 1:
         raise TidemarkError(

@@ -182,7 +182,7 @@ def parse_envelope(data: bytes | memoryview, offset: int = 0, *, left_bytes: int
     if length < ENVELOPE_BYTES or length % ALIGNMENT_BYTES:
         raise _invalid(f"batch_length {length} is not a multiple of {ALIGNMENT_BYTES} of at least {ENVELOPE_BYTES}")
     if length > left_bytes:
-        raise _invalid(f"batch_length says {length} bytes, {left_bytes} are left: incomplete, or a wrong length")
+        raise _invalid(f"batch_length states {length} bytes, {left_bytes} are left: incomplete, or a wrong length")
     return Envelope._make((*fields[:14], int.from_bytes(fields[14], "little")))
 
 

@@ -136,7 +136,7 @@ class Metrics:
     def histogram(
         self, name: str, doc: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = LATENCY_BUCKETS_S
     ) -> Histogram:
-        """Make the histogram `tidemark_<name>`, in seconds unless the name says otherwise."""
+        """Make the histogram `tidemark_<name>`, in seconds unless the name states otherwise."""
         return Histogram(_PREFIX + name, doc, labels, registry=self.registry, buckets=tuple(buckets))
 
 

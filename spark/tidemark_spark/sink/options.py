@@ -116,7 +116,7 @@ class WriteOptions:
         deadline_ms: time limit of the driver for an answer of a broker.
         tls: the TLS files; None: files of the environment, or plain text.
         token_file: path of a file with a bearer token; None: the token of the environment, or no token.
-        is_typed: whether the job says that the topic has a schema.
+        is_typed: whether the job states that the topic has a schema.
         transactions: whether and how the write is transactional.
     """
 
@@ -174,7 +174,7 @@ def _settings(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def looks_like_bytes(schema: StructType, options: WriteOptions) -> bool:
-    """Whether rows of this schema are records of bytes, unless the option `typed` says otherwise.
+    """Whether rows of this schema are records of bytes, unless the option `typed` states otherwise.
 
     So a streaming write of bytes does not request a schema from brokers in each micro-batch.
     """

@@ -26,7 +26,7 @@ class StaleCheckpointError(RuntimeError):
 
 
 def begin_batch(options: WriteOptions) -> WriteTransaction | None:
-    """Begin the transaction of a batch write; None: the write is at least once, and the log says why.
+    """Begin the transaction of a batch write; None: the write is at least once, and the log states why.
 
     Raises:
         ValueError: the options contradict one another, or require an impossible transaction.
@@ -91,7 +91,7 @@ def end_micro_batch(options: WriteOptions, memberships: Iterable[Membership | No
 
 
 def give_up(options: WriteOptions, transaction: WriteTransaction | None) -> None:
-    """Abort the transaction of a failed write if the transaction is known; otherwise the log says how it ends."""
+    """Abort the transaction of a failed write if the transaction is known; otherwise the log states how it ends."""
     if transaction is None:
         return
     from tidemark_spark.transactions.coordinator import abort

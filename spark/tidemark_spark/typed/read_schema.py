@@ -35,7 +35,7 @@ METADATA: Final[dict[str, DataType]] = {
     HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
     DELETED: BooleanType(),
 }
-"""Columns of every typed topic. `_deleted` says which rows delete the earlier rows of their key."""
+"""Columns of every typed topic. `_deleted` states which rows delete the earlier rows of their key."""
 _ALL: Final = (KEY, PARTITION, OFFSET, TIMESTAMP, HEADERS)
 
 
@@ -48,7 +48,7 @@ def table_schema(topic: TypedTopic, columns: str | None, metadata: str | None) -
         metadata: option `metadataColumns`: true, false, or names.
 
     Raises:
-        ValueError: names no column; says which there are.
+        ValueError: names no column; states which there are.
     """
     added = _metadata_names(metadata)
     if columns is None:
@@ -109,7 +109,7 @@ def paths_of(topic: TypedTopic, schema: StructType) -> list[str]:
         if kind is not None:
             if kind.simpleString() != field.dataType.simpleString():
                 text = f"{field.dataType.simpleString()} for the column {field.name!r}, which is {kind.simpleString()}"
-                raise ValueError(f"the schema says {text}")
+                raise ValueError(f"the schema states {text}")
         elif field.name in by_name:
             try:
                 found += paths_in(field.dataType, by_name[field.name])

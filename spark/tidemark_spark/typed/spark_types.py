@@ -86,5 +86,5 @@ def paths_in(given: DataType, column: Column, above: str = "") -> Iterator[str]:
         case _:
             wanted, found = spark_type(column.type).simpleString(), given.simpleString()
             if wanted != found:
-                raise ValueError(f"the schema says {found} for the column {path!r}, which is {wanted}")
+                raise ValueError(f"the schema states {found} for the column {path!r}, which is {wanted}")
             yield path

@@ -183,7 +183,7 @@ class Names:
     """Twins: states that differ in the names of the brokers only.
 
     Sound because no part depends on the order of names: the cores do not, the controller of this explorer tries every
-    order of the assigned replicas, and each invariant says the same of all brokers. So each state that can follow
+    order of the assigned replicas, and each invariant states the same of all brokers. So each state that can follow
     from a state can follow from its twin, under the other names, and one of them is enough.
     """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One move of a cluster: its changes at brokers, on streams, in ZooKeeper and at the controller.
 
-The effects of a broker core happen within the same move, as far as `cluster` says that nothing is lost by that.
+The effects of a broker core happen within the same move, as far as `cluster` proves that nothing is lost by that.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Group(NamedTuple):
 
     Attributes:
         first: columns that are looked at in any case.
-        only: where it says no of the first of them there is no such move.
+        only: where it denies the first of them there is no such move.
         places: whose moves they are; of streams the leader's, then the follower's.
     """
 

@@ -49,7 +49,7 @@ def test_the_console_shows_a_killed_broker_and_a_silent_zookeeper(tmp_path: Path
             assert changes(led)[0]["left"][0] in REASONS
             assert changes(led)[0]["isr"] == [0]
             cluster.zookeeper.stop()
-            wait_for(lambda: bool(overview()["problems"]), "a page says that an answer is missing")
+            wait_for(lambda: bool(overview()["problems"]), "a page states that an answer is missing")
             shown = overview()
             assert shown["problems"][0]["since_ms"] > away["since_ms"]
             assert shown["data"]["partition_count"] == 2

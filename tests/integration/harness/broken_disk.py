@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers whose disks fail when a test says so, and the log directories that these brokers report."""
+"""Brokers whose disks fail when a test orders this, and the log directories that these brokers report."""
 
 from __future__ import annotations
 

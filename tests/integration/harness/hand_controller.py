@@ -120,7 +120,7 @@ _SERVING: Final = health_pb2.HealthCheckRequest(service="tidemark.v1.BrokerServi
 
 
 class HandController:
-    """Holds /controller; elects, writes and sends commands only as the test says."""
+    """Holds /controller; elects, writes and sends commands only as the test orders."""
 
     def __init__(self, brokers: Brokers, store: ZooKeeperMetadataStore, term: ControllerTerm) -> None:
         self.brokers = brokers

@@ -134,5 +134,5 @@ def run_and_end(main: Callable[[], object]) -> None:
             if stream is not None:
                 stream.flush()
     except (OSError, ValueError):
-        sys.exit(status)  # the interpreter says so
+        sys.exit(status)  # the interpreter reports it
     os._exit(status)

@@ -89,7 +89,7 @@ class _Forked(subprocess.Popen[bytes]):
             connection.connect(str(self._server))
             warm.send_call(connection, command, self._environment, [self._output] * 2)
             told = connection.makefile("rb").read()
-        assert told, "the server's log says why nothing was forked"
+        assert told, "the server's log states why nothing was forked"
         self.pid = int(told)
         self._child_created = True
 

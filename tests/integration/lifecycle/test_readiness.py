@@ -24,7 +24,7 @@ WAIT_S = 60.0
 
 
 def wait_until_says(cluster: LocalCluster, name: str, service: str) -> None:
-    wait_for(lambda: says(cluster, name, service), f"{name} says {service}")
+    wait_for(lambda: says(cluster, name, service), f"{name} states {service}")
 
 
 def says(cluster: LocalCluster, name: str, service: str) -> bool:

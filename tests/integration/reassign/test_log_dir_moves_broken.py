@@ -86,5 +86,5 @@ def test_a_target_that_breaks_ends_the_move_and_the_replica_continues(cluster: L
     assert [disk.error is None for disk in disks(cluster)] == [index == first for index in range(2)]
     broken.unlink()
     cluster.restart(BROKER)
-    wait_for(lambda: where(cluster) == (1 - first, None), "a disk that is back has the copy, which says where to")
+    wait_for(lambda: where(cluster) == (1 - first, None), "a disk that is back has the copy, which states where to")
     assert consumed(cluster, RECORDS + len(load.acknowledged)) == before + load.acknowledged

@@ -67,6 +67,6 @@ class NearReader(Reader):
     def _refused(self, error: TidemarkError) -> None:
         """The next leader that is asked is to find the same."""
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise InvariantError(f"COMMITTED-READ: a follower says that an offset does not exist: {error}")
+            raise InvariantError(f"COMMITTED-READ: a follower states that an offset does not exist: {error}")
         if error.code is ErrorCode.LOG_TRUNCATED and not self._world.recipe.unclean:
             raise InvariantError(f"COMMITTED-READ: records read up to {self._position} are gone: {error}")

@@ -118,7 +118,7 @@ def _flip_bit(directory: Path, log: StoredLog, batch: Batch, byte: int, bit: int
     position = sum(len(one.data) for one in before)
     path = Segment(directory, first).log_path
     data = bytearray(path.read_bytes())
-    assert unpack_envelope(data, position).base_offset == offset, "the log in memory says where it lies"
+    assert unpack_envelope(data, position).base_offset == offset, "the log in memory has the batch at this position"
     with path.open("rb+") as file:
         file.seek(position + byte)
         file.write(bytes([data[position + byte] ^ bit]))

@@ -88,7 +88,7 @@ class MemberNode(Node):
     # -- heartbeats
 
     def _say(self) -> None:
-        """Send a heartbeat, one at a time; after a lost answer the next one says everything."""
+        """Send a heartbeat, one at a time; after a lost answer the next heartbeat states everything."""
         self._beat += 1
         number, said_ms = self._beat, self.engine.now
         owned = frozenset(self.reading) | (self._wanted or frozenset())

@@ -163,7 +163,7 @@ def of_held(cluster: LocalCluster) -> dict[str, str]:
 
 
 def last_offsets(directory: Path) -> Path:
-    """The file that says where the query was, without the checksum that Spark keeps beside it."""
+    """The file that states where the query was, without the checksum that Spark keeps beside it."""
     path = max((directory / "checkpoint").glob("offsets/[0-9]*"), key=lambda path: int(path.name))
     path.with_name(f".{path.name}.crc").unlink()
     return path

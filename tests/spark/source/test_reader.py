@@ -505,7 +505,7 @@ def test_a_schema_given_whole_makes_an_option_for_values_needless() -> None:
     check_schema(given, parse_columns({"valueformat": "json"}))
     with pytest.raises(ValueError, match="the schema has a column 'size'"):
         check_schema(StructType([StructField("size", LongType())]), parse_columns({}))
-    with pytest.raises(ValueError, match="the schema says struct<> for the column 'value', which is binary"):
+    with pytest.raises(ValueError, match="the schema states struct<> for the column 'value', which is binary"):
         check_schema(given, parse_columns({}))
 
 

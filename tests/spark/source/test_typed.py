@@ -184,7 +184,7 @@ def test_wrong_columns_and_options_are_refused_with_a_sentence(cluster: LocalClu
 
     refused("has no column 'delays'; it has carrier, delay", columns="delays")
     refused("'metadataColumns' names '_offsets'; expected true, false or some of _key", metadataColumns="_offsets")
-    refused("schema version 1: the schema says bigint for the column 'delay', which is int", columns("delay BIGINT"))
+    refused("schema version 1: the schema states bigint for the column 'delay', which is int", columns("delay BIGINT"))
     refused("column 'leg' has no field 'dest'", columns("leg STRUCT<dest: STRING>"))
     refused("a column 'dest'; topic typed-flights has carrier, delay", columns("dest STRING"))
     refused("schemaChange' is 'ignore'; expected fail or latestAtRestart", schemaChange="ignore")

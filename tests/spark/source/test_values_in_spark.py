@@ -56,7 +56,7 @@ def test_json_values_are_columns_and_malformed_ones_are_dead_letters(
 
 
 def test_a_schema_that_does_not_fit_names_the_column(spark: SparkSession, cluster: LocalCluster, delays: str) -> None:
-    with pytest.raises(PySparkException, match=r"the schema says int for the column 'offset', which is bigint"):
+    with pytest.raises(PySparkException, match=r"the schema states int for the column 'offset', which is bigint"):
         read(spark, cluster, delays, "value BINARY, offset INT").collect()
     schema, options = "value STRUCT<delay: INT>, offset BIGINT", {"valueFormat": "json", "malformedValues": "null"}
     fits = read(spark, cluster, delays, schema, **options)

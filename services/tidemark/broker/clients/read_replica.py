@@ -3,7 +3,7 @@
 
 The replica may be leader or follower, in sync or not. The answer is read from the disk, with every CRC checked. Records
 need not be committed (rule K1 is for consumers): the caller compares below a high watermark (LOG-MATCH, L1). A damaged
-batch is repaired in the background, or before the answer if the request says so (rule T6).
+batch is repaired in the background, or before the answer if the request demands this (rule T6).
 """
 
 from __future__ import annotations

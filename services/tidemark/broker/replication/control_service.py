@@ -165,7 +165,7 @@ class BrokerControl(BrokerControlServiceServicer):
     async def StopReplica(  # noqa: N802
         self, request: pb.StopReplicaRequest, context: Any
     ) -> pb.StopReplicaResponse:
-        """Close the named replicas, and delete those that the command says to delete."""
+        """Close the named replicas, and delete those that the command marks for deletion."""
         self._check(request.header, context, request.sequence)
         command = stop_replica_from_proto(request)
         reply = await self._ask(lambda request_id: StopReplicaArrived(request_id, command))

@@ -261,7 +261,7 @@ def _commit_merged(
     from pyiceberg.table.update.snapshot import _OverwriteFiles
 
     class Replace(_OverwriteFiles):
-        """An overwrite that says that no row changed, so that incremental readers pass it."""
+        """An overwrite that states that no row changed, so that incremental readers pass it."""
 
         def _summary(self, *given: Any, **named: Any) -> Summary:
             return Summary(Operation.REPLACE, **super()._summary(*given, **named).additional_properties)

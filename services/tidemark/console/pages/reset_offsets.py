@@ -102,7 +102,7 @@ def _view(
     notice: str,
     plan: str = "",
 ) -> View:
-    """The dry run; without a plan `notice` says why the reset is refused."""
+    """The dry run; without a plan `notice` states why the reset is refused."""
     data = {
         **_facts(reset, changes, part_of(changes, without_plan(given))),
         "changed": False,

@@ -123,7 +123,7 @@ class SharedQuery(Generic[T]):
             self._answer = Answer(await self._call(), began_ms)
         except TidemarkError as error:
             self._failed(error, began_ms)
-        except Exception as error:  # noqa: BLE001 - a fault of the console; the page says so
+        except Exception as error:  # noqa: BLE001 - a fault of the console; the page states this
             _log.exception("a query failed")
             self._failed(TidemarkError(ErrorCode.INTERNAL, f"the console failed: {type(error).__name__}"), began_ms)
         finally:

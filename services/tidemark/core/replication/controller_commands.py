@@ -65,7 +65,7 @@ class ControllerCommands:
         manager.maybe_reply(reply)
 
     def on_stop_replica(self, event: StopReplicaArrived, now_ms: int) -> None:
-        """Close replicas, and delete those that the command says to delete."""
+        """Close replicas, and delete those that the command marks for deletion."""
         command, manager = event.command, self._manager
         error = self._stale(command.controller_epoch, command.broker_epoch) or self._overtaken(command)
         refused: list[tuple[TopicPartition, TidemarkError]] = []

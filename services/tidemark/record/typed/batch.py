@@ -184,7 +184,7 @@ def encode_typed(
     numbers = read_numbers(message.slice(0, head_bytes).to_pybytes(), 0, codec=codec, layout=arrangement.layout)
     for index, node in enumerate(arrangement.layout.nodes):
         if node.never_null and numbers.nodes[2 * index + 1]:
-            raise _mismatch(f"column {node.name} has nulls; the schema says it is never null")
+            raise _mismatch(f"column {node.name} has nulls; the schema states it is never null")
     table = write_table(
         message.slice(numbers.body_start),
         _ends(numbers, arrangement.layout),
@@ -232,7 +232,7 @@ def check_typed(batch: Batch, layout: TypedLayout) -> CheckedBatch:
     if facts.row_count != envelope.record_count or envelope.record_count > envelope.last_offset_delta + 1:
         raise TidemarkError(
             ErrorCode.RECORD_COUNT_MISMATCH,
-            f"record_count says {envelope.record_count} records, the Arrow message has {facts.row_count} rows",
+            f"record_count states {envelope.record_count} records, the Arrow message has {facts.row_count} rows",
         )
     uncompressed = envelope.codec == Codec.NONE
     rows = _validated(batch.data, table.message_at, envelope, arrangement) if uncompressed else None
@@ -413,7 +413,7 @@ def read_pruned(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) ->
     message = b"".join((head, memoryview(data)[table.body_at :]))
     facts = check_message(message, 0, codec=envelope.codec, layout=pruning.arrangement.layout)
     if facts.row_count != envelope.record_count:
-        raise TidemarkError(ErrorCode.RECORD_COUNT_MISMATCH, "the rows of a pruned batch are not as many as it says")
+        raise TidemarkError(ErrorCode.RECORD_COUNT_MISMATCH, "the rows of a pruned batch are not as many as it states")
     rows = _validated(message, 0, envelope, pruning.arrangement)
     return _typed_rows(rows, envelope, layout, column_ids)
 

@@ -31,7 +31,7 @@ HAS_TIMESTAMPS: Final = 1
 """Flag: each row has its own timestamp, in a system column."""
 HAS_HEADERS: Final = 2
 HAS_TOMBSTONES: Final = 4
-"""Flag: a system column says which rows delete the earlier rows of their key."""
+"""Flag: a system column states which rows delete the earlier rows of their key."""
 KNOWN_FLAGS: Final = HAS_TIMESTAMPS | HAS_HEADERS | HAS_TOMBSTONES
 
 _HEAD: Final = struct.Struct("<HHHHq")

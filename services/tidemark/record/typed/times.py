@@ -73,7 +73,7 @@ def check_times(batch: Batch) -> None:
     stated = table.min_timestamp_us, batch.envelope.max_timestamp_us
     if stated != (oldest_us, newest_us):
         raise _invalid(
-            f"the batch says its timestamps go from {stated[0]} to {stated[1]} µs; they go from {oldest_us} to "
+            f"the batch states its timestamps go from {stated[0]} to {stated[1]} µs; they go from {oldest_us} to "
             f"{newest_us}"
         )
 
@@ -85,7 +85,7 @@ def _values(batch: Batch, table: ColumnTable, node: int, data_type: pa.DataType,
     numbers = read_buffers(batch.data, table.message_at)
     sizes = [size for offset, size in zip(numbers[0::2], numbers[1::2], strict=True) if offset == begin and size]
     if len(sizes) != 1 or not 0 < sizes[0] <= end - begin:
-        raise _unreadable("its bytes are not where the table of columns says")
+        raise _unreadable("its bytes are not where the table of columns states")
     data = pa.py_buffer(batch.data).slice(table.body_at + begin, sizes[0])
     if batch.envelope.codec != Codec.NONE:
         data = _decompressed(data, Codec(batch.envelope.codec), needed_bytes)

@@ -96,7 +96,7 @@ class CallerQuotas:
         return int(wait_s * 1000) + 1 if wait_s > _NEARLY_S else 0
 
     async def hold(self, *kinds: QuotaKind, at_most_s: float = WAIT_MAX_S) -> None:
-        """Wait as `wait_ms` says now, but not longer than `at_most_s`. A change of the quotas may end the wait.
+        """Wait for the present `wait_ms`, but not longer than `at_most_s`. A change of the quotas may end the wait.
 
         The use of other callers during the wait does not prolong it, so a client that observes its waits has no further
         wait.

@@ -2,7 +2,7 @@
 """The gate: applies the table of rights (`core.security.rights`) to every call of a server.
 
 Without rights a call does not reach its service. Items of some calls are refused separately, and items of some answers
-are omitted. Calls whose row says so are checked by their service, for each batch or topic.
+are omitted. Calls of some rows are checked by their service, for each batch or topic.
 """
 
 from __future__ import annotations

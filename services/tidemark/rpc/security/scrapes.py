@@ -21,7 +21,7 @@ _NAME: Final = "metrics.tls"
 
 
 def serve_metrics(settings: ServiceSettings, identity: TlsIdentity | None) -> MetricsServer:
-    """Serve /metrics as the settings say.
+    """Serve /metrics as the settings state.
 
     Raises:
         TidemarkError: INVALID_CONFIG: the address cannot be used, or TLS is wanted without TLS files.

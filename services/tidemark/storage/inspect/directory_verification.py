@@ -419,7 +419,7 @@ class _ReplicaVerifier:
                 continue
             path = self._path / name
             if read_snapshot(self._path, int(stem)) is None and path.exists():
-                sentence = "the producer snapshot is damaged, or of another offset than its name says"
+                sentence = "the producer snapshot is damaged, or of another offset than its name states"
                 self._error(FindingKind.FILE, path, sentence, _ITSELF, offset=int(stem))
 
     def _aborted(self, names: Iterable[str]) -> None:

@@ -165,7 +165,7 @@ def _snapshot(path: Path) -> Document:
     except (TypeError, ValueError):
         return Document(columns, rows, "the bytes after these are not producers")
     said = document["offset"]
-    wrong = "" if path.name == f"{said:020d}{SNAPSHOT_SUFFIX}" else f"it is of offset {said}, its name says another"
+    wrong = "" if path.name == f"{said:020d}{SNAPSHOT_SUFFIX}" else f"it is of offset {said}, its name states another"
     return Document(columns, rows, wrong)
 
 

@@ -255,7 +255,7 @@ class _SegmentPass:
         self._wrong_epoch = epoch
         self._error(
             FindingKind.EPOCH,
-            f"the batch has leader epoch {epoch}, the epoch file says {said} for its offset",
+            f"the batch has leader epoch {epoch}, the epoch file states {said} for its offset",
             "stop the broker and delete leader-epoch-checkpoint: the next start rebuilds the file from the batches",
             position=position,
             offset=base,
@@ -316,10 +316,12 @@ class _IndexWalk:
             at, offset = self._positions[number], self._offsets[number]
             if at < position or offset != envelope.base_offset:
                 there = f"at byte {at} no batch begins" if at < position else f"there begins {envelope.base_offset}"
-                self._error(f"entry {number} says that offset {offset} is at byte {at}; {there}", INDEX_SUFFIX, offset)
+                self._error(
+                    f"entry {number} states that offset {offset} is at byte {at}; {there}", INDEX_SUFFIX, offset
+                )
             elif number < len(self._timestamps) and self._timestamps[number] != self._newest_us and not self._has_bad:
                 self._error(
-                    f"entry {number} says that the newest timestamp before offset {offset} is "
+                    f"entry {number} states that the newest timestamp before offset {offset} is "
                     f"{self._timestamps[number]} µs, it is {self._newest_us}",
                     TIME_INDEX_SUFFIX,
                     offset,
@@ -345,11 +347,11 @@ class _IndexWalk:
         if said.size_bytes != true.size_bytes:
             if not last:
                 self._error(
-                    f"the end mark says {said.size_bytes} bytes, the segment has {true.size_bytes}", TIME_INDEX_SUFFIX
+                    f"the end mark states {said.size_bytes} bytes, the segment has {true.size_bytes}", TIME_INDEX_SUFFIX
                 )
         elif said[:3] != true[:3]:
             self._error(
-                f"the end mark says next offset {said.next_offset} and newest timestamp {said.max_timestamp_us} µs; "
+                f"the end mark states next offset {said.next_offset} and newest timestamp {said.max_timestamp_us} µs; "
                 f"they are {true.next_offset} and {true.max_timestamp_us}",
                 TIME_INDEX_SUFFIX,
             )

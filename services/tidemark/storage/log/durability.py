@@ -45,7 +45,7 @@ class Captured(NamedTuple):
 
 
 class Durability:
-    """Flushes a log and gives its offsets to checkpoints. Thread-safe beside appends, unless a method says otherwise.
+    """Flushes a log and gives its offsets to checkpoints. Thread-safe beside appends, unless a method states otherwise.
 
     Attributes:
         flushed_offset: all records below are on disk; written under `memory_lock`.

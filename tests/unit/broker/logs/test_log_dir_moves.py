@@ -315,7 +315,7 @@ async def test_a_copy_that_cannot_be_made_is_reported_to_the_controller_once(
 async def test_a_copy_that_fails_slowly_is_reported_when_its_directory_is_named_again(
     world: MovesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller would name the directory without end, since each answer says that no copy has begun yet."""
+    """The controller would name the directory without end, since each answer states that no copy has begun yet."""
     may_fail = threading.Event()
 
     def fails_slowly(*_: object) -> None:

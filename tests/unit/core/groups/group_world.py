@@ -32,7 +32,7 @@ class Member:
     """A client.
 
     Attributes:
-        whole: its next heartbeat says everything, as after an answer that was lost.
+        whole: its next heartbeat states everything, as after an answer that was lost.
         heard_ms: when it sent the last heartbeat that was answered.
         revoke_by_ms: after an assignment, until when a heartbeat must be answered that states its partitions now.
     """

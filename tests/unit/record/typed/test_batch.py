@@ -225,7 +225,7 @@ def test_a_null_in_a_column_that_is_never_null_is_refused_by_name() -> None:
 
 
 def test_a_bitmap_that_hides_nulls_in_a_compressed_column_is_refused() -> None:
-    """The count says 0 and the bitmap of the compressed column is there: the broker decodes nothing and refuses."""
+    """The count states 0 and the bitmap of the compressed column is there: the broker decodes nothing and refuses."""
     nullable = pa.schema([field.with_nullable(True) for field in FLIGHTS])
     layout = TypedLayout(1, nullable, flights().node_ids)
     rows = pa.RecordBatch.from_arrays([pa.array(["UA", None, "AA"]), *three_flights().columns[1:]], schema=nullable)
