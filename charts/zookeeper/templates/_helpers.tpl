@@ -82,7 +82,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- fail (printf "zookeeper: replicas is %d: an even number of servers survives no more losses than one server less; choose 1, 3, 5 or 7" (int .Values.replicas)) -}}
 {{- end -}}
 {{- if lt (int .Values.juteMaxBufferBytes) 8388608 -}}
-{{- fail (printf "zookeeper: juteMaxBufferBytes is %d: Tidemark writes up to 8 MiB at once; use at least 8388608" (int .Values.juteMaxBufferBytes)) -}}
+{{- fail (printf "zookeeper: juteMaxBufferBytes is %d: Tidemark writes up to 8 MiB in one request; use at least 8388608" (int .Values.juteMaxBufferBytes)) -}}
 {{- end -}}
 {{- $ours := list "dataDir" "dataLogDir" "clientPort" "quorumListenOnAllIPs" "4lw.commands.whitelist" "admin.enableServer" "standaloneEnabled" "reconfigEnabled" -}}
 {{- if include "zookeeper.secret" . -}}

@@ -2,8 +2,8 @@
 """Describes log directories of brokers, moves replicas between them, and checks the log directories that reassignments
 name.
 
-Each broker decides about its own directories (rule M3). Requests go to all brokers at once; a broker that does not
-answer does not delay the others.
+Each broker decides about its own directories (rule M3). Requests go to all brokers at the same time; a broker that does
+not answer does not delay the others.
 """
 
 from __future__ import annotations

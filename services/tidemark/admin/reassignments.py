@@ -197,7 +197,8 @@ class ReassignmentAdministration:
     async def watch(
         self, partitions: Collection[TopicPartition], *, interval_s: float, request_id: str = ""
     ) -> AsyncIterator[ReassignmentUpdate]:
-        """Yield updates, the first at once, until all reassignments of these partitions (empty: all now) have ended."""
+        """Yield updates, the first immediately, until all reassignments of these partitions (empty: all now) have
+        ended."""
         seen_before = {
             _name(one) for one in await self._store.refusals() if not request_id or one.request_id != request_id
         }
@@ -393,7 +394,7 @@ def _refuse_throttle(
                 ErrorCode.THROTTLE_TOO_LOW,
                 f"a throttle of {throttle} bytes/s is no more than the {rate:.0f} bytes/s that broker {leader} must "
                 f"send to keep up with its producers. The reassignment of {move.partition} would never end: raise the "
-                "throttle, or reassign fewer partitions at once",
+                "throttle, or reassign fewer partitions at the same time",
                 {**_where(move.partition), "inbound_bytes_per_s": f"{rate:.0f}", "broker": str(leader)},
             )
     return refused

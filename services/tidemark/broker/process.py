@@ -138,7 +138,7 @@ class BrokerProcess:
 
     async def stop(self) -> None:
         """Stop: not ready; controlled shutdown; NOT_SERVING; end all leaderships; answer the waiting requests. Then
-        close the session, so that other replicas are elected at once. At last flush, and write the clean shutdown
+        close the session, so that other replicas are elected immediately. At last flush, and write the clean shutdown
         files."""
         self._node.state.state = "stopping"
         await self._stack.aclose()

@@ -92,8 +92,8 @@ def producer_settings(
             leader), or 0 (no acknowledgement).
         enable_idempotence: retries neither duplicate nor reorder; needs acks="all". None: on with acks="all".
         linger_ms: time that a batch waits for more records, 0 to 60,000.
-        batch_bytes: size at which a batch is sent at once, up to 8 MiB.
-        max_in_flight: batches of one partition in flight at once, 1 to 5.
+        batch_bytes: size at which a batch is sent immediately, up to 8 MiB.
+        max_in_flight: batches of one partition in flight at the same time, 1 to 5.
         codec: compression: "none", "lz4" or "zstd".
         delivery_timeout_ms: time after which a record without acknowledgement fails.
         request_timeout_ms: timeout of one request, and of the look-up of a topic.

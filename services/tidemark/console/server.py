@@ -102,7 +102,7 @@ class HttpServer:
 
 
 def listening_socket(address: HostPort) -> socket.socket:
-    """A socket whose connections send at once; raises INVALID_CONFIG for an address that cannot be used."""
+    """A socket whose connections send immediately; raises INVALID_CONFIG for an address that cannot be used."""
     try:
         family, *_, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -85,7 +85,7 @@ class Heartbeats:
                 self._tasks[broker] = (registration.broker_epoch, task)
 
     def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """Let this broker shut down; a ping is sent at once."""
+        """Let this broker shut down; a ping is sent immediately."""
         known = self._released.get(broker)
         if known is not None and known[0] == broker_epoch:
             known[1].set()
@@ -121,7 +121,7 @@ class Heartbeats:
     async def _one_stream(self, broker: BrokerRegistration) -> _Ending:
         """Ping until the stream fails.
 
-        A read is always pending, so that the death of the process ends the stream at once, not at the next ping.
+        A read is always pending, so that the death of the process ends the stream immediately, not at the next ping.
         """
         ending = _Ending.REFUSED
         offline: frozenset[str] = frozenset()

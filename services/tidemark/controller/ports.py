@@ -49,7 +49,7 @@ class BrokerHeartbeats(Protocol):
         """Ping exactly these brokers."""
 
     def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """Let this broker shut down; a ping is sent at once."""
+        """Let this broker shut down; a ping is sent immediately."""
 
     async def stop(self) -> None:
         """Stop the pings to all brokers."""

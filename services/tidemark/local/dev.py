@@ -140,7 +140,7 @@ def _table(cluster: LocalCluster) -> Table:
 
 
 def _stop(cluster: LocalCluster) -> None:
-    """Stop in order; a second Ctrl-C kills all processes at once."""
+    """Stop in order; a second Ctrl-C kills all processes immediately."""
     try:
         cluster.stop()
     except KeyboardInterrupt:

@@ -3,7 +3,7 @@
 
 CPython collects a generation in one pass, at 0.2 µs for each object; the objects of thousands of partitions take a
 third of a second. So the first generation is small here, and `gc.freeze` hides the survivors of each collection from
-later ones: a collection visits each object once. Reference counting still frees objects at once.
+later ones: a collection visits each object once. Reference counting still frees objects immediately.
 
 A frozen cycle without references stays in memory until the number of frozen objects has doubled; then one collection
 visits all objects. So long pauses are rare, and the wasted memory is bounded by the used memory.

@@ -27,7 +27,7 @@ def raise_open_files() -> int:
 
 
 def log_files_max() -> int:
-    """Number of log files that may be open at once."""
+    """Number of log files that may be open at the same time."""
     return min(_LOG_FILES_MAX, raise_open_files() // 2)
 
 

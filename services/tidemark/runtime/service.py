@@ -36,7 +36,7 @@ async def run_until_stopped(
     metrics: Metrics = METRICS,
     termination_path: str = "",
 ) -> int:
-    """Run a service until SIGTERM or SIGINT; a second signal ends the process at once.
+    """Run a service until SIGTERM or SIGINT; a second signal ends the process immediately.
 
     Args:
         start: starts the service; a TidemarkError from it gives one log line and exit code 1.

@@ -25,7 +25,7 @@ class _HasFileno(Protocol):
 
 
 class ReadAheadSocket(socket.socket):
-    """A connection that takes all bytes that have arrived at once. Used on kazoo's thread."""
+    """A connection that takes all bytes that have arrived in one call. Used on kazoo's thread."""
 
     _held = b""
     _at = 0

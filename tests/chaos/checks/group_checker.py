@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds in the history of a consumer group violations of docs/groups.md.
 
-The checker compares the journals of members with the records that coordinators wrote to `__consumer_offsets`. These
-have one order, so it is known which came first. Only a member that holds a partition may commit, after the member
-before has confirmed its revocation: so it is known exactly where the next member begins.
+The checker compares the journals of members with the records that coordinators wrote to `__consumer_offsets`. The
+records have one order, which shows the first of two changes. Only a member that holds a partition may commit, after
+the member before has confirmed its revocation: so it is known exactly where the next member begins.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 """Finds anomalies in the history of a typed topic: schema versions that no client asked for, versions that were asked
 for and lost, and rows with other values than they were sent with.
 
-The checker knows clients' histories only, and computes the values of a row by itself. It knows a column by the change
-that added the column, for names, types and defaults change. `checker` finds lost, double and refused rows.
+The checker knows clients' histories only, and computes the values of a row by itself. The checker identifies a column
+by the change that added the column, for names, types and defaults change. `checker` finds lost, double and refused
+rows.
 """
 
 from __future__ import annotations

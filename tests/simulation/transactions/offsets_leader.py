@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group coordinator of one simulated broker: the shipping core, records and replay, in a driver (rule X17).
 
-The driver does as `broker.coordination.shard.Shard` and `broker.groups.group_shard.GroupShard`. It writes in order, and
-answers when the records are committed. A refused write of a transaction fails alone, and after any other failure the
-state is loaded again. Markers that come meanwhile are applied after the load.
+The driver does as `broker.coordination.shard.Shard` and `broker.groups.group_shard.GroupShard`. The driver writes in
+order, and answers when the records are committed. A refused write of a transaction fails alone, and after any other
+failure the state is loaded again. Markers that come meanwhile are applied after the load.
 """
 
 from __future__ import annotations

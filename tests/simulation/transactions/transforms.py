@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated programs that read, transform and write: their offsets commit with their rows (rule X17).
 
-Each is a member of one group, with a transactional id. It keeps to docs/groups.md as the client does, with one
-exception. It reads on after its session timed out by its own clock, since the coordinators alone must fence it.
+Each program is a member of one group, with a transactional id. A program keeps to docs/groups.md as the client does,
+with one exception: a program whose session timed out by its own clock continues to read. The coordinators alone must
+fence such a program.
 """
 
 from __future__ import annotations

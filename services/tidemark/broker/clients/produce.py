@@ -137,7 +137,7 @@ class ProduceService:
         return await context.read()
 
     async def _take(self, stream: _Stream, request: pb.ProduceRequest) -> None:
-        """Check a request in slices, then pass all its partitions to the core at once."""
+        """Check a request in slices, then pass all its partitions to the core together."""
         began_s = time.perf_counter()
         parts = request.partitions
         check_named(parts, "partitions")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creates an internal topic at its first use: its node in ZooKeeper, as the admin service creates topics.
 
-Several brokers may try at once: the write requires that the node does not exist. The controller then elects leaders
-(rule C4).
+Several brokers may try at the same time: the write requires that the node does not exist. The controller then elects
+leaders (rule C4).
 """
 
 from __future__ import annotations

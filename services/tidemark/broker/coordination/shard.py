@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state in one partition of an internal topic, while this broker leads the partition in one epoch.
 
-Requests change the state at once, and their records are appended in order. An answer is sent when all state that it
+Requests change the state immediately, and their records are appended in order. An answer is sent when all state that it
 depends on is committed. After a failed write it is unknown which records are in the log: the state is discarded and
 loaded again. Meanwhile requests are refused with COORDINATOR_LOADING (docs/groups.md, step G8).
 """

@@ -467,7 +467,7 @@ def _by_replica(work: list[_Job]) -> dict[OpenReplica, list[LogEffect]]:
 
 
 def _append(replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
-    """Write consecutive appends of the same stamp and leader epoch at once."""
+    """Write consecutive appends of the same stamp and leader epoch together."""
     partition, identity = replica.partition, replica.identity
     start = 0
     while start < len(effects):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that wait for a few threads. A call costs no future: a starting broker opens thousands of logs at once."""
+"""Calls that wait for a few threads. A call costs no future: a starting broker opens thousands of logs at the same
+time."""
 
 from __future__ import annotations
 

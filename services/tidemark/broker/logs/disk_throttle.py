@@ -22,7 +22,7 @@ class DiskThrottle:
         bytes_per_s: the limit, -1 for none; may be changed at any time.
 
     Args:
-        burst_s: bytes of this time are allowed at once.
+        burst_s: bytes of this time are allowed in one burst.
     """
 
     def __init__(

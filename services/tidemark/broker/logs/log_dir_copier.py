@@ -141,7 +141,7 @@ class DirCopier:
             self._task = asyncio.create_task(self._run(), name=f"move {self._name}")
 
     def end(self, move: DirMove, *, keeps_copy: bool) -> None:
-        """End a queued move at once, and a running one after its current step."""
+        """End a queued move immediately, and a running one after its current step."""
         move.end(keeps_copy=keeps_copy)
         if move in self._waiting:
             del self._waiting[move]

@@ -63,7 +63,7 @@ class GrpcReplicaPeers:
     async def have_checked(self, broker: BrokerId, partition: TopicPartition, offset: int) -> None:
         """Have a broker check its batches from `offset` on; the broker repairs its own log if one is damaged.
 
-        The refused chunk may have good batches before the damaged one. The broker checks as much as it reads at once.
+        The refused chunk may have good batches before the damaged one. The broker checks as much as one read returns.
 
         Raises:
             TidemarkError: the errors of `read`.

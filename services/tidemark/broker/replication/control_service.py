@@ -108,7 +108,7 @@ class BrokerControl(BrokerControlServiceServicer):
             stream.task.cancel()
 
     async def want_shutdown(self) -> None:
-        """Send the request at once to every controller that pings, and with each later answer."""
+        """Send the request immediately to every controller that pings, and with each later answer."""
         self.wants_shutdown = True
         for stream in tuple(self._heartbeats):
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the file of `tidemark apply`, whose help has an example. Reports every error with its line, all at once."""
+"""Parses the file of `tidemark apply`, whose help has an example. Reports every error with its line, all together."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ FETCH_BYTES: Final = 1 << 20
 """Larger responses wait for HTTP/2's flow-control window."""
 _CALL_S: Final = 5.0
 _METADATA_S: Final = 2.0
-"""Timeout of a metadata request, which any healthy broker answers at once."""
+"""Timeout of a metadata request, which any healthy broker answers immediately."""
 _WAIT_MS: Final = 500
 
 

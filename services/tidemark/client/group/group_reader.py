@@ -332,7 +332,7 @@ class GroupReader:
         )
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions at once; calls `on_lost` for those that the application got."""
+        """Stop reading these partitions immediately; calls `on_lost` for those that the application got."""
         mine = frozenset(partitions)
         dropped = mine & self._fetcher.cursors.keys()
         lost = sorted(mine & self._announced)

@@ -53,7 +53,7 @@ class Reader(Protocol):
         """Read these partitions, too, from the committed offsets."""
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions at once."""
+        """Stop reading these partitions immediately."""
 
     def suspend(self, *, suspended: bool) -> None:
         """Return no records while `suspended` is true."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects topics that were deleted or recreated, so that their records fail at once.
+"""Detects topics that were deleted or recreated, so that their records fail immediately.
 
 A batch carries the topic id (rules F4, C7), so a broker refuses it for another topic of that name. Without this module
 the batch would be retried until its delivery timeout.

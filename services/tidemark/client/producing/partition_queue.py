@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The batches of one partition, in order, until they have outcomes (rules P1, P2, P4). No event loop, no clock.
 
-Up to `max_in_flight` batches are in flight at once. After a failure no batch is sent until every attempt in flight has
-its response or is lost. Then all batches without acknowledgement are sent again, in order, with their sequences, so
-that a retry neither duplicates nor reorders. Only batches that were certainly not appended may get sequences of a new
-producer id.
+Up to `max_in_flight` batches are in flight at the same time. After a failure no batch is sent until every attempt in
+flight has its response or is lost. Then all batches without acknowledgement are sent again, in order, with their
+sequences, so that a retry neither duplicates nor reorders. Only batches that were certainly not appended may get
+sequences of a new producer id.
 """
 
 from __future__ import annotations

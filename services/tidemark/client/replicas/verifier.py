@@ -188,7 +188,7 @@ class PartitionVerifier:
         return max(cursor.state.clean_offset for cursor in self._cursors)
 
     def _fill(self, pool: ThreadPoolExecutor) -> None:
-        """Read the next batches for every empty buffer, from all these brokers at once."""
+        """Read the next batches for every empty buffer, from all these brokers at the same time."""
         clean = self._clean_offset
         asked = []
         for cursor in self._cursors:

@@ -13,7 +13,7 @@ from tidemark.console.pages.paging import whole
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import TidemarkError
 
-CHANGED: Final = "The plan has changed since the dry run, so nothing was done. This is the dry run of now."
+CHANGED: Final = "The plan has changed since the dry run, so nothing was changed. The page shows a new dry run."
 
 
 def plan_id(*facts: Sequence[object] | str) -> str:

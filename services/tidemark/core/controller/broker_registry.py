@@ -90,7 +90,8 @@ class BrokerRegistry:
                 pending.brokers_changed = True
 
     def suspected(self, event: ev.BrokerSuspected, now_ms: int) -> None:
-        """Heartbeats fail: suspect the broker, or resign if too many brokers are suspected at once (rule C6)."""
+        """Heartbeats fail: suspect the broker, or resign if too many brokers are suspected at the same time (rule
+        C6)."""
         registration = self._ctx.brokers.get(event.broker)
         if registration is None or registration.broker_epoch != event.broker_epoch or self._failure_detector is None:
             return
@@ -101,7 +102,7 @@ class BrokerRegistry:
             self._ctx.observe("broker_suspected", None, broker=event.broker)
         if self._failure_detector.guard(len(self._ctx.brokers), now_ms):
             self._ctx.effects.append(
-                Resign("too many brokers are suspected at once: this controller is probably the one partitioned")
+                Resign("too many brokers are suspected: this controller is probably the one partitioned")
             )
 
     def trusted(self, event: ev.BrokerTrusted, now_ms: int) -> None:

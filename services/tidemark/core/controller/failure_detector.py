@@ -37,7 +37,8 @@ class FailureDetector:
     Attributes:
         _elected_ms: time when this controller was elected.
         _suspicions: of brokers that were suspected in their present broker epoch.
-        _ignoring_until_ms: until this time no broker counts as suspected, since too many were suspected at once.
+        _ignoring_until_ms: until this time no broker counts as suspected, since too many were suspected at the same
+            time.
     """
 
     def __init__(self, *, session_timeout_ms: int, elected_ms: int) -> None:
@@ -87,8 +88,8 @@ class FailureDetector:
                 suspicion.trusted_again_ms = None
 
     def guard(self, live_count: int, now_ms: int) -> bool:
-        """Ignore failure detection for a session timeout when too many brokers are suspected at once: the controller is
-        probably the one that is partitioned (rule C6).
+        """Ignore failure detection for a session timeout when too many brokers are suspected at the same time: the
+        controller is probably the one that is partitioned (rule C6).
 
         Returns:
             whether this controller should resign: it has been active for more than two session timeouts.

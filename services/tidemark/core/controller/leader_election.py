@@ -316,7 +316,8 @@ def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: Broke
 def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> Decision | None:
     """Take the partition offline, since no live replica is trusted (rule T4); `LogComparisons` may elect a replica.
 
-    A single replica is elected at once: there is no choice to make, and no permission is needed once its entry is void.
+    A single replica is elected immediately: there is no choice to make, and no permission is needed once its entry is
+    void.
     """
     assert partition.state is not None
     old = partition.state

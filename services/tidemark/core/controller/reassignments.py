@@ -102,7 +102,7 @@ class Reassignments:
                 self._ctx.send_leader_and_isr(partition_state)
 
     def _name_log_dirs(self, one: Reassignment) -> None:
-        """Name log directories from step 1 on, or at once where the replicas stay; until then commands name none.
+        """Name log directories from step 1 on, or immediately where the replicas stay; until then commands name none.
 
         A cancelled entry has the replicas stay where they are.
         """

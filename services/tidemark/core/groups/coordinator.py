@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The groups of one partition of `__consumer_offsets`: requests change them, and give answers and records.
 
-Changes are applied at once. The caller writes the records, in order, before it sends the answer to this request or to a
-later one. If the write fails, the caller drops the coordinator and replays the log.
+Changes are applied immediately. The caller writes the records, in order, before it sends the answer to this request or
+to a later one. If the write fails, the caller drops the coordinator and replays the log.
 """
 
 from __future__ import annotations

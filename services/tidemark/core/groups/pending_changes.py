@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes of one request to one group: applied at once, and collected as records to write together."""
+"""The changes of one request to one group: applied immediately, and collected as records to write together."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tidemark.core.quotas.quotas import QuotaEntity, QuotaKind, Quotas
 WAIT_MAX_S: Final = 30.0
 """Longest wait of one request. Use beyond this is not counted, except for partitions."""
 BURST_S: Final = 1.0
-"""A caller that was idle may use its quota of this time at once."""
+"""A caller that was idle may use its quota of this time in one burst."""
 ACCOUNTS_MAX: Final = 10_000
 _CLOSE_EVERY_S: Final = 1.0
 """Interval in which a full table looks for accounts that it can close."""

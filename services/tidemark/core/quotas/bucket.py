@@ -28,7 +28,7 @@ class Bucket:
         Args:
             rate: amount per second, above 0.
             now_s: the time.
-            burst_s: the amount of this time at the rate may be used at once.
+            burst_s: the amount of this time at the rate may be used in one burst.
         """
         if now_s > self._at_s:
             self._owed = max(0.0, self._owed - rate * (now_s - self._at_s)) if self._owed else 0.0

@@ -254,7 +254,7 @@ class BrokerStreams:
             session.on_read_done(event)
 
     def on_preferred_replica_named(self, event: ev.PreferredReplicaNamed, now_ms: int) -> None:
-        """Send high watermarks at once to a follower that a consumer reads from (rule K1)."""
+        """Send high watermarks immediately to a follower that a consumer reads from (rule K1)."""
         session = self._sessions.get(event.follower)
         sender = session.senders.get(event.partition) if session is not None else None
         if sender is not None:

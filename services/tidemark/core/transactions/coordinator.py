@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transactional ids of one partition of `__transaction_state`: requests change them, and give answers and records.
 
-Changes are applied at once. The caller writes the records, in order, before it sends the answer to this request or to a
-later one. If the write fails, the caller drops the coordinator and replays the log. The caller names committed records
-in `committed`: only then has a decision markers, since a decision that is lost may be decided otherwise.
+Changes are applied immediately. The caller writes the records, in order, before it sends the answer to this request or
+to a later one. If the write fails, the caller drops the coordinator and replays the log. The caller names committed
+records in `committed`: only then has a decision markers, since a decision that is lost may be decided otherwise.
 """
 
 from __future__ import annotations

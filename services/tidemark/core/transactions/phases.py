@@ -44,7 +44,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Input], Phase]] = {
     # A transaction is decided. The decision is stored before its answer and its markers leave.
     (Phase.ONGOING, Input.COMMIT): Phase.PREPARE_COMMIT,
     (Phase.ONGOING, Input.ABORT): Phase.PREPARE_ABORT,
-    # A transaction without writes is decided, too; MARKED follows at once.
+    # A transaction without writes is decided, too; MARKED follows immediately.
     **{(phase, Input.COMMIT): Phase.PREPARE_COMMIT for phase in CLOSED},
     **{(phase, Input.ABORT): Phase.PREPARE_ABORT for phase in CLOSED},
     # A transaction is complete.

@@ -229,7 +229,7 @@ def test_settings_changed_while_the_topic_is_written_are_not_undone_by_the_answe
 
 
 def test_a_new_controller_begins_no_reassignment_of_a_partition_that_is_being_removed() -> None:
-    """It reads removals after reassignments: a reassignment that waits for a removal does not begin before."""
+    """A new controller reads removals after reassignments: a reassignment that waits for a removal does not begin."""
     world = a_world()
     world.remove(P2)
     while not world.states[P2].state.sealed:

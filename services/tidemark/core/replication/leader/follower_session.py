@@ -34,7 +34,7 @@ from tidemark.model import (
 )
 
 PROMPT_MS: Final = 90_000
-"""Time for which a follower gets each high watermark at once, after the leader sent a consumer to that follower.
+"""Time for which a follower gets each high watermark immediately, after the leader sent a consumer to that follower.
 Consumers ask the leader again in less time."""
 MESSAGE_BYTES_MAX: Final = 4 << 20
 """Chunks beyond this size go into another message; one chunk may be larger."""
@@ -65,7 +65,8 @@ class PartitionSender:
         follower_log_start: log start of the follower as reported last.
         reading_since_ms: start time of the read in flight, None if no read is in flight. At most one read is in flight.
         adding: True while a reassignment adds this follower's replica.
-        prompt_until_ms: until then consumers read from this follower, so each high watermark is sent at once (rule K1).
+        prompt_until_ms: until then consumers read from this follower, so each high watermark is sent immediately (rule
+            K1).
         throttle: the throttle that limits the sender, None without a limit (rule M2).
         reserved_bytes: bytes that the read in flight has reserved of `throttle`; 0 without a read or a throttle.
     """
@@ -208,7 +209,7 @@ class FollowerSession:
         """The high watermark or the log start has moved: the next chunk carries both; without a chunk, the next tick
         sends them.
 
-        The session sends them at once if consumers read from this follower and no read is in flight.
+        The session sends them immediately if consumers read from this follower and no read is in flight.
         """
         if sender.reading_since_ms is None and self._ctx.now_ms < sender.prompt_until_ms:
             self._add_chunk(sender, None)
