@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import subprocess
 import uuid
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tidemark.client import Producer
+from tidemark.client import Consumer, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
 
 from tests.integration.cli.test_cli import refused, succeeds, tidemark
+from tests.integration.harness import warm_command
+from tests.integration.harness.waiting import wait_for
 
 
 @pytest.fixture
@@ -104,6 +108,26 @@ def test_a_parquet_file_is_sent_up_to_a_count_and_read_up_to_one(
     read = succeeds(cluster, "consume", topic, "--from", "earliest", "--count", "20000")
     assert read.splitlines() == [f"{number}" for number in range(20_000)]
     assert succeeds(cluster, "consume", topic, "--until-end", "--from", "latest") == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_producer_reports_the_records_that_it_has_read(
+    cluster: LocalCluster, topic: str, number: signal.Signals
+) -> None:
+    command = [*warm_command.command(), "produce", topic, "--bootstrap", cluster.bootstrap]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as running, Consumer(cluster.bootstrap) as consumer:  # type: ignore[call-overload]
+        try:
+            assert running.stdin is not None
+            running.stdin.write("a\nb\n")
+            running.stdin.flush()
+            consumer.assign(topic)
+            wait_for(lambda: sum(consumer.end_offsets().values()) == 2, "both lines are records")
+            running.send_signal(number)
+            output = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert (running.returncode, *output) == (130, f"sent 2 records to {topic}\n", "")
 
 
 def test_an_unsendable_record_is_reported_with_its_line_and_the_acknowledged_count(
