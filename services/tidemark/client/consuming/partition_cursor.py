@@ -44,7 +44,8 @@ class Cursor:
         processed: `position` at the last request for more records: the application has processed the records before.
         processed_epoch: leader epoch of the record before `processed`; -1 if unknown.
         began: the position of the first fetch.
-        covered: no record from here to `position` was committed, in a transaction or without, since the last seek.
+        covered: no record from here to `position` was committed, in a transaction or without; a seek forward leaves
+            earlier records uncommitted.
         paused: no records are returned, because the application paused the partition.
         withheld: no records are returned: the group has revoked the partition, `on_assigned` runs, or the cursor is no
             longer read.
@@ -90,7 +91,8 @@ class Cursor:
     def seek(self, offset: int) -> None:
         """Continue at an offset, inclusive."""
         self.generation += 1
-        self.position = self.covered = offset
+        self.covered = offset if self.covered >= self.position else min(self.covered, offset)
+        self.position = offset
         self._position_epoch, self._is_bound = NO_EPOCH, False
         self.error = self.refusal = self.doubted_s = None
         self._bad_reads = 0

@@ -220,6 +220,7 @@ class GroupReader:
         for where, cursor in cursors.items():
             committed = offsets.get(where)
             cursor.seek(cursor.began if committed is None else committed.offset)
+            cursor.covered = cursor.position
             if committed is not None:
                 cursor.follows(committed.leader_epoch)
             self._fetcher.moved(cursor)

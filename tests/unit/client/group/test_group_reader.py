@@ -10,12 +10,14 @@ from typing import Any, cast
 
 import pytest
 from tidemark.client.aio.consumer import Consumer
+from tidemark.client.aio.delivery import Delivery
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group import group_reader
 from tidemark.client.group.coordinator import Coordinator
 from tidemark.client.group.group_reader import GroupReader, RebalanceCallback
+from tidemark.client.group.membership import LEAVING
 from tidemark.client.group.offset_commits import GroupPosition, OpenTransaction
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster
@@ -430,6 +432,8 @@ async def test_manual_and_member_commits_share_one_sequence(
         if isinstance(request, pb.CommitOffsetsRequest):
             asked.append(request)
             return pb.CommitOffsetsResponse()
+        if request.member_epoch == LEAVING:
+            return pb.GroupHeartbeatResponse()
         return await asyncio.get_running_loop().create_future()
 
     monkeypatch.setattr(Coordinator, "call", call)
@@ -547,6 +551,27 @@ async def test_a_transaction_continues_when_a_partition_leaves_whose_records_are
     await commit_in_transaction(reader)
     reader.drop([ONE, OTHER])
     await commit_in_transaction(reader)
+
+
+@pytest.mark.usefixtures("accepting")
+@pytest.mark.parametrize("committed", [False, True])
+async def test_a_transaction_keeps_the_records_before_those_that_are_given_back(
+    reader: GroupReader, fetcher: SimpleNamespace, *, committed: bool
+) -> None:
+    """The blocking consumer gives back the rest of a polled batch when the partition is revoked or paused."""
+    nothing = cast(Any, None)
+    delivery = Delivery(cast(Fetcher, fetcher), reader, nothing, nothing, nothing)
+    delivery.held = fetcher.cursors[ONE]
+    returned(fetcher, ONE, 100)
+    if committed:
+        await reader.commit({ONE: 40}, timeout_s=1, transaction=TRANSACTION)
+    delivery.give_back(ONE, 40)
+    reader.drop([ONE])
+    if committed:
+        await commit_in_transaction(reader)
+        return
+    with pytest.raises(FencedMemberError, match="a-0"):
+        await commit_in_transaction(reader)
 
 
 async def test_seek_to_committed_goes_back_to_the_offsets_of_the_group(
