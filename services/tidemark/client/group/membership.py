@@ -99,6 +99,8 @@ class Membership:
         self._commits = commits or Commits(settings)
         self._committing = asyncio.Lock()
         """Lock that the commit in flight holds, so that `_committed` is known before the next commit."""
+        self._may_be_in = False
+        """Whether the coordinator may have this member: a heartbeat was sent since the last loss of the membership."""
         self._joins = 0
         """Number of joins: records read before the last join are not committed after it."""
         self._leaving = False
@@ -231,7 +233,7 @@ class Membership:
             self._poke.clear()
             sent_s, epoch, full = time.monotonic(), self.member_epoch, self._full_heartbeat
             self._full_heartbeat = False
-            request = self._heartbeat(full=full)
+            request, self._may_be_in = self._heartbeat(full=full), True
             calling = asyncio.ensure_future(self._call(request, hold=not full))
             calling.add_done_callback(_retrieve)
             poked = asyncio.ensure_future(self._poke.wait())
@@ -331,7 +333,7 @@ class Membership:
         )
 
     async def _leave(self, epoch: int, timeout_s: float = _LEAVE_TIMEOUT_S) -> None:
-        if self.member_epoch == JOINING:
+        if not self._may_be_in:
             return
         request = pb.GroupHeartbeatRequest(
             group_id=self._settings.group,
@@ -351,7 +353,7 @@ class Membership:
         self._reader.drop(self.owned)
         self.owned, self._wanted = frozenset(), None
         self._committed.clear()
-        self.member_epoch = JOINING
+        self.member_epoch, self._may_be_in = JOINING, False
         self._joins += 1
         self._confirm_by_s = math.inf
         self._full_heartbeat = True

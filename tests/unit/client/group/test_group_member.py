@@ -118,7 +118,7 @@ async def member(coordinator: ByHand, reader: SlowReader) -> AsyncIterator[Membe
     made = Membership(cast(Coordinator, coordinator), group_settings("g", auto_commit_interval_ms=0), reader)
     made.start(["a"])
     yield made
-    made.member_epoch = 0  # so that `stop` sends no heartbeat
+    made._may_be_in = False  # so that `stop` sends no heartbeat
     await made.stop(commit=False)
 
 
@@ -393,6 +393,20 @@ async def test_cancelled_stop_drops_all_partitions_and_leaves(coordinator: ByHan
     assert stopping.cancelled()
     assert dropped == [TopicPartition("a", 0)]
     assert not member.owned
+
+
+async def test_member_leaves_whose_join_has_no_response_yet(coordinator: ByHand, reader: SlowReader) -> None:
+    """The coordinator may have admitted the member, and would keep its partitions until the session times out."""
+    member = Membership(cast(Coordinator, coordinator), group_settings("g"), reader)
+    member.start(["a"])
+    joins, _ = await coordinator.beat()
+    assert joins.member_epoch == 0
+    stopping = asyncio.create_task(member.stop(commit=True))
+    leave, answer = await coordinator.beat()
+    assert (leave.member_epoch, leave.member_id) == (LEAVING, joins.member_id)
+    answer.set_result(pb.GroupHeartbeatResponse())
+    async with asyncio.timeout(5):
+        await stopping
 
 
 async def test_cancelled_member_has_not_failed(
