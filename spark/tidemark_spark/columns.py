@@ -101,7 +101,7 @@ def parse_columns(given: Mapping[str, str]) -> Columns:
     malformed = _one_of("malformedValues", given, Malformed, Malformed.FAIL)
     schema = given.get("valueschema")
     if schema is not None and value_format not in (ValueFormat.JSON, ValueFormat.ARROW):
-        raise ValueError(f"option 'valueSchema' is for valueFormat=json and arrow; here it is {value_format}")
+        raise ValueError(f"option 'valueSchema' is for valueFormat=json and arrow; valueFormat is {value_format}")
     if schema is not None and not schema.strip():
         raise ValueError(
             "option 'valueSchema' is empty; expected the fields of a value, e.g. carrier STRING, delay INT"

@@ -143,7 +143,7 @@ class Heartbeats:
                         self._submit(DirectoriesFailed(broker.broker_id, broker.broker_epoch))
                     offline = frozenset(response.offline_directories)
             except TimeoutError:
-                _log.info("heartbeat missed", extra={"broker": broker.broker_id})
+                _log.info("a broker missed a heartbeat", extra={"broker": broker.broker_id})
                 return _Ending.MISSED_DEADLINE
             except (grpc.RpcError, asyncio.InvalidStateError) as error:
                 _log.info("heartbeat broke", extra={"broker": broker.broker_id, "why": type(error).__name__})

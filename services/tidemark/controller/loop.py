@@ -97,7 +97,7 @@ class ControllerLoop:
         try:
             await self._store.resign(term.term)
         except TidemarkError as error:
-            _log.info("not resigned; /controller goes with the session", extra={"why": str(error)})
+            _log.info("cannot resign; ZooKeeper deletes /controller with the session", extra={"why": str(error)})
 
     def _on_store_event(self, event: StoreEvent) -> None:
         if event is StoreEvent.SESSION_EXPIRED:

@@ -222,7 +222,7 @@ class ActiveTerm:
             await self._scheduler.sleep_ms(_EPOCH_CHECK_MS)
 
     def _resign(self, effect: fx.Resign) -> None:
-        _log.warning("resigning", extra={"why": effect.why, "controller_epoch": self.term.epoch})
+        _log.warning("this controller resigns", extra={"why": effect.why, "controller_epoch": self.term.epoch})
         self.ended.set()
 
     # -- reads of ZooKeeper ------------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ class _Reread:
             try:
                 await self._read()
             except TidemarkError as error:
-                _log.warning("ZooKeeper not read", extra={"why": str(error)})
+                _log.warning("cannot read ZooKeeper", extra={"why": str(error)})
                 self._requested = True
                 await self._retry_pause()
         self._reading = False

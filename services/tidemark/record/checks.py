@@ -212,13 +212,13 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
             f"the batch has {envelope.batch_length} bytes, max.message.bytes is {limits.max_message_bytes}",
         )
     if envelope.base_offset != NO_BASE_OFFSET or envelope.leader_epoch != NO_LEADER_EPOCH:
-        raise _invalid("a producer sends base_offset 0 and leader_epoch -1; the leader assigns both")
+        raise _invalid("a producer must send base_offset 0 and leader_epoch -1; the leader assigns both")
     if envelope.attributes & _NOT_PRODUCED:
         raise _invalid(f"a producer sets none of the attributes {envelope.attributes & _NOT_PRODUCED:#x}")
     if envelope.is_pending and envelope.base_sequence < 0:
-        raise _invalid("a batch of a transaction has a producer_id and a base_sequence")
+        raise _invalid("a batch of a transaction must have a producer_id and a base_sequence")
     if envelope.record_count == 0:
-        raise _invalid("a produced batch has at least one record")
+        raise _invalid("a produced batch must have at least one record")
     if envelope.last_offset_delta != envelope.record_count - 1:
         raise TidemarkError(
             ErrorCode.RECORD_COUNT_MISMATCH,
@@ -308,9 +308,9 @@ def _check_fields(envelope: Envelope) -> None:
     if envelope.leader_epoch < NO_LEADER_EPOCH:
         raise _invalid(f"leader_epoch {envelope.leader_epoch} is below -1")
     if min(envelope.producer_id, envelope.producer_epoch, envelope.base_sequence) < NO_SEQUENCE:
-        raise _invalid("producer_id, producer_epoch and base_sequence are -1 or more")
+        raise _invalid("producer_id, producer_epoch and base_sequence must be -1 or more")
     if (envelope.producer_id < 0) != (envelope.producer_epoch < 0):
-        raise _invalid("producer_id and producer_epoch come together or not at all")
+        raise _invalid("producer_id and producer_epoch must be given together or not at all")
     if envelope.producer_id < 0 <= envelope.base_sequence:
         raise _invalid("base_sequence needs a producer_id")
 

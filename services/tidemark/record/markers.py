@@ -77,7 +77,8 @@ def read_marker(batch: Batch) -> EndMarker | None:
     key, value = (rows.column(0)[0].as_py(), rows.column(1)[0].as_py()) if rows.num_rows == 1 else (None, None)
     if key is None or value is None or len(key) < _KEY.size or len(value) < _VALUE.size:
         raise TidemarkError(
-            ErrorCode.INVALID_PAYLOAD, "a control batch of a transaction has one row with the key and value of a marker"
+            ErrorCode.INVALID_PAYLOAD,
+            "a control batch of a transaction must have one row with the key and value of a marker",
         )
     _, kind = _KEY.unpack_from(key)
     _, coordinator_epoch = _VALUE.unpack_from(value)

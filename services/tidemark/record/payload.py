@@ -86,7 +86,7 @@ def build_batch(
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"{timestamps.null_count} records have no timestamp")
     count = records.num_rows
     if not count:
-        raise TidemarkError(ErrorCode.INVALID_BATCH, "a batch is built of at least one record")
+        raise TidemarkError(ErrorCode.INVALID_BATCH, "a batch must have at least one record")
     for index in _NULLABLE:
         column = records.column(index)
         if column.null_count == count:

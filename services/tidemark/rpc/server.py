@@ -340,7 +340,7 @@ class _Refusals(grpc.aio.ServerInterceptor):
                 if isinstance(error, grpc.aio.BaseError) and str(error) == _STOPPED:
                     call.abandoned()
                     raise asyncio.CancelledError from None
-                _log.exception("unexpected", extra={"method": handler_call_details.method})
+                _log.exception("a call failed with an unexpected error", extra={"method": handler_call_details.method})
                 await abort_with(context, TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
 
         return grpc.stream_unary_rpc_method_handler(refusing, None, call.encode)

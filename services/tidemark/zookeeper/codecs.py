@@ -132,7 +132,7 @@ def _broker_id(value: object) -> BrokerId:
 def name_of(value: object) -> str:
     """A name that is safe as part of a path."""
     if _NAME.fullmatch(_str(value)) is None:
-        raise _MalformedError("a name has letters, digits, '.', '_' and '-' only")
+        raise _MalformedError("a name must have letters, digits, '.', '_' and '-' only")
     return _str(value)
 
 

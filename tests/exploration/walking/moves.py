@@ -98,7 +98,7 @@ class Moves:
         return rows
 
     def _note(self) -> None:
-        """Compute the facts of new outcomes that the walk needs at a glance."""
+        """Compute the facts of new outcomes for arrays of rows."""
         start, count, columns = len(self.sums), len(self._deltas), self._columns
         if start == count:
             return

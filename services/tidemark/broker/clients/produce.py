@@ -143,7 +143,7 @@ class ProduceService:
         check_named(parts, "partitions")
         check_wait(request.timeout_ms, "timeout_ms")
         if not parts:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, "a produce request names at least one partition")
+            raise TidemarkError(ErrorCode.INVALID_REQUEST, "a produce request must name at least one partition")
         call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
         stream.began()
         events: list[ProduceArrived] = []

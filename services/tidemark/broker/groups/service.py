@@ -229,7 +229,7 @@ class GroupService(GroupServiceServicer):
         if request.producer_id < 0 or request.producer_epoch < 0:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                "a commit in a transaction names the producer id and epoch of the transaction",
+                "a commit in a transaction must name the producer id and epoch of the transaction",
             )
         transaction = InTransaction(request.transactional_id, Writer(request.producer_id, request.producer_epoch))
         await self._verify(transaction, shard.log.partition)

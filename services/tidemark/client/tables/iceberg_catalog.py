@@ -38,7 +38,7 @@ def catalog_properties(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, is_pair, value = pair.partition("=")
         if not is_pair or not key:
-            raise ValueError("--catalog wants KEY=VALUE, such as type=rest and uri=https://catalog")
+            raise ValueError("--catalog: expected KEY=VALUE, such as type=rest and uri=https://catalog")
         if _is_secret(key, value):
             raise ValueError(
                 f"--catalog {key} has a secret, which other users of the machine can read in the list of processes. "

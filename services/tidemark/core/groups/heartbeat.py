@@ -197,7 +197,7 @@ def _check_fields(beat: Heartbeat, settings: GroupSettings) -> None:
     if beat.member_epoch == AWAY and not beat.instance_id:
         raise _invalid("only a static member, with an instance id, can leave for a while")
     if beat.member_epoch == JOINING and (beat.topics is None or beat.rebalance_timeout_ms <= 0):
-        raise _invalid("a member joins with a subscription and a rebalance timeout above 0")
+        raise _invalid("a member that joins must have a subscription and a rebalance timeout above 0")
     if not 0 <= beat.rebalance_timeout_ms <= REBALANCE_TIMEOUT_MS_MAX:
         raise _invalid(f"a rebalance timeout is 1 to {REBALANCE_TIMEOUT_MS_MAX} ms")
     names = {"a client id": beat.client_id, "the kind of a group": beat.protocol, "an assignor": beat.assignor}

@@ -39,7 +39,7 @@ class Retries(Protocol):
 
 
 class Flushes(Protocol):
-    """An end of a replication stream that has something to send."""
+    """An end of a replication stream that has messages to send."""
 
     def flush(self, now_ms: int) -> None:
         """Send the messages that the present event added."""

@@ -155,7 +155,7 @@ def _type(found: Type, path: Path, budget: ColumnBudget) -> ColumnType:
         value = _type(cast("Any", found).value_type, path, budget)
         if isinstance(value, Primitive | Decimal):
             return value if value is Primitive.BOOL else Dictionary(value)
-        raise invalid("a dictionary has values without columns, such as string", path)
+        raise invalid("the values of a dictionary must be of a type without columns, such as string", path)
     if types.is_map(found):
         mapping = cast("Any", found)
         key = _column(mapping.key_field.with_nullable(False), path, budget, MAP_KEY)

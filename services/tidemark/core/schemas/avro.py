@@ -82,17 +82,17 @@ class _Reader:
 
     def record(self, avro: object) -> tuple[Column, ...]:
         if not isinstance(avro, dict) or avro.get("type") != "record":
-            raise invalid("the Avro schema of a topic is a record")
+            raise invalid("the Avro schema of a topic must be a record")
         return self._fields(avro, self._define(avro, "", ()), ())
 
     def _define(self, avro: Mapping[str, object], namespace: str, path: Path) -> str:
         """Remember a definition by its name; returns its namespace."""
         name = avro.get("name")
         if not isinstance(name, str) or not name:
-            raise invalid("records, enums and fixed types have a name", path)
+            raise invalid("records, enums and fixed types must have a name", path)
         own = avro.get("namespace", namespace)
         if not isinstance(own, str):
-            raise invalid("a namespace is a text", path)
+            raise invalid("a namespace must be a text", path)
         if "." in name:
             own, _, name = name.rpartition(".")
         self._named[f"{own}.{name}" if own else name] = (avro, own)
@@ -101,18 +101,18 @@ class _Reader:
     def _fields(self, avro: Mapping[str, object], namespace: str, path: Path) -> tuple[Column, ...]:
         fields = avro.get("fields")
         if not isinstance(fields, list):
-            raise invalid("a record has a list of fields", path)
+            raise invalid("a record must have a list of fields", path)
         return tuple(self._field(field, namespace, path) for field in fields)
 
     def _field(self, field: object, namespace: str, above: Path) -> Column:
         if not isinstance(field, dict) or not isinstance(field.get("name"), str):
-            raise invalid("a field is an object with name and type", above)
+            raise invalid("a field must be an object with name and type", above)
         path = (*above, cast("str", field["name"]))
         self._budget.take(path)
         found = self._type(field.get("type"), namespace, path)
         aliases, doc = field.get("aliases", []), field.get("doc", "")
         if not isinstance(doc, str) or not isinstance(aliases, list) or not all(isinstance(it, str) for it in aliases):
-            raise invalid("doc is a text, aliases a list of names", path)
+            raise invalid("doc must be a text, and aliases a list of names", path)
         default = None
         if field.get("default") is not None:
             default = _default(found, field["default"], path)
@@ -186,7 +186,7 @@ class _Reader:
 def _decimal(avro: Mapping[str, object], path: Path) -> Decimal:
     precision, scale = avro.get("precision"), avro.get("scale", 0)
     if not isinstance(precision, int) or not isinstance(scale, int):
-        raise invalid("a decimal has a precision and a scale", path)
+        raise invalid("a decimal must have a precision and a scale", path)
     return Decimal(precision, scale)
 
 

@@ -81,7 +81,7 @@ def check_schema(schema: TopicSchema) -> TopicSchema:
 def check_columns(columns: Sequence[Column]) -> None:
     """Raise INVALID_SCHEMA unless names, types, defaults, number and depth of the columns are allowed."""
     if not columns:
-        raise invalid("a schema has at least one column")
+        raise invalid("a schema must have at least one column")
     budget = ColumnBudget()
     _check_siblings((), columns)
     for path, column in walk(columns):
@@ -128,12 +128,12 @@ def _check_type(path: Path, column: Column) -> None:
                 raise invalid("a dictionary of bool saves nothing; use bool", path)
         case StructOf(columns):
             if not columns:
-                raise invalid("a struct has at least one column", path)
+                raise invalid("a struct must have at least one column", path)
         case MapOf(key, value):
             if not isinstance(key.type, Primitive | Decimal):
-                raise invalid("the keys of a map are of a type without columns, such as string", path)
+                raise invalid("the keys of a map must be of a type without columns, such as string", path)
             if key.nullable:
-                raise invalid("the keys of a map are never null; state them as not null", path)
+                raise invalid("the keys of a map must not be null; state them as not null", path)
             _check_unnamed(path, key, MAP_KEY)
             _check_unnamed(path, value, MAP_VALUE)
         case ListOf(element):
@@ -178,7 +178,7 @@ def _check_key(columns: Sequence[Column]) -> None:
     seen: set[str] = set()
     for column in columns:
         if column.nullable:
-            raise invalid("a key column is never null; state it as not null", (column.name,))
+            raise invalid("a key column must not be null; state it as not null", (column.name,))
         stored = plain_type(column.type)
         if not isinstance(stored, Decimal) and stored not in KEY_TYPES:
             names = ", ".join(sorted(KEY_TYPES))
@@ -190,6 +190,6 @@ def _check_key(columns: Sequence[Column]) -> None:
 
 def _check_event_time(column: Column) -> None:
     if column.type is not Primitive.TIMESTAMP:
-        raise invalid("the event time is a timestamp (an instant in microseconds, UTC)", (column.name,))
+        raise invalid("the event time must be a timestamp (an instant in microseconds, UTC)", (column.name,))
     if column.nullable:
-        raise invalid("the event time is never null; state it as not null", (column.name,))
+        raise invalid("the event time must not be null; state it as not null", (column.name,))

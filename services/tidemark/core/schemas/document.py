@@ -61,13 +61,13 @@ def draft_from_document(document: object) -> SchemaDraft:
     facts = _mapping(document, _KEYS, "a schema")
     columns = facts.get("columns")
     if not isinstance(columns, list):
-        raise invalid("a schema has a list of columns: columns: [{name: ..., type: ...}]")
+        raise invalid("a schema must have a list of columns: columns: [{name: ..., type: ...}]")
     key, event_time = facts.get("key") or [], facts.get("event_time")
     names = [key] if isinstance(key, str) else key
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise invalid("the key is a list of the columns' names: key: [carrier]")
+        raise invalid("the key must be a list of the columns' names: key: [carrier]")
     if not isinstance(event_time, str | None):
-        raise invalid("event_time is the name of a column")
+        raise invalid("event_time must be the name of a column")
     chosen = {*names, event_time}
     budget = ColumnBudget()
     draft = SchemaDraft(tuple(_column(each, chosen, budget) for each in columns), tuple(names), event_time)
@@ -89,7 +89,7 @@ def _column(document: object, chosen: set[str | None], budget: ColumnBudget, abo
     facts = _mapping(document, _COLUMN_KEYS, "a column", above)
     name = facts.get("name")
     if not isinstance(name, str):
-        raise invalid("a column has a name; put quotes around one such as 'on' or '1'", above)
+        raise invalid("a column must have a name; put quotes around one such as 'on' or '1'", above)
     path = (*above, name)
     budget.take(path)
     return _column_of(facts, path, budget, may_be_null=name not in chosen)
@@ -104,10 +104,10 @@ def _column_of(facts: Mapping[str, object], path: Path, budget: ColumnBudget, *,
         raise invalid(str(error), path) from None
     nullable = facts.get("nullable", may_be_null)
     if not isinstance(nullable, bool):
-        raise invalid("nullable is true or false", path)
+        raise invalid("nullable must be true or false", path)
     doc, renamed_from = facts.get("doc") or "", facts.get("renamed_from") or ""
     if not isinstance(doc, str) or not isinstance(renamed_from, str):
-        raise invalid("doc and renamed_from are texts; put quotes around them", path)
+        raise invalid("doc and renamed_from must be texts; put quotes around them", path)
     return Column(NO_ID, path[-1], column_type, nullable, fit, doc, renamed_from)
 
 

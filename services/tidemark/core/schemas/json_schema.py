@@ -64,7 +64,7 @@ def draft_from_json_schema(text: str) -> SchemaDraft:
     root = parse_json(text)
     found = _Reader(root).type(root, ())
     if not isinstance(found.type, StructOf):
-        raise invalid("the root of a JSON Schema for a topic is an object with properties")
+        raise invalid("the root of a JSON Schema for a topic must be an object with properties")
     return check_draft(SchemaDraft(found.type.columns))
 
 
@@ -88,7 +88,7 @@ class _Reader:
             return _Found(self._object(stated, path), nullable, stated)
         if name == "array":
             if not isinstance(stated.get("items"), dict):
-                raise invalid("an array has one schema for its items; use an object for a tuple", path)
+                raise invalid("an array must have one schema for its items; use an object for a tuple", path)
             return _Found(ListOf(self._unnamed(stated["items"], path, ELEMENT)), nullable, stated)
         if name not in _TYPES:
             raise invalid(f"there is no JSON type {shown(name)!r}", path)
@@ -97,7 +97,7 @@ class _Reader:
     def _object(self, stated: Json, path: Path) -> ColumnType:
         properties, required = stated.get("properties", {}), stated.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
-            raise invalid("properties are an object, required is a list", path)
+            raise invalid("properties must be an object, and required a list", path)
         if properties:
             return StructOf(tuple(self._property(it, properties[it], it in required, path) for it in properties))
         values = stated.get("additionalProperties")
@@ -115,7 +115,7 @@ class _Reader:
         facts = {**found.stated, **own}
         doc, value = facts.get("description", ""), facts.get("default")
         if not isinstance(doc, str):
-            raise invalid("description is a text", path)
+            raise invalid("description must be a text", path)
         try:
             default = None if value is None else Default(fitted(found.type, value))
         except ValueError as error:
@@ -134,7 +134,7 @@ class _Reader:
         nullable = False
         for _ in range(_REFERENCES_MAX):
             if not isinstance(schema, dict):
-                raise invalid("a JSON Schema of a column is an object", path)
+                raise invalid("the JSON Schema of a column must be an object", path)
             if "$ref" in schema:
                 schema = self._referenced(schema["$ref"], path)
                 continue
@@ -142,13 +142,13 @@ class _Reader:
             if choices is None:
                 return cast("Json", schema), nullable
             if not isinstance(choices, list):
-                raise invalid("anyOf, oneOf and allOf are lists", path)
+                raise invalid("anyOf, oneOf and allOf must be lists", path)
             others = [it for it in choices if not isinstance(it, dict) or it.get("type") != "null"]
             if len(others) != 1:
                 raise invalid(f"a choice between {len(others)} types; {INSTEAD['union']}", path)
             nullable = nullable or len(others) < len(choices)
             schema = others[0]
-        raise invalid(f"more than {_REFERENCES_MAX} references follow one another", path)
+        raise invalid(f"more than {_REFERENCES_MAX} references refer to each other in a row", path)
 
     def _referenced(self, pointer: object, path: Path) -> object:
         if not isinstance(pointer, str) or not pointer.startswith("#"):
@@ -169,7 +169,7 @@ def _type_names(stated: Json, path: Path) -> set[str]:
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         return set(names)
     if names is not None:
-        raise invalid("type is a text or a list of texts", path)
+        raise invalid("type must be a text or a list of texts", path)
     if "properties" in stated or isinstance(stated.get("additionalProperties"), dict):
         return {"object"}
     if "items" in stated:

@@ -129,7 +129,7 @@ def _type_json(column_type: ColumnType) -> object:
 
 def _columns(found: object, above: Path, budget: ColumnBudget) -> tuple[Column, ...]:
     if not isinstance(found, list):
-        raise invalid("columns are a list", above)
+        raise invalid("columns must be a list", above)
     columns = []
     for each in found:
         facts = _object(each, _COLUMN_KEYS, above)
@@ -145,7 +145,7 @@ def _column(facts: Mapping[str, object], path: Path, budget: ColumnBudget) -> Co
     column_type = _type(facts.get("type"), path, budget)
     nullable, doc = facts.get("nullable", True), facts.get("doc", "")
     if not isinstance(nullable, bool) or not isinstance(doc, str):
-        raise invalid("nullable is true or false, doc a text", path)
+        raise invalid("nullable must be true or false, and doc a text", path)
     default = None
     if "default" in facts:
         try:
@@ -187,7 +187,7 @@ def _plain_type(text: str, path: Path) -> Primitive | Decimal:
 
 def _object(found: object, allowed: frozenset[str], path: Path) -> Mapping[str, object]:
     if not isinstance(found, dict):
-        raise invalid("the text of a schema has objects for the schema and its columns", path)
+        raise invalid("the text of a schema must have objects for the schema and its columns", path)
     unknown: Sequence[str] = sorted(set(found) - allowed)
     if unknown:
         raise invalid(f"{shown(unknown[0])!r} is unknown to this version of Tidemark; upgrade first", path)

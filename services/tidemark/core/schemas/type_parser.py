@@ -182,7 +182,7 @@ class TypeParser:
         if name in _DECIMALS:
             numbers = self._numbers(path)
             if len(numbers) > 2:
-                raise invalid("a decimal has two numbers, precision and scale", path)
+                raise invalid("a decimal must have two numbers, precision and scale", path)
             return Decimal(*(*numbers, *(10, 0)[len(numbers) :]))
         if name not in TYPES:
             known = "bool, int32, decimal(10,2), string, list<...>"

@@ -137,7 +137,7 @@ def build_typed_batch(
     if rows.schema != arrangement.schema:
         raise _mismatch(f"rows have the columns {rows.schema}, not those of version {layout.version}")
     if not rows.num_rows:
-        raise TidemarkError(ErrorCode.INVALID_BATCH, "a batch is built of at least one record")
+        raise TidemarkError(ErrorCode.INVALID_BATCH, "a batch must have at least one record")
     oldest_us, newest_us = timestamp_us, timestamp_us
     times = "_timestamp" if flags & HAS_TIMESTAMPS else layout.event_time
     if times:

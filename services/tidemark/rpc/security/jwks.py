@@ -147,7 +147,9 @@ class KeySet:
                 content = await asyncio.to_thread(self._fetch)
             keys = parse_keys(content)
             if content != self._content:
-                _log.info("public keys", extra={"source": self._source, "keys": [str(one.kid) for one in keys]})
+                _log.info(
+                    "the public keys were read", extra={"source": self._source, "keys": [str(one.kid) for one in keys]}
+                )
                 self.generation += 1
             self._keys, self._content = keys, content
         except (OSError, ValueError, http.client.HTTPException) as error:

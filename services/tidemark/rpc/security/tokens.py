@@ -76,7 +76,7 @@ class Tokens:
     async def verify(self, token: str) -> Verified:
         """The caller with this token; raises AUTHENTICATION_FAILED, with a reason for metrics."""
         if not token:
-            raise refused("missing", "this listener wants a token: set token_file (docs/security.md)")
+            raise refused("missing", "this listener needs a token: set token_file (docs/security.md)")
         if len(token) > TOKEN_BYTES_MAX:
             raise refused("too_long", f"the token is longer than {TOKEN_BYTES_MAX} bytes")
         digest = token_file.digest_of(token)

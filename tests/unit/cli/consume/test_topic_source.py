@@ -35,7 +35,7 @@ def positions(
 def test_partitions_without_the_offset_are_read_from_their_log_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One option names the offset for all partitions, so records of the others could not be read otherwise."""
+    """One option names the offset for all partitions; a partition without that offset is read, too."""
     assert positions([50, 0, 7], 7, monkeypatch) == {0: 50, 1: 7, 2: 7}
     assert capsys.readouterr().err == "warning: t:0 is read from offset 50: earlier records were deleted\n"
 

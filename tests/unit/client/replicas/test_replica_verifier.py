@@ -29,7 +29,7 @@ def batch(base: int, *keys: str, value: str = "v", epoch: int = 1) -> Batch:
 
 
 def cleaned(whole: Batch, *deltas: int) -> Batch:
-    """Clean a batch as a cleaner does that keeps the records at these places."""
+    """Clean a batch: keep the records at these places."""
     rows = pa.ipc.read_record_batch(pa.py_buffer(whole.data).slice(ENVELOPE_BYTES), from_columns([], [], []).schema)
     kept = rows.take(pa.array(list(deltas), pa.int64()))
     columns = [*kept.columns, pa.array(list(deltas), pa.uint32())]

@@ -152,5 +152,5 @@ def test_a_command_line_names_no_secret() -> None:
         with pytest.raises(ValueError, match="has a secret") as refused:
             catalog_properties([pair])
         assert "t0p" not in str(refused.value)
-    with pytest.raises(ValueError, match="wants KEY=VALUE"):
+    with pytest.raises(ValueError, match="expected KEY=VALUE"):
         catalog_properties(["rest"])

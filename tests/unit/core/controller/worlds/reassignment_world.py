@@ -43,7 +43,7 @@ def isr(world: World) -> list[int]:
 
 
 def goes_on_to(world: World, kind: type) -> fx.ControllerEffect:
-    """Answer the effects before the first one of this kind; give that one, unanswered."""
+    """Answer the effects before the first effect of this kind; return that effect without an answer."""
     for _ in range(200):
         for effect in world.pending:
             if isinstance(effect, kind):
