@@ -40,6 +40,7 @@ _CHECKPOINTS = {
     )
 }
 """Spark's default for local files starts `readlink` forty times in each micro-batch; PySpark 4.2 has this name."""
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # PySpark forks to start Java, and gRPC's handlers may abort the child
 _certificate: dict[str, str] = {}
 """Variables that name the client's certificate, once `cluster` has started."""
 

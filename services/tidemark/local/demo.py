@@ -96,6 +96,8 @@ class Replay:
 
 def main() -> int:
     """Run the demo; returns the exit status."""
+    # PySpark forks to start Java, and gRPC's fork handlers abort the child now and then.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     console = Console()
     started_s = time.monotonic()
     try:

@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pandas as pd
 import pytest
+from tidemark.local import demo
 from tidemark.local.demo import DemoFailedError, Found, Replay, _carriers, _compare, read_flights, text, typed
 
 
@@ -79,3 +85,18 @@ def test_no_acknowledgement_after_the_kill_fails(flights: pd.DataFrame, found: F
     replay.recovered_s = None
     with pytest.raises(DemoFailedError, match="after the kill"):
         _compare(found, flights, replay)
+
+
+def test_grpc_has_no_fork_handlers_when_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark forks to start Java. With gRPC's handlers, the child now and then aborted (JAVA_GATEWAY_EXITED)."""
+    monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
+    found: list[str | None] = []
+
+    def start_spark(_: Path) -> Any:
+        found.append(os.environ.get("GRPC_ENABLE_FORK_SUPPORT"))
+        return SimpleNamespace(stop=lambda: None)
+
+    monkeypatch.setattr(demo, "_start_spark", start_spark)
+    monkeypatch.setattr(demo, "_run", lambda *_: None)
+    assert demo.main() == 0
+    assert found == ["0"]
