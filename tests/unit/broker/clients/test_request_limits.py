@@ -138,7 +138,7 @@ async def test_a_produce_request_without_batches_is_refused_for_that_partition_a
 @pytest.mark.parametrize(
     ("request_", "sentence"),
     [
-        (pb.ProduceRequest(correlation_id=2, acks=-1, timeout_ms=1), "names at least one partition"),
+        (pb.ProduceRequest(correlation_id=2, acks=-1, timeout_ms=1), "must name at least one partition"),
         (
             pb.ProduceRequest(timeout_ms=-1, partitions=[pb.PartitionProduce(topic="flights")]),
             "timeout_ms is -1: give 0 or more milliseconds",
