@@ -157,7 +157,7 @@ class Producer(Lifecycle):
                 if sender is not None:
                     with contextlib.suppress(TimeoutError):  # the remaining records fail below
                         async with timeout(timeout_s):
-                            await (sender.flush() if transactions is None else transactions.close())
+                            await (sender.flush(later=True) if transactions is None else transactions.close())
             finally:
                 if sender is not None:
                     await sender.stop()

@@ -9,6 +9,7 @@ sequences of a new producer id.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
@@ -151,6 +152,12 @@ class PartitionQueue:
     def unanswered(self) -> int:
         """Number of attempts without outcome."""
         return sum(batch.attempt is not None for batch in self._in_flight)
+
+    @property
+    def opened_s(self) -> float:
+        """Time of the first record without outcome, by time.monotonic(); infinite without one."""
+        oldest = next(self._all(), None)
+        return math.inf if oldest is None else oldest.opened_s
 
     @property
     def oldest_refusal(self) -> TidemarkError | None:

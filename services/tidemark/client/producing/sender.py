@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -131,8 +132,7 @@ class Sender:
         self._failed_records = 0
         self._refusals = 0
         self._throttled_s = 0.0
-        self._idle = asyncio.Event()
-        self._room = asyncio.Event()
+        self._resolved = asyncio.Event()
         self._identities: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._stopped = False
@@ -157,14 +157,15 @@ class Sender:
             else:
                 self.loop.call_soon_threadsafe(self._on_wake)
 
-    async def flush(self) -> None:
-        """Wait until every record added before has its outcome."""
+    async def flush(self, *, later: bool = False) -> None:
+        """Wait until every record added before has its outcome; `later`: every record added meanwhile, too."""
         self._flushing += 1
         try:
             self._pump()
-            while self._active:
-                self._idle.clear()
-                await self._idle.wait()
+            until_s = math.inf if later else time.monotonic()
+            while any(queue.opened_s <= until_s for queue in self._active.values()):
+                self._resolved.clear()
+                await self._resolved.wait()
         finally:
             self._flushing -= 1
 
@@ -173,9 +174,9 @@ class Sender:
         began_s = time.monotonic()
         try:
             while self.accumulator.is_full:
-                self._room.clear()
+                self._resolved.clear()
                 self._pump()
-                await self._room.wait()
+                await self._resolved.wait()
         finally:
             self.accumulator.waited_s += time.monotonic() - began_s
 
@@ -473,9 +474,7 @@ class Sender:
         if not len(queue):
             self._active.pop(queue.partition, None)
         if resolved:
-            self._room.set()
-            if not self._active:
-                self._idle.set()
+            self._resolved.set()
         failure = next((error for *_, error in resolved if error is not None), None)
         if failure is not None and self.transaction.identity is not None:
             self.fail_transaction(failure)
