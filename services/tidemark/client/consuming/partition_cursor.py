@@ -205,10 +205,12 @@ class Cursor:
                 break
             if rows is not None and rows.num_rows:
                 return rows
-            all_covered = self.covered >= self.position
+            all_covered, all_processed = self.covered >= self.position, self.processed == self.position
             self.passed()
             if all_covered:
                 self.covered = self.position
+            if all_processed:
+                self.settle()
         if not self._batches and self.error is not None:
             raise copy(self.error)  # a copy, since one error raised repeatedly would collect tracebacks
         return None

@@ -114,6 +114,23 @@ async def test_a_commit_in_a_callback_has_the_offsets_of_processed_records_only(
     assert committed == [{ONE: 0, OTHER: 0}, {ONE: 0, OTHER: 2}]
 
 
+async def test_an_automatic_commit_is_behind_the_marker_that_follows_processed_records(
+    reader: GroupReader, fetcher: SimpleNamespace
+) -> None:
+    """Otherwise a group that has read everything keeps a lag of one for each partition with transactions."""
+    consumer = Consumer("127.0.0.1:1", group="g")
+    consumer._read(cast(Fetcher, fetcher), reader, cast(TypedTopics, SimpleNamespace(want=lambda columns: None)))
+    data = build_batch(from_columns(None, [b"a", b"b"], [7, 7]))
+    fetcher.cursors[ONE].take(stamped(Batch(parse_envelope(data), data), base_offset=0, leader_epoch=0).data)
+    assert await consumer.poll(0) is not None
+    data = build_marker(producer_id=1, producer_epoch=1, marker=EndMarker(True, 0), timestamp_us=0)
+    fetcher.cursors[ONE].take(stamped(Batch(parse_envelope(data), data), base_offset=2, leader_epoch=0).data)
+    assert reader.processed()[ONE].offset == 0, "the application processes the records"
+    assert await consumer.poll(0) is None
+    assert await consumer.poll(0) is None
+    assert reader.processed()[ONE].offset == consumer.position(ONE) == 3
+
+
 async def test_partitions_lost_during_processing_are_reported_as_lost(
     reader: GroupReader, callbacks: Callbacks
 ) -> None:
