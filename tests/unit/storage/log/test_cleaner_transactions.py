@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from tidemark.storage.inspect.inspection import Good, read_log
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log.partition_log import PartitionLog
 
-from tests.crash.disk import Image, read_image, write_image
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_marker, memory_directory, open_one
 from tests.unit.storage.log.test_aborted_index import log_rows
 from tests.unit.storage.log.test_cleaner import (
@@ -34,7 +32,6 @@ from tests.unit.storage.log.test_cleaner import (
     opened,
     rows_of,
 )
-from tests.unit.storage.log.test_cleaner_crashes import Killer
 
 SETTINGS = CleanerSettings(delete_retention_ms=5000, dedupe_buffer_bytes=1 << 20, io_buffer_bytes=3000)
 
@@ -43,11 +40,6 @@ SETTINGS = CleanerSettings(delete_retention_ms=5000, dedupe_buffer_bytes=1 << 20
 def root() -> Iterator[Path]:
     with memory_directory() as path:
         yield path
-
-
-@pytest.fixture
-def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
-    return Killer(monkeypatch)
 
 
 class Sender:
@@ -212,56 +204,4 @@ def test_a_marker_leaves_once_its_transaction_has_and_the_retention_has_passed(r
     clean(log, now_us=NOW_US + 20_000_000)
     assert markers() < left
     assert not replayed(batches_of(log)).open_producers
-    logs.close()
-
-
-def test_a_kill_at_any_point_of_a_cleaning_shows_no_aborted_record(root: Path, killer: Killer) -> None:
-    rng = random.Random(5)
-    path = root / "before"
-    logs, log = opened(path)
-    sender = Sender(log, rng)
-    sender.send(20)
-    clean(log)
-    sender.send(20)
-    logs.checkpoint({PARTITION: log.log_end_offset})
-    before, end = seen(log), cleanable_end(log, stable_offset(log))
-    after = latest_of(before, below=end)
-    assert len(after) < len(before)
-    logs.close()
-    images: list[Image] = []
-    logs, log = opened(path)
-    killer.each_point(lambda: clean(log, now_us=NOW_US + 6_000_000), lambda: images.append(read_image(path)))
-    logs.close()
-    assert len(images) > 10
-    checked: set[frozenset[tuple[str, bytes | None]]] = set()
-    for image in images:
-        place = root / "log"
-        write_image(image, place)
-        if rng.random() < 0.5:
-            killer.run(lambda place=place: _start(place), at=rng.randrange(8))  # type: ignore[misc]
-        files = frozenset(read_image(place).items())
-        if files not in checked:
-            _check(place, before, after)
-            checked.add(files)
-        shutil.rmtree(place)
-
-
-def _start(path: Path) -> None:
-    logs = open_one(path)
-    logs.open(PARTITION, IDENTITY, CONFIGS)
-    logs.close()
-
-
-def _check(path: Path, before: list[Row], after: list[Row]) -> None:
-    logs = open_one(path)
-    log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
-    assert recovered.damaged is None
-    batches = batches_of(log)
-    found = seen(log, batches)
-    kept = set(found)
-    assert [row for row in before if row in kept] == found
-    assert set(after) <= kept
-    check_whole(log, batches)
-    clean(log, now_us=NOW_US + 6_000_000)
-    assert seen(log) == after
     logs.close()

@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tidemark.core.replication.events import RecoveredLog
-from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
-from tidemark.ports import Log
+from tidemark.model import Offset, TidemarkError
 from tidemark.record.checks import check_batches
-from tidemark.record.envelope import Batch
 from tidemark.storage.files import checksum
 from tidemark.storage.recovery.epoch_file import EPOCH_FILE
 from tidemark.storage.segments.index import read_end_mark
@@ -22,124 +17,22 @@ from tests.unit.storage.batches import (
     IDENTITY,
     PARTITION,
     at,
-    checked,
     follow,
     lead,
     make_batch,
-    memory_directory,
     open_one,
     read_all,
 )
-
-CONFIGS = {"segment.bytes": "4000", "index.interval.bytes": "600"}
-BATCHES = 16
-CHECKPOINTED = 18
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
-
-
-@pytest.fixture
-def killed(path: Path) -> tuple[Path, bytes]:
-    """A log of 16 batches of 2 in several segments, checkpointed at 18, killed at 32; and its content."""
-    logs = open_one(path / "killed")
-    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
-    for number in range(BATCHES):
-        batch = make_batch([f"{number}a", f"{number}b"], producer_id=4, producer_epoch=0, sequence=2 * number)
-        lead(log, batch, epoch=number // 4)
-        if log.log_end_offset == CHECKPOINTED:
-            logs.checkpoint({PARTITION: Offset(CHECKPOINTED)})
-    whole = read_all(log)
-    logs.close()
-    return path / "killed", whole
-
-
-@pytest.fixture
-def stopped(killed: tuple[Path, bytes]) -> tuple[Path, bytes]:
-    """The same, stopped cleanly."""
-    path, whole = killed
-    logs = open_one(path)
-    logs.open(PARTITION, IDENTITY, CONFIGS)
-    logs.close_clean(BrokerEpoch(3), {PARTITION: Offset(30)})
-    return path, whole
-
-
-def replica(path: Path) -> Path:
-    return path / str(PARTITION)
-
-
-def segments(path: Path) -> list[Path]:
-    return sorted(replica(path).glob("*.log"))
-
-
-def start(path: Path) -> tuple[RecoveredLog, bytes]:
-    """Open, read everything, append, and get killed."""
-    logs = open_one(path)
-    try:
-        log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
-        content = read_all(log)
-        lead(log, make_batch(["after"]), epoch=99)
-        assert read_all(log)[: len(content)] == content
-        return recovered, content
-    finally:
-        logs.close()
-
-
-def in_copy(path: Path, spoil: Callable[[Path], object]) -> tuple[RecoveredLog, bytes] | TidemarkError:
-    """The result of a start with a damaged copy of the files."""
-    copy = path.with_name("copy")
-    shutil.copytree(path, copy)
-    try:
-        spoil(copy)
-        return start(copy)
-    except TidemarkError as error:
-        return error
-    finally:
-        shutil.rmtree(copy)
-
-
-def cut_file(path: Path, size: int) -> None:
-    with path.open("r+b") as file:
-        file.truncate(size)
-
-
-def flip(path: Path, position: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[position] ^= 0x21
-    path.write_bytes(content)
-
-
-def read_one(log: Log, offset: int) -> Batch | ErrorCode:
-    """The batch with the offset as a checking reader gets it, or the refusal."""
-    try:
-        data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=1)
-        assert data
-        return checked(data)[0]
-    except TidemarkError as error:
-        return error.code
-
-
-def ends(whole: bytes) -> dict[int, int]:
-    """Bytes of the log below each batch end, by next offset."""
-    lengths = [batch.envelope.batch_length for batch in check_batches(whole)]
-    return {2 * (number + 1): size for number, size in enumerate(itertools.accumulate(lengths))}
-
-
-def test_a_torn_tail_of_any_length_is_truncated_and_is_no_damage(killed: tuple[Path, bytes]) -> None:
-    path, whole = killed
-    last = segments(path)[-1]
-    size = last.stat().st_size
-    assert int(last.stem) < 30
-    for cut in range(1, 200):
-        name = last.name
-        outcome = in_copy(path, lambda copy, name=name, cut=cut: cut_file(replica(copy) / name, size - cut))
-        assert not isinstance(outcome, TidemarkError)
-        recovered, content = outcome
-        assert (recovered.log_end_offset, recovered.damaged, recovered.high_watermark) == (30, None, 18)
-        assert content == whole[: ends(whole)[30]]
+from tests.unit.storage.recovery.damaging import (
+    CONFIGS,
+    cut_file,
+    ends,
+    flip,
+    in_copy,
+    replica,
+    segments,
+    start,
+)
 
 
 def test_after_a_clean_stop_a_short_tail_is_damage(stopped: tuple[Path, bytes]) -> None:
@@ -165,78 +58,6 @@ def test_a_clean_stop_scans_nothing(stopped: tuple[Path, bytes]) -> None:
     assert logs.previous[0].clean_broker_epoch == 3
     assert read_all(log) == whole
     logs.close()
-
-
-def test_a_flipped_byte_above_the_recovery_point_is_found(killed: tuple[Path, bytes]) -> None:
-    path, whole = killed
-    sizes = ends(whole)
-    base = 0
-    for segment in segments(path):
-        length = segment.stat().st_size
-        for position in range(0, length, 29):
-            offset = next(end - 2 for end, size in sizes.items() if size > base + position)
-            if offset < CHECKPOINTED:
-                continue  # below the recovery point nothing is scanned
-            outcome = in_copy(path, lambda copy, n=segment.name, p=position: flip(replica(copy) / n, p))
-            assert not isinstance(outcome, TidemarkError)
-            recovered, content = outcome
-            assert content == whole[: len(content)]
-            assert recovered.log_end_offset == offset
-            assert (recovered.damaged is None) == (offset == 30), (offset, recovered.damaged)
-        base += length
-
-
-@pytest.mark.parametrize("state", ["killed", "stopped"])
-def test_a_flipped_byte_below_the_recovery_point_is_never_read_as_valid(
-    state: str, request: pytest.FixtureRequest
-) -> None:
-    path, whole = request.getfixturevalue(state)
-    first = segments(path)[0]
-    good = check_batches(whole)
-    for position in range(0, first.stat().st_size, 31):
-        copy = path.with_name("copy")
-        shutil.copytree(path, copy)
-        flip(replica(copy) / first.name, position)
-        logs = open_one(copy)
-        log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
-        for offset in range(log.log_end_offset):
-            batch = read_one(log, offset)
-            assert batch in (ErrorCode.STORAGE_ERROR, ErrorCode.CORRUPT_BATCH, ErrorCode.INVALID_BATCH) or (
-                batch == good[offset // 2]
-            )
-        logs.close()
-        shutil.rmtree(copy)
-
-
-@pytest.mark.parametrize("state", ["killed", "stopped"])
-def test_damaged_truncated_or_deleted_small_files_are_rewritten_or_refused(
-    state: str, request: pytest.FixtureRequest
-) -> None:
-    path, whole = request.getfixturevalue(state)
-    files = [file.relative_to(path) for file in path.rglob("*") if file.is_file() and file.suffix != ".log"]
-    names = {file.name for file in files}
-    assert {"meta.json", "partition.json", "leader-epoch-checkpoint", "recovery-point-checkpoint"} <= names
-    for file in files:
-        size = (path / file).stat().st_size
-        spoils: list[Callable[[Path], object]] = [lambda copy, f=file: (copy / f).unlink()]
-        spoils += [lambda copy, f=file, p=p: flip(copy / f, p) for p in range(0, size, max(1, size // 12))]
-        spoils += [lambda copy, f=file, p=p: cut_file(copy / f, p) for p in range(0, size, max(1, size // 5))]
-        for spoil in spoils:
-            outcome = in_copy(path, spoil)
-            if isinstance(outcome, TidemarkError):
-                assert file.name == "meta.json", (file, outcome)
-                assert "restore the file" in outcome.message.lower()
-                continue
-            recovered, content = outcome
-            if file.name == "partition.json" and recovered.fresh:
-                assert recovered.damaged
-                assert content == b""
-                continue
-            assert content == whole, file
-            assert recovered.damaged is None, file
-            assert recovered.epochs == ((0, 0), (1, 8), (2, 16), (3, 24)), file
-            assert recovered.producers.entries[4].batches[-1].last_sequence == 31, file
-            assert recovered.high_watermark in (0, 18, 30)
 
 
 @pytest.mark.parametrize(
