@@ -50,8 +50,9 @@ def test_a_cut_value_ends_with_a_whole_character() -> None:
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda one: st.lists(one) | st.dictionaries(st.text(), one),
+        st.none() | st.booleans() | st.integers() | st.text(max_size=6),
+        lambda one: st.lists(one) | st.dictionaries(st.text(max_size=6), one),
+        max_leaves=20,
     )
 )
 def test_indented_json_has_the_same_value(value: object) -> None:

@@ -38,11 +38,11 @@ from tidemark.rpc.codecs import metadata as metadata_codec
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1 import metadata_pb2
 
-_NAMES = st.text("abz09._-", min_size=1, max_size=12)
+_NAMES = st.integers(0, 2**30).map("a.b_c-{}".format)  # a text takes a draw for each letter
 _BROKERS = st.integers(0, 2**31 - 1).map(BrokerId)
 _EPOCHS = st.integers(-1, 2**31 - 1)
-_IDS = st.lists(_BROKERS, max_size=4).map(tuple)
-_ENTRIES = st.lists(st.builds(IsrEntry, _BROKERS, st.integers(-1, 2**40).map(BrokerEpoch)), max_size=3).map(tuple)
+_IDS = st.lists(_BROKERS, max_size=3).map(tuple)
+_ENTRIES = st.lists(st.builds(IsrEntry, _BROKERS, st.integers(-1, 2**40).map(BrokerEpoch)), max_size=2).map(tuple)
 _CONFIGS = st.dictionaries(_NAMES, st.text(max_size=6), max_size=2)
 _STATES = st.builds(
     LeaderAndIsr,
@@ -83,8 +83,8 @@ def _commands(draw: st.DrawFn) -> LeaderAndIsrCommand:
             log_dir=draw(st.sampled_from(["", "/data/1", "9f5c0d1e"])),
             isr_reasons=draw(st.sampled_from([(), ((BrokerId(3), "lagging"), (BrokerId(4), ""))])),
         )
-        for name in draw(st.lists(_NAMES, max_size=3, unique=True))
-        for index in draw(st.lists(st.integers(0, 99_999), min_size=1, max_size=3, unique=True))
+        for name in draw(st.lists(_NAMES, max_size=2, unique=True))
+        for index in draw(st.lists(st.integers(0, 99_999), min_size=1, max_size=2, unique=True))
     ]
     return LeaderAndIsrCommand(
         controller_id=draw(_BROKERS),
@@ -189,7 +189,7 @@ _TOPICS = st.builds(
     topic_id=_NAMES,
     created_zxid=st.integers(-1, 2**60),
     modified_zxid=st.integers(-1, 2**60),
-    partitions=st.lists(_PARTITIONS, max_size=3).map(lambda found: {one.partition: one for one in found}),
+    partitions=st.lists(_PARTITIONS, max_size=2).map(lambda found: {one.partition: one for one in found}),
     configs=_CONFIGS,
 )
 _VIEWS = st.builds(
@@ -198,8 +198,8 @@ _VIEWS = st.builds(
     controller_id=st.one_of(st.just(BrokerId(-1)), _BROKERS),
     controller_epoch=_EPOCHS.map(ControllerEpoch),
     admin_address=_NAMES,
-    brokers=st.lists(_REGISTRATIONS, max_size=3).map(lambda found: {one.broker_id: one for one in found}),
-    topics=st.lists(_TOPICS, max_size=3).map(lambda found: {one.topic: one for one in found}),
+    brokers=st.lists(_REGISTRATIONS, max_size=2).map(lambda found: {one.broker_id: one for one in found}),
+    topics=st.lists(_TOPICS, max_size=2).map(lambda found: {one.topic: one for one in found}),
     deleted_topics=st.lists(_NAMES, max_size=2).map(tuple),
     complete=st.booleans(),
 )

@@ -380,7 +380,7 @@ async def test_a_connection_without_a_call_ends_when_its_idle_time_is_over(
 
 
 async def test_headers_that_drip_without_end_are_bounded(stack: AsyncExitStack) -> None:
-    server, before = await serve(stack, connection_bytes=8 * MIB), ended(CONNECTION)
+    server, before = await serve(stack, connection_bytes=MIB), ended(CONNECTION)
     one = await stack.enter_async_context(Http2(server.port))
     one.send(frame(HEADERS, 0, 1, headers(ECHO)))
     async with asyncio.timeout(LONG_S):
