@@ -390,7 +390,7 @@ class GroupReader:
             if task.cancelling():
                 raise
             self._application_failed(error)
-        except Exception as error:  # noqa: BLE001 - the application's error; the next read raises it
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the application's error; the next read raises it
             self._application_failed(error)
 
     def _application_failed(self, error: BaseException) -> None:

@@ -233,7 +233,7 @@ class PendingBatch:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except Exception:  # noqa: BLE001 - the application's code
+    except (Exception, asyncio.CancelledError, SystemExit):  # noqa: BLE001 - the application's code
         _log.exception("a callback of a send failed")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Coroutine, Generator
@@ -19,7 +20,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.channel import check_not_lost_by_fork
 
 T = TypeVar("T")
-
+_log = logging.getLogger("tidemark.client")
 
 _END_S: Final = 5.0
 """Time for a call to end after its timeout; longer only if another callback holds the loop."""
@@ -148,7 +149,11 @@ class BackgroundLoop:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while True:
+            try:
+                self._loop.run_forever()
+            except SystemExit:  # ends this thread only, on which all blocking clients depend
+                _log.exception("an application's callback called sys.exit, which ends no process from this thread")
 
 
 def forked() -> TidemarkError:

@@ -482,6 +482,16 @@ async def test_cancelled_task_of_a_callback_is_a_failure_of_the_callback(
     assert "CancelledError" in reader.error.message
 
 
+async def test_an_exit_in_a_callback_is_a_failure_of_the_callback(reader: GroupReader) -> None:
+    async def revoked(_: list[TopicPartition]) -> None:
+        raise SystemExit(1)
+
+    reader._callbacks = (None, revoked, None)
+    await reader.release(frozenset({ONE}))
+    assert reader.error is not None
+    assert "SystemExit(1)" in reader.error.message
+
+
 async def test_a_failed_member_that_closes_gets_on_lost(
     reader: GroupReader, membership: SimpleNamespace, callbacks: Callbacks
 ) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import traceback
 from typing import Any
@@ -118,6 +119,23 @@ def test_batch_is_resolved_once_and_notifies_all_waiters() -> None:
     assert told == [handles[0]]
     assert handles[1].result() == ("t", 0, 41, 6)
     assert handles[0].exception() is None
+
+
+@pytest.mark.parametrize("failure", [KeyError("a"), asyncio.CancelledError(), SystemExit(1)])
+def test_a_callback_that_raises_keeps_no_outcome_from_the_others(failure: BaseException) -> None:
+    """The result of a cancelled future raises asyncio.CancelledError, which is no Exception."""
+    batch = PendingBatch(T0, opened_s=0, deadline_s=1)
+    handles = [batch.add(None, b"v", stamp, None) for stamp in (5, 6)]
+    told: list[object] = []
+
+    def fail(_: object) -> None:
+        raise failure
+
+    handles[0].add_done_callback(fail)
+    handles[1].add_done_callback(told.append)
+    batch.resolve(40, -1, None)
+    assert told == [handles[1]]
+    handles[0].add_done_callback(fail)
 
 
 def test_append_time_replaces_the_producers_timestamp() -> None:

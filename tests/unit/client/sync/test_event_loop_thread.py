@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import sys
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -82,3 +83,17 @@ def test_an_error_of_the_coroutine_does_not_wait_for_the_loop(monkeypatch: pytes
     with raises_code(ErrorCode.UNKNOWN_TOPIC):
         BackgroundLoop().call(fail())
     assert not waits
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_loop_of_all_blocking_clients_survives_an_exit_in_a_callback() -> None:
+    """Every later call of every client of the process would wait without end."""
+    loop, called = BackgroundLoop(), threading.Event()
+
+    def leave() -> None:
+        called.set()
+        sys.exit(1)
+
+    loop._loop.call_soon_threadsafe(leave)
+    assert called.wait(60)
+    assert loop.call(work(), timeout_s=10) == 1
