@@ -14,7 +14,7 @@ from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.outputs.shape import Shape
 from tidemark.client.outputs.typed_rows import columns_to_read, next_offset, reader_of, version_to_read
-from tidemark.client.records import PartitionBatch
+from tidemark.client.records import PartitionBatch, offsets_of
 from tidemark.client.sync.producer_consumer import Consumer
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.model import TidemarkError, TopicPartition
@@ -26,10 +26,11 @@ _Offsets = dict[TopicPartition | tuple[str, int], int]
 class GroupSource:
     """Reads the assigned partitions of a topic; a context manager that commits and leaves the group at its end.
 
-    The offsets of batches passed to `wrote` are committed every few seconds, on a revocation, and at the end.
-    A Parquet file is readable only when it is complete, so its offsets are committed only at the end. With
-    `until_end` the source is finished when the group has committed, or this member has read, all records below the
-    current high watermarks.
+    The offsets of batches passed to `wrote` are committed every few seconds, on a revocation, and at the end, with the
+    markers and aborted records behind them. A Parquet file is readable only when it is complete, so its offsets are
+    committed only at the end. With `until_end` the source is finished when the group has committed, or this member has
+    read, all records below the current high watermarks. A Parquet file ends with the member's own partitions, since the
+    other members may commit at their ends only.
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC.
@@ -42,7 +43,13 @@ class GroupSource:
         self._ends = ends if options.until_end else None
         self._whole_at_end = options.shape is Shape.PARQUET
         self._written: _Offsets = {}
-        """Offset after the last written record of each partition, until it is committed."""
+        """Offset after the last written record of each partition."""
+        self._committed: _Offsets = {}
+        """The last committed offset of each partition."""
+        self._left: PartitionBatch | None = None
+        """Polled records that are not written yet."""
+        self._knows_left = True
+        """Whether `_left` has all of them: not during a poll, nor after one that was interrupted."""
         self._commit_s = time.monotonic() + COMMIT_INTERVAL_S
         self._consumer = Consumer(
             bootstrap,
@@ -68,8 +75,6 @@ class GroupSource:
         try:
             if kind is None or not self._whole_at_end:
                 self._commit()
-            else:
-                self._written.clear()
         finally:
             self._consumer.close()
 
@@ -81,6 +86,8 @@ class GroupSource:
         mine = {where: health.position for where, health in self._consumer.health().items() if where.partition >= 0}
         if any(position < self._ends.get(where, 0) for where, position in mine.items()):
             return False
+        if mine and self._whole_at_end:
+            return True
         others = self._ends.keys() - mine
         committed = self._consumer.committed(others)
         return all(committed.get(where, 0) >= self._ends[where] for where in others)
@@ -102,7 +109,10 @@ class GroupSource:
 
     def poll(self, timeout_s: float) -> Iterator[PartitionBatch]:
         """The next rows of one partition, if any arrive within `timeout_s`."""
-        found = self._consumer.poll(timeout_s, self._columns)
+        self._knows_left = False
+        self._left = self._consumer.poll(timeout_s, self._columns)
+        self._knows_left = True
+        found = self._left
         if found is not None:
             yield found
 
@@ -111,6 +121,9 @@ class GroupSource:
         for topic, partition, rows in batches:
             if rows.num_rows:
                 self._written[TopicPartition(topic, partition)] = next_offset(rows)
+            if self._left is not None:
+                rest = self._left.rows.slice(rows.num_rows)
+                self._left = self._left._replace(rows=rest) if rest.num_rows else None
         if not self._whole_at_end and time.monotonic() >= self._commit_s:
             self._commit_s = time.monotonic() + COMMIT_INTERVAL_S
             try:
@@ -119,24 +132,34 @@ class GroupSource:
                 print_warning(f"not committed yet: {error}")
 
     def _commit(self) -> None:
-        written = dict(self._written)
-        if written:
-            self._consumer.commit(written)
-            for where, offset in written.items():
-                if self._written.get(where) == offset:
-                    del self._written[where]
+        offsets = self._offsets()
+        if offsets:
+            self._consumer.commit(offsets)
+            self._committed |= offsets
+
+    def _offsets(self) -> _Offsets:
+        """The offsets to commit: of the next record that is not written."""
+        found = dict(self._written)
+        if self._knows_left:
+            health = self._consumer.health()
+            found |= {where: one.position for where, one in health.items() if where.partition >= 0}
+            if self._left is not None:
+                found[TopicPartition(*self._left[:2])] = offsets_of(self._left.rows)[0].as_py()
+        return {where: offset for where, offset in found.items() if offset != self._committed.get(where)}
 
     def _on_revoked(self, partitions: list[TopicPartition]) -> None:
-        written: _Offsets = {where: self._written.pop(where) for where in partitions if where in self._written}
-        if written and not self._whole_at_end:
+        offsets: _Offsets = {where: offset for where, offset in self._offsets().items() if where in partitions}
+        self._on_lost(partitions)
+        if offsets and not self._whole_at_end:
             try:
-                self._consumer.commit(written)
+                self._consumer.commit(offsets)
             except TidemarkError as error:
                 print_warning(f"the next member will read the last records again: {error}")
 
     def _on_lost(self, partitions: list[TopicPartition]) -> None:
         for where in partitions:
             self._written.pop(where, None)
+            self._committed.pop(where, None)
 
 
 def _look_up(bootstrap: str, options: ConsumeOptions) -> tuple[dict[TopicPartition, int], BatchRows | None]:
