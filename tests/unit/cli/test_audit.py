@@ -13,13 +13,15 @@ from tidemark.core.security.audit_lines import AuditLine, ServiceAudit
 from tidemark.model import ErrorCode, TidemarkError
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
+
 
 def line(at_ms: int, event: str, **more: Any) -> AuditLine:
     known = AuditLine(at_ms, event, "User:token:alice", "10.0.0.1", "", "topic:orders", "OK", "super user", {})
     return known._replace(**more)
 
 
-class Cluster:
+class Cluster(FakeAdmin):
     """Lines of the admin service and of one broker; another broker is away."""
 
     def __init__(self) -> None:
@@ -28,12 +30,6 @@ class Cluster:
             line(1_600_000_060_000, "CreateTopic", facts={"partitions": "3"}),
             line(1_600_000_000_000, "DeleteTopic"),
         )
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
     def list_audit_lines(self, **asked: object) -> list[ServiceAudit]:
         self.asked = asked

@@ -20,6 +20,8 @@ from tidemark.cli.common import completion as lookups
 from tidemark.model import ErrorCode, TidemarkError
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
+
 
 class Topic(NamedTuple):
     partitions: dict[int, None]
@@ -30,13 +32,8 @@ class Entry(NamedTuple):
     scope: str
 
 
-class Client:
+class Client(FakeAdmin):
     """A cluster with two topics, two brokers and three settings."""
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
     def list_topics(self) -> list[str]:
         return ["__consumer_offsets", "flights", "fleet", "orders"]

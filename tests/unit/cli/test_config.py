@@ -12,14 +12,11 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.configuration.entries import ConfigChange
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
 
-class Client:
+
+class Client(FakeAdmin):
     """Changes settings, then is unavailable."""
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
     def alter_configs(self, *_: object, **__: object) -> list[ConfigChange]:
         return [ConfigChange("min.insync.replicas", "2", "3")]

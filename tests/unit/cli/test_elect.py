@@ -26,6 +26,7 @@ from tidemark.model import (
 from typer.testing import CliRunner
 
 from tests.refusals import raises_code
+from tests.unit.cli.fake_admin import FakeAdmin
 
 T0 = TopicPartition("t", 0)
 REPORT = UncleanElection(
@@ -45,18 +46,12 @@ ELECTED = ElectionOutcome(T0, NO_LEADER, BrokerId(1), LeaderEpoch(7), changed=Tr
 REFUSED = ElectionOutcome(T0, error=TidemarkError(ErrorCode.ELECTION_NOT_NEEDED, "broker 2 leads t-0"))
 
 
-class Client:
+class Client(FakeAdmin):
     """Answers every election with the same outcomes."""
 
     def __init__(self, *outcomes: ElectionOutcome) -> None:
         self.outcomes = list(outcomes)
         self.calls: list[tuple[ElectionKind, tuple[TopicPartition, ...], tuple[str, ...], bool]] = []
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
     def elect_leaders(
         self,

@@ -39,6 +39,8 @@ from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
+
 T0 = TopicPartition("t", 0)
 FROM, TO = (BrokerId(1), BrokerId(2)), (BrokerId(0), BrokerId(2))
 LOADS = {BrokerId(0): BrokerLoad(0, 0, 0), BrokerId(1): BrokerLoad(1, 1, 1500)}
@@ -49,7 +51,7 @@ PLANNED = PlannedMoves(
 NOTHING = PlannedMoves(Plan((), (), 0, 0, LOADS, LOADS), 0)
 
 
-class Client:
+class Client(FakeAdmin):
     """A fake cluster that executes requests at once."""
 
     def __init__(self) -> None:
@@ -58,12 +60,6 @@ class Client:
         self.planned = PLANNED
         self.failures: list[TidemarkError] = []
         self.size_bytes = 0
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
     def describe_cluster(self) -> ClusterDescription:
         if self.failures:

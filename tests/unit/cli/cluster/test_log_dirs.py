@@ -19,6 +19,8 @@ from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
+
 P = TopicPartition("orders", 0)
 ONE = BrokerId(1)
 PLACE = ReplicaLogDir(ONE, P, "/data/b/")
@@ -52,7 +54,7 @@ def copying(done: int) -> BrokerLogDirs:
     return disks(a=[replica(1000, leader=True)], b=[replica(done, future=True)])
 
 
-class Client:
+class Client(FakeAdmin):
     """A fake cluster with a list of answers; the last answer repeats."""
 
     def __init__(self, *looks: BrokerLogDirs, others: Sequence[BrokerLogDirs] = ()) -> None:
@@ -61,12 +63,6 @@ class Client:
         self.refuses: TidemarkError | None = None
         self.asked: list[tuple[list[ReplicaLogDir], int, bool]] = []
         self.described: list[tuple[Any, ...]] = []
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *ends: object) -> None:
-        return None
 
     def describe_log_dirs(
         self, brokers: Sequence[int] = (), *, topics: Sequence[str] = (), partitions: Sequence[TopicPartition] = ()

@@ -15,13 +15,15 @@ from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
+
 AWAY = RestartObstacle(Obstacle.OTHER_BROKER_AWAY, "not live: broker 2", (TopicPartition("t", 0),))
 BEHIND = RestartObstacle(Obstacle.NOT_IN_SYNC, "broker 1 has not caught up")
 FOREVER = RestartObstacle(Obstacle.NO_REPLICA_TO_SPARE, "no replica to spare: t", (TopicPartition("t", 0),))
 SILENT = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers")
 
 
-class Cluster:
+class Cluster(FakeAdmin):
     """A fake cluster with a list of answers, the last repeats; time passes only in sleeps."""
 
     def __init__(self) -> None:
@@ -29,12 +31,6 @@ class Cluster:
         self.asked: list[tuple[int, float]] = []
         self.claims: list[bool] = []
         self.now_s = 1000.0
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
     def connect(self, bootstrap: str, admin: str, *, timeout_s: float) -> Cluster:
         self.timeout_s = timeout_s

@@ -40,6 +40,8 @@ from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
+
 T2, T3 = TopicPartition("test", 2), TopicPartition("test", 3)
 ONE_TWO, TWO_ONE = (BrokerId(1), BrokerId(2)), (BrokerId(2), BrokerId(1))
 FILE = {"version": 1, "partitions": [{"topic": "test", "partition": 2, "replicas": [2, 1]}]}
@@ -64,7 +66,7 @@ def moved(partition: TopicPartition = T2, *, waiting_for: str = "") -> Reassignm
     )
 
 
-class Client:
+class Client(FakeAdmin):
     """A fake cluster with a limit of reassignments; each list call ends the oldest."""
 
     def __init__(self, takes: int = 1000) -> None:
@@ -82,12 +84,6 @@ class Client:
         self.sizes_bytes: dict[TopicPartition, int] | None = None
         self.targets: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         self.unmoved: set[TopicPartition] = set()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
     def alter_partition_reassignments(
         self,

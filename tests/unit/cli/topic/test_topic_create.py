@@ -16,15 +16,11 @@ from tidemark.core.schemas.model import SchemaDraft
 from tidemark.model import BrokerId, LeaderEpoch
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
 
-class Cluster:
+
+class Cluster(FakeAdmin):
     """Creates a topic of one partition, with 3 replicas by default."""
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
     def create_topic(
         self,

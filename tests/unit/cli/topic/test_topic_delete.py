@@ -12,18 +12,14 @@ from tidemark.cli.common import options
 from tidemark.model import ErrorCode, TidemarkError
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
 
-class Cluster:
+
+class Cluster(FakeAdmin):
     """Records the deleted topics."""
 
     def __init__(self) -> None:
         self.deleted: list[str] = []
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
     def delete_topic(self, name: str) -> None:
         self.deleted.append(name)

@@ -26,24 +26,20 @@ from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from typer.testing import CliRunner
 
+from tests.unit.cli.fake_admin import FakeAdmin
+
 CHANGES = (
     IsrChange(1_600_000_000_000, LeaderEpoch(1), 3, (BrokerId(0),), ((BrokerId(1), "silent"),)),
     IsrChange(1_600_000_060_000, LeaderEpoch(1), 4, (BrokerId(0), BrokerId(1)), ((BrokerId(1), "caught_up"),)),
 )
 
 
-class Cluster:
+class Cluster(FakeAdmin):
     """A topic of three partitions with two replicas, whose brokers answer unless they are `away`."""
 
     def __init__(self) -> None:
         self.away: set[int] = set()
         self.changes: tuple[IsrChange, ...] = CHANGES
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
     def describe_topics(self, names: Sequence[str]) -> list[TopicView]:
         if names == ["none"]:
