@@ -408,7 +408,7 @@ class MetadataStore(Protocol):
     ) -> None:
         """Restore the epoch node of a live broker after an operator deleted the node; idempotent.
 
-        Raises CONTROLLER_NOT_ACTIVE, or COORDINATION_UNAVAILABLE where the broker is gone meanwhile.
+        Raises CONTROLLER_NOT_ACTIVE, or COORDINATION_UNAVAILABLE where the broker has deregistered meanwhile.
         """
 
     # brokers to remove

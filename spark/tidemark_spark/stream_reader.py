@@ -326,7 +326,7 @@ class StreamPlanner:
             earliest = topics.find_earliest(self._client(), [TopicPartition(*where) for where in whole])
         except TidemarkError as error:
             self._check_may_continue(error, start)
-            return whole  # the tasks skip the partitions that are gone
+            return whole  # the tasks skip the partitions that were deleted
         starts = {where: earliest[TopicPartition(*where)].offset for where in whole}
         gone = [
             deleted(*where, one.offsets.start, starts[where])

@@ -62,7 +62,7 @@ class Assignment:
 
 
 def is_gone(error: TidemarkError) -> bool:
-    """Whether the topic or partition of a request is gone, or was created again.
+    """Whether the topic or partition of a request was deleted, or was created again.
 
     False if the user lacks the right DESCRIBE: brokers then answer as if the topic did not exist, and name the user.
     """

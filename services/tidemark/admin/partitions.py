@@ -170,7 +170,7 @@ class PartitionAdministration:
 
             if await poll(are_gone, timeout_s) is None:
                 raise await self._late(
-                    name, f"the removal of {len(indexes)} partitions is requested, but not all are gone", timeout_s
+                    name, f"the removal of {len(indexes)} partitions is requested, but not all are deleted", timeout_s
                 )
         now = await self._topic(name)
         view = topic_view(now, await self._store.states(partitions_of([now])))

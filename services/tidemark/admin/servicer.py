@@ -169,7 +169,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             return response
 
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicResponse:
-        """Delete a topic and wait until its znodes are gone."""
+        """Delete a topic and wait until its znodes are deleted."""
         facts: dict[str, object] = {"topic": request.topic, "request_id": request.request_id}
 
         async def look() -> Facts:

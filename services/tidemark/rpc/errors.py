@@ -35,7 +35,7 @@ _NO_SUCH_CALL: Final = (
     "the service at this address does not have this call: upgrade an older service, or correct the address"
 )
 _MAYBE_TLS: Final = "if the port speaks TLS, give a certificate that it accepts (docs/security.md)"
-"""The hint for a closed connection, which is all that a client learns when a server ends the handshake."""
+"""The hint for a closed connection, which is all that a client receives when a server ends the handshake."""
 
 _STATUS: dict[ErrorCode, grpc.StatusCode] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,

@@ -205,7 +205,7 @@ async def carry_out_removals(cluster: Cluster) -> None:
 
 
 async def test_repeated_removal_of_partitions_names_the_removed_ones(cluster: Cluster, servicer: AdminServicer) -> None:
-    with pytest.raises(TidemarkError, match="not all are gone"):
+    with pytest.raises(TidemarkError, match="not all are deleted"):
         await remove_last(servicer)
     await carry_out_removals(cluster)
     assert await remove_last(servicer) == [1]
@@ -216,7 +216,7 @@ async def test_repeated_removal_of_partitions_names_the_removed_ones(cluster: Cl
 async def test_repeated_removal_of_partitions_spares_the_next_topic_of_that_name(
     cluster: Cluster, servicer: AdminServicer
 ) -> None:
-    with pytest.raises(TidemarkError, match="not all are gone"):
+    with pytest.raises(TidemarkError, match="not all are deleted"):
         await remove_last(servicer)
     assert cluster.term is not None
     await cluster.store.delete_topic(cluster.term, (await cluster.store.topics(["t"]))["t"])

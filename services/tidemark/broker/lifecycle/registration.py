@@ -143,7 +143,7 @@ class Registration:
                 await self._confirm(self.broker_epoch, self._boot_id())
 
     async def _check(self) -> None:
-        """Register again when the node is gone: its deletion ends no session, but this broker counts as failed."""
+        """Register again when the node was deleted: its deletion ends no session, but this broker counts as failed."""
         while True:
             await self._scheduler.sleep_ms(self._check_ms)
             if self._lost.is_set():

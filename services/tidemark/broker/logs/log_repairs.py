@@ -349,7 +349,7 @@ class LogRepairs:
     ) -> bool:
         """Take over all segments from a replica that is compacted further, if such a replica exists.
 
-        The oldest segment is first: a record is gone before the tombstone that deletes it (rule L1).
+        The oldest segment is first: a record is deleted before the tombstone that deletes it (rule L1).
         """
         broker = sources.compacted_further
         if broker is None:

@@ -44,7 +44,7 @@ _ALARMING: Final = frozenset(
 )
 
 _LINES_A_SECOND: Final = 20
-"""Limit for one kind: when a broker dies, thousands of replicas change, and each line takes time of the event loop."""
+"""Limit for one kind: when a broker fails, thousands of replicas change, and each line takes time of the event loop."""
 
 _log = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 SLICE_PARTITIONS: Final = 50
 """Partitions of a command that are processed before the event loop gets control back: 2 ms."""
 _STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
-"""Errors of a write to a peer that is gone; gRPC raises another error if the connection breaks during the write."""
+"""Errors of a write to a disconnected peer; gRPC raises another error if the connection breaks during the write."""
 
 _log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ class DeletedTopics:
         return recreated(topic)
 
     def verdict(self, partition: TopicPartition, topic_id: str, now_s: float) -> TidemarkError | None:
-        """Return the error for the records of a partition that is gone; None if it exists; `now_s` is monotonic."""
+        """Return the error for the records of a partition that was deleted; None if it exists; `now_s` is monotonic."""
         recreated = self.recreated(partition.topic, topic_id)
         error = recreated or self._missing(partition)
         if error is None:

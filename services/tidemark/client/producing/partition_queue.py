@@ -246,7 +246,7 @@ class PartitionQueue:
             self._resolve(batch, self._error(batch, ErrorCode.REQUEST_TIMED_OUT, f"not sent in time; {why}"))
 
     def abandon(self, error: TidemarkError) -> None:
-        """Fail all batches: the producer closes, or the topic is gone."""
+        """Fail all batches: the producer closes, or the topic was deleted."""
         for batch in tuple(self._all()):
             self._resolve(batch, error)
         self._in_flight.clear()

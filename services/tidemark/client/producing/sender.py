@@ -289,7 +289,7 @@ class Sender:
         self._pump()
 
     def _renew(self, queue: PartitionQueue, gone: TidemarkError | None) -> None:
-        """If the topic is gone, fail the queue's batches; later ones are for the topic that then has the name."""
+        """If the topic was deleted, fail the queue's batches; later ones are for the topic that then has the name."""
         if gone is not None:
             queue.abandon(gone)
             queue.topic_id = self._deleted_topics.topic_id(queue.partition.topic)

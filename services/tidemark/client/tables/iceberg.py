@@ -94,7 +94,7 @@ def _found(archive: Archive, catalog: Catalog, name: str, table_id: str) -> Publ
         raise _invalid(
             f"the archive {archive.root} is not compacted. The Iceberg table {name} with the id {table_id} has its "
             f"files, and the catalog has no such table. Name its catalog, or delete the line of the table from "
-            f"{archive.tables_path} if the table is gone"
+            f"{archive.tables_path} if the table was deleted"
         )
     return PublishedTable(archive, catalog, name)
 

@@ -542,7 +542,7 @@ _TOPIC: Final = (
         "delete.retention.ms",
         _DAY_MS,
         "ms",
-        "Time for which a compacted topic keeps a tombstone after the records that it deletes are gone",
+        "Time for which a compacted topic keeps a tombstone after the records that it deletes are removed",
     ),
     ConfigKey(
         "min.cleanable.dirty.ratio",

@@ -3,7 +3,7 @@
 
 A pass reads keys of the dirty segments into a map until the map is full. Then the pass rewrites every segment up to
 that offset, from the first segment of the log, and swaps it in (`recovery/segment_swap.py`). Segments are rewritten in
-rising order: a tombstone's horizon is set only after the records that it deletes are gone. Some batches stay even
+rising order: a tombstone's horizon is set only after the records that it deletes are removed. Some batches stay even
 without records: the last batches of each producer, and the first of each leader epoch. The last batch of each segment
 stays too, so that segments still join without a gap.
 

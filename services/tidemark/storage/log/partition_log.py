@@ -302,7 +302,7 @@ class PartitionLog:
                 segments.renew_file(segment)
             segments.truncate_file(segment, position)
             segment.next_offset = end
-            # Twice: a flush meanwhile may sync the directory before the last file is gone, and `rebuild` may fail.
+            # Twice: a flush meanwhile may sync the directory before the last file is deleted, and `rebuild` may fail.
             with context.memory_lock:
                 segments.finish_truncation()
                 durability.names_changed()

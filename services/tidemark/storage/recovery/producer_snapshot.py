@@ -82,7 +82,7 @@ def newest_snapshot(
 ) -> tuple[int, ProducerStates] | None:
     """The newest readable snapshot of these offsets within [at_least, at_most].
 
-    `at_least` is where the first segment begins: the batches between an older snapshot and that segment are gone.
+    `at_least` is where the first segment begins: the batches between an older snapshot and that segment are deleted.
     """
     for offset in sorted((offset for offset in offsets if at_least <= offset <= at_most), reverse=True):
         states = read_snapshot(directory, offset)
