@@ -6,6 +6,7 @@ The base installation is the client, without typer, rich and PyYAML. So this mod
 
 from __future__ import annotations
 
+import os
 import sys
 
 EXIT_NOT_INSTALLED = 2
@@ -21,6 +22,8 @@ def main() -> None:
 
 
 def _run() -> None:
+    if "dev" not in sys.argv:  # the services of dev write the lines of gRPC's C library into their logs
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from tidemark.cli import app
     except ModuleNotFoundError as error:

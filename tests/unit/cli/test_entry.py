@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 
 import pytest
+from tidemark.local.certificates import Authority
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 
@@ -43,6 +48,29 @@ def test_an_argument_that_is_not_utf8_is_refused_by_its_bytes() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ended.stderr == "error INVALID_REQUEST: the argument 'a\\udcff' is not UTF-8\n"
     assert ended.returncode == 1
+
+
+def test_a_failed_handshake_prints_one_line_without_those_of_grpc(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca", "c")
+    files = authority.issue_client("alice")
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        threading.Thread(target=answer_in_plain_text, args=(plain,), daemon=True).start()
+        address = f"127.0.0.1:{plain.getsockname()[1]}"
+        command = [sys.executable, "-m", "tidemark.cli.entry", "topic", "list", "--admin", address]
+        environment = {"TIDEMARK_TLS_CA_FILE": files.ca, "TIDEMARK_TLS_CERTIFICATE_FILE": files.certificate}
+        environment = {**os.environ, **environment, "TIDEMARK_TLS_KEY_FILE": files.key}
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=environment)
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert ended.stderr.startswith("error ")
+    assert ended.returncode == 1
+
+
+def answer_in_plain_text(listening: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the test has closed the socket
+        while True:
+            with listening.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 def test_the_extra_is_defined() -> None:
