@@ -258,6 +258,19 @@ class ProducerStates:
                     self._entries.pop(oldest, None)
         self._seen_ms[producer_id] = now_ms
 
+    def close_deleted(self, log_start_offset: Offset) -> None:
+        """Forget the open transactions without a record at or above a log start: no reader waits for their ends.
+
+        The next batch of such a transaction opens it again.
+        """
+        for producer_id, first in tuple(self._open.items()):
+            if first >= log_start_offset:
+                return
+            entry = self._entries[producer_id]
+            if entry.batches and entry.batches[-1].last_offset < log_start_offset:
+                del self._open[producer_id]
+                self._entries[producer_id] = entry._replace(open_offset=NO_TRANSACTION)
+
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """The state of one producer; None: there is none."""
         return self._entries.get(producer_id)

@@ -267,7 +267,9 @@ class ReplicaLog:
         self.flush_due_since_ms = self._ctx.now_ms if behind else None
 
     def _expiring(self, producers: ProducerStates) -> ProducerStates:
-        return producers.expiring(self._ctx.config.producer_id_expiration_ms, self._ctx.now_ms)
+        states = producers.expiring(self._ctx.config.producer_id_expiration_ms, self._ctx.now_ms)
+        states.close_deleted(self.log_start_offset)
+        return states
 
     def truncate(self, end_offset: Offset) -> None:
         """Truncate the log to `end_offset`; every other operation waits for the answer."""
@@ -288,6 +290,7 @@ class ReplicaLog:
         assert self.log_start_offset < start_offset <= self.high_watermark, "only committed records are deleted"
         assert not self.truncating, "the log start stays during a truncation"
         self.log_start_offset = start_offset
+        self.producers.close_deleted(start_offset)
         self._ctx.emit(AdvanceLogStart(self.partition, self.identity, start_offset))
         if self.epochs.truncate_from_start(start_offset):
             self.save_epochs()

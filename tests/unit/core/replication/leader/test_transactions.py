@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import pytest
+from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch, stamped
 
 from tests.refusals import raises_code
-from tests.unit.core.replication.stage import ID, P, Stage, batch, marker, pending
+from tests.unit.core.replication.stage import ID, P, Stage, batch, entries, marker, node, pending
 
 TXN_ID = "pipeline"
 
@@ -119,9 +120,39 @@ def test_the_last_stable_offset_is_never_below_the_log_start(stage: Transactions
     stage.send(pending(records=4))
     stage.send(batch(4), transactional_id="")
     stage.reports(2, 8)
+    stage.feed(ev.LogStartRequested(P, ID, 5, 3))
+    assert lso(stage, 3) == 3
+    assert stage.core.queries.open_transactions(P).last_stable_offset == 3
+
+
+def test_a_transaction_whose_records_are_deleted_holds_no_reader_back(stage: Transactions) -> None:
+    """No coordinator ends a transaction of a lost `__transaction_state`; an operator deletes the records instead."""
+    stage.send(pending(records=4))
+    stage.send(pending(producer_id=8, records=2))
+    stage.reports(2, 6)
+    stage.feed(ev.LogStartRequested(P, ID, 5, 4))
+    assert stage.open() == [(8, 0, 4, -1)]
     stage.feed(ev.LogStartRequested(P, ID, 5, 6))
-    assert lso(stage, 6) == 6
-    assert stage.core.queries.open_transactions(P).last_stable_offset == 6
+    assert stage.open() == []
+    stage.send(batch(4), transactional_id="")
+    stage.reports(2, 10)
+    assert lso(stage, 6) == 10
+    stage.send(pending(records=1, sequence=4))
+    stage.reports(2, 11)
+    assert lso(stage, 10) == 10, "the producer continues its transaction"
+    stage.end(marker())
+    stage.reports(2, 12)
+    assert lso(stage, 10) == 12
+
+
+def test_a_restarted_leader_is_not_held_back_by_a_transaction_whose_records_are_deleted() -> None:
+    producers = ProducerStates()
+    producers.observe(pending(records=4).envelope)
+    stage = Transactions()
+    stage.command(node(stage.me, 5, (1, 2)))
+    stage.feed(ev.LogOpened(P, ID, ev.RecoveredLog(6, 10, 10, 10, entries((3, 0)), producers, None, False)))
+    stage.fetches(2, 10, last_epoch=3)
+    assert lso(stage, 6) == 10
 
 
 def test_a_full_disk_opens_the_transactions_again_whose_markers_were_dropped(stage: Transactions) -> None:
