@@ -110,7 +110,7 @@ def resolve(
         if place.young_is_latest:
             return held.end
         raise ValueError(
-            f"{place.name} asks for time {time_ms} ms of {topic}-{partition}, where all records are older; "
+            f"{place.name} names time {time_ms} ms of {topic}-{partition}, where all records are older; "
             "startingOffsetsByTimestampStrategy=latest starts at the end"
         )
     offset = place.offset_of(topic, partition)
@@ -120,11 +120,11 @@ def resolve(
         return offset
     if strict:
         raise ValueError(
-            f"{place.name} asks for offset {offset} of {topic}-{partition}, which has {held.start} to {held.end}"
+            f"{place.name} names offset {offset} of {topic}-{partition}, which has {held.start} to {held.end}"
         )
     nearest = min(max(offset, held.start), held.end)
     _log.warning(
-        "%s asks for offset %d of %s-%d: not available, using %d",
+        "%s names offset %d of %s-%d: not available, using %d",
         place.name,
         offset,
         topic,

@@ -19,7 +19,7 @@ class WriteTransaction:
         generation: generation that InitTransactions returned; a later generation fences this generation.
         timeout_ms: the coordinator aborts the transaction when no task has kept it for this time.
         query_id: Spark's id of the streaming query, by the checkpoint; "": a batch write, or not read.
-        sequence: number of a batch write; None: the number of the micro-batch counts.
+        sequence: number of a batch write; None: the number of the micro-batch is used.
         last_sequence: the last sequence that was committed before this transaction; -1: none.
     """
 

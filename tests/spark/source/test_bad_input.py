@@ -89,7 +89,7 @@ def test_unreachable_addresses_are_reported_in_time_each_with_its_cause(
         ({"startingOffsets": '{"held": {"0": 5}'}, r"option 'startingOffsets' is not JSON"),
         ({"endingOffsets": '{"held": {"0": "five"}}'}, r"endingOffsets\['held'\]\['0'\] is 'five'"),
         ({"startingOffsets": '{"held": [5]}'}, r"startingOffsets\['held'\] is \[5\]"),
-        ({"startingOffsets": '{"held": {"0": 77}}'}, r"startingOffsets asks for offset 77 of held-0, which has 0"),
+        ({"startingOffsets": '{"held": {"0": 77}}'}, r"startingOffsets names offset 77 of held-0, which has 0"),
         ({"assign": '{"held": [4]}', "subscribe": ""}, r"subscribe and assign are"),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_time_is_the_first_offset_at_or_after_it_and_the_end_where_nothing_is_
 
 def test_a_start_time_after_every_record_is_an_error_or_the_end_as_asked() -> None:
     young = {("flights", partition, 9): -1 for partition in HELD["flights"]}
-    with pytest.raises(ValueError, match=r"startingTimestamp asks for time 9 ms of flights-0"):
+    with pytest.raises(ValueError, match=r"startingTimestamp names time 9 ms of flights-0"):
         plan_ranges(parse_options({**FLIGHTS, "startingTimestamp": "9"}), HELD, young)
     lenient = {"startingTimestamp": "9", "startingOffsetsByTimestampStrategy": "latest"}
     assert plan_ranges(parse_options({**FLIGHTS, **lenient}), HELD, young) == []

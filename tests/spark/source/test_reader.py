@@ -474,9 +474,9 @@ def test_a_checkpoint_of_another_cluster_or_source_is_refused(cluster: LocalClus
         ({"startingOffsets": '{"cut": {"7": 0}}'}, r"startingOffsets names partitions of cut that do not exist: \[7\]"),
         (
             {"startingOffsets": '{"cut": {"0": 900}}'},
-            "startingOffsets asks for offset 900 of cut-0, which has 0",
+            "startingOffsets names offset 900 of cut-0, which has 0",
         ),
-        ({"startingTimestamp": "9999999999999"}, "startingTimestamp asks for time 9999999999999 ms of cut-"),
+        ({"startingTimestamp": "9999999999999"}, "startingTimestamp names time 9999999999999 ms of cut-"),
     ],
 )
 def test_a_stream_that_cannot_start_reports_the_cause(

@@ -105,7 +105,7 @@ def test_an_empty_topic_is_an_empty_table(spark: SparkSession, cluster: LocalClu
     [
         ({"subscribe": "nowhere"}, "UNKNOWN_TOPIC"),
         ({"startingOffsets": "yesterday"}, "startingOffsets is 'yesterday'"),
-        ({"endingOffsets": '{"rows": {"0": 1000000}}'}, "asks for offset 1000000"),
+        ({"endingOffsets": '{"rows": {"0": 1000000}}'}, "names offset 1000000"),
         ({"tidemark.bootstrap": "127.0.0.1:1", "deadlineMs": "500"}, "127.0.0.1:1"),
     ],
 )

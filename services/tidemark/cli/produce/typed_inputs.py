@@ -307,7 +307,7 @@ class TypedInput:
         names = rows.schema.names
         stamps: Any = rows.column(self._timestamp.name) if self._timestamp.name in names else None
         if stamps is not None and not pa.types.is_timestamp(stamps.type):
-            found = f"the file has it as {stamps.type}, and a timestamp is needed"
+            found = f"the file has the type {stamps.type}; expected a timestamp"
             raise refusal("the Parquet file", MisfitError(found, [self._timestamp.name]))
         headers: Any = rows.column(HEADERS) if HEADERS in names else None
         if headers is not None and not pa.types.is_map(headers.type):

@@ -174,7 +174,7 @@ class Accumulator:
                 chosen = self._partitioner(topic, typed.records.key(values), None, partitions)
                 partition = checked_partition(topic, chosen, partitions)
         if typed.has_event_time:
-            timestamp_us = None  # the event time of the row counts
+            timestamp_us = None  # the event time of the row is used
         elif timestamp_us is None:
             timestamp_us = time.time_ns() // 1000
         self.lock.acquire()  # `with` costs 0.1 us more for each record

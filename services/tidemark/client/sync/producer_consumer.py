@@ -123,7 +123,7 @@ class Producer(SyncClient[AsyncProducer]):
                 topic, if it is compacted. `key` is then a mapping of the key columns, or the value of the only one.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
-                time the event time of the row counts.
+                time the event time of the row is used.
             partition: index of the partition; None: the partitioner chooses.
 
         Raises:

@@ -358,7 +358,7 @@ def _check_kind(array: Any, wanted: ColumnType) -> None:
     if fits:
         return
     if types.is_timestamp(found) and wanted in _HINTS:
-        raise MisfitError(f"the table has it as {found}, the schema as {wanted}: {_HINTS[wanted]}")
+        raise MisfitError(f"the table has the type {found}, the schema {wanted}: {_HINTS[wanted]}")
     raise _other_type(array, str(wanted) if isinstance(wanted, Primitive) else "a decimal")
 
 
@@ -425,7 +425,7 @@ def _zero(wanted: ColumnType, made: Any) -> Any:
 
 
 def _other_type(array: Any, wanted: str) -> MisfitError:
-    return MisfitError(f"the table has it as {array.type}, the schema as {wanted}")
+    return MisfitError(f"the table has the type {array.type}, the schema {wanted}")
 
 
 def schema_fields(columns: Sequence[Column]) -> pa.Schema:

@@ -133,7 +133,7 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Input], Transition]] = {
         (phase, Input.NODE_REVERTS): (Phase.CANCELLING, (Effect.REPORT_BEGIN, Effect.NAME_LOG_DIRS))
         for phase in (*BEFORE_STEP_1, Phase.ADDING)
     },
-    # Before step 1 is composed, only the entry counts.
+    # Before step 1 is composed, only the entry applies.
     **{(phase, Input.REQUEST): (Phase.REQUESTED, ()) for phase in BEFORE_STEP_1},
     **{(phase, Input.CANCEL): (Phase.REQUESTED, ()) for phase in BEFORE_STEP_1},
     **{(phase, Input.WITHDRAW): (Phase.ENDED, ()) for phase in BEFORE_STEP_1},

@@ -35,7 +35,7 @@ _SHOWN_CHARACTERS_MAX: Final = 60
 def parse_reassignments(text: str | bytes) -> tuple[tuple[PartitionReassignment, ...], tuple[TidemarkError, ...]]:
     """Parse a JSON document; returns its reassignments in order, and one error for each malformed entry.
 
-    The first of several entries for one partition counts. `check_reassignments` checks the target of a well-formed
+    The first of several entries for one partition applies. `check_reassignments` checks the target of a well-formed
     entry. An error's metadata has "entry" (the first is 0), and "topic" and "partition" if they parse. A document that
     does not parse yields no reassignment and one error without "entry": INVALID_REQUEST or UNSUPPORTED_VERSION.
     """

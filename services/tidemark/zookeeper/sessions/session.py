@@ -83,7 +83,7 @@ class ZooKeeperSession:
 
     Args:
         connect: host:port[,host:port...][/chroot].
-        session_timeout_ms: requested timeout; the timeout that the server grants counts.
+        session_timeout_ms: requested timeout; the timeout that the server grants applies.
         clock: the clock of the lease.
         on_event: receives SESSION_SUSPENDED, _RESTORED and _EXPIRED on the event loop.
         tally: counts the events of the session.

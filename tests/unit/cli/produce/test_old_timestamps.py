@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times before 2000 are warned of once, with the unit that the numbers seem to have."""
+"""A warning names the first time before 2000, with the unit that the numbers seem to have."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_a_parquet_file_is_matched_by_name_and_type() -> None:
     assert (row["name"], row["at"], row["small"]) == ("x", NOON, None)
     assert refused(parquet_of(pa.table({"name": ["x"], "small": ["1"]}))) == (
         0,
-        "the Parquet file, column small: the table has it as string, the schema as int8",
+        "the Parquet file, column small: the table has the type string, the schema int8",
     )
     large = pa.table({"name": ["x"] * 5, "small": [0, 1, 2, 3, 400]})
     assert refused(parquet_of(large)) == (4, "line 5, column small: 400 does not fit int8 without a loss")
