@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource, normal_host
+from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource, check_topic_of, normal_host
 from tidemark.core.security.authorizer import SUPER_USER, Decision
 from tidemark.core.security.principals import can_be_a_user
 from tidemark.model import ErrorCode, TidemarkError
@@ -48,13 +48,14 @@ class AclAdministration:
         """Add rules that do not exist and remove rules that exist, in one write; all other rules are skipped.
 
         Raises:
-            TidemarkError: INVALID_REQUEST for a rule in both lists, for an impossible user, or for too many rules.
+            TidemarkError: INVALID_REQUEST for a rule in both lists, an impossible user or topic, or too many rules.
                 REQUEST_TIMED_OUT if other requests kept changing the rules; nothing was changed.
         """
         wanted, unwanted = set(add), set(remove)
         if len(add) + len(remove) > CHANGES_MAX:
             raise TidemarkError(ErrorCode.INVALID_REQUEST, f"a request changes at most {CHANGES_MAX} rules")
         for acl in wanted:
+            check_topic_of(acl)
             if not can_be_a_user(acl.principal):
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST,

@@ -169,6 +169,17 @@ async def test_repeated_cancellation_of_an_ended_reassignment_gets_its_first_ans
     assert (await cluster.store.topics(["t"]))["t"].partitions[0] == ids(0, 1)
 
 
+async def test_new_access_rule_with_a_name_that_no_topic_can_have_is_refused_and_an_old_one_removed(
+    cluster: Cluster, servicer: AdminServicer
+) -> None:
+    never = READ._replace(name="shop*")
+    await cluster.store.write_acls({never}, version=(await cluster.store.acls()).generation)
+    with pytest.raises(TidemarkError, match="give the prefix 'shop' instead"):
+        await servicer.AlterAcls(admin_acls_pb2.AlterAclsRequest(add=[acl_to_proto(never)]), CONTEXT)
+    removed = await servicer.AlterAcls(admin_acls_pb2.AlterAclsRequest(remove=[acl_to_proto(never)]), CONTEXT)
+    assert [one.name for one in removed.removed] == ["shop*"]
+
+
 async def test_repeated_reassignment_does_not_undo_a_later_one(cluster: Cluster, servicer: AdminServicer) -> None:
     first, later = moves((T0, (2, 1))), moves((T0, (3, 1)))
     later.request_id = "later"

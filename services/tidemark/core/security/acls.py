@@ -12,6 +12,7 @@ import shlex
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
+from tidemark.core.topic_name import check_topic_name
 from tidemark.errors import ErrorCode, TidemarkError
 
 
@@ -212,6 +213,31 @@ def _check_name(acl: Acl) -> None:
         raise _wrong(f"a name has 1 to {NAME_CHARACTERS_MAX} printable characters", "name")
     if acl.pattern is Pattern.PREFIXED and ANY in acl.name:
         raise _wrong(f"prefix {acl.name!r}: give the prefix without *; the literal name * is all resources", "name")
+
+
+def check_topic_of(acl: Acl) -> None:
+    """Raise INVALID_REQUEST for a new rule with a name or prefix that no topic can have; other rules are accepted.
+
+    Stored rules are not checked: a rule of an earlier version stays readable.
+    """
+    if acl.resource_type is not _R.TOPIC or acl.name == ANY:
+        return
+    if acl.name.endswith(ANY) and _is_topic_name(acl.name[:-1]):
+        raise _wrong(f"no topic has the name {acl.name!r}: give the prefix {acl.name[:-1]!r} instead", "name")
+    if acl.pattern is Pattern.PREFIXED and acl.name in {".", ".."}:
+        return
+    try:
+        check_topic_name(acl.name)
+    except TidemarkError as error:
+        raise _wrong(error.message, "name") from None
+
+
+def _is_topic_name(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except TidemarkError:
+        return False
+    return True
 
 
 def normal_host(host: str) -> str:

@@ -20,6 +20,7 @@ from tidemark.core.security.acls import (
     Resource,
     ResourceType,
     check_acl,
+    check_topic_of,
     denial,
     option,
     topic,
@@ -204,6 +205,35 @@ def test_a_denial_by_a_rule_names_the_command_that_lists_the_rules() -> None:
         "--topic orders"
     )
     assert denial("User:alice", Operation.WRITE, topic(""), decision.reason).message.endswith(": tidemark acl list")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        (rule(ALLOW, Operation.READ, "shop*"), "give the prefix 'shop'"),
+        (rule(DENY, Operation.READ, "orders "), "only letters, digits"),
+        (rule(DENY, Operation.READ, "\u043erders"), "only letters, digits"),
+        (rule(ALLOW, Operation.READ, "x" * 250), "249 are allowed"),
+        (rule(ALLOW, Operation.READ, "shop/", pattern=PREFIXED), "only letters, digits"),
+    ],
+)
+def test_a_new_rule_with_a_name_that_no_topic_can_have_is_refused(wrong: Acl, hint: str) -> None:
+    with pytest.raises(TidemarkError, match=hint) as refused:
+        check_topic_of(wrong)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        rule(ALLOW, Operation.READ, "*"),
+        rule(ALLOW, Operation.READ, ".", pattern=PREFIXED),
+        rule(ALLOW, Operation.READ, "shop-1_a.b", pattern=PREFIXED),
+        rule(ALLOW, Operation.READ, "a b", kind=ResourceType.GROUP),
+    ],
+)
+def test_a_new_rule_with_a_possible_name_is_accepted(right: Acl) -> None:
+    check_topic_of(right)
 
 
 @pytest.mark.parametrize(
