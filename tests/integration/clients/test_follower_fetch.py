@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A consumer that reads from the replica in its rack, against ones that refuse, lag, fall silent and go (rule K1)."""
+"""A consumer that reads from the replica in its rack, with replicas that refuse, lag or stop answering (rule K1)."""
 
 from __future__ import annotations
 

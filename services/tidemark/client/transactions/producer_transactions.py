@@ -127,7 +127,9 @@ class ProducerTransactions:
             raise self._state("its commit may be stored already: call commit() again")
         if self.phase is not Phase.OPEN or self._identity is None:
             raise no_transaction(self._id)
-        self._sender.fail_transaction(TidemarkError(ErrorCode.TRANSACTION_ABORTABLE, "the application aborted it"))
+        self._sender.fail_transaction(
+            TidemarkError(ErrorCode.TRANSACTION_ABORTABLE, "the application aborted the transaction")
+        )
         failure = self._sender.transaction.failure
         self._close()
         if not self._sender.transaction.sent:

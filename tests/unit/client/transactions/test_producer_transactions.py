@@ -220,7 +220,7 @@ async def test_an_exception_aborts_and_is_raised(world: World) -> None:
     with pytest.raises(KeyError):
         await run()
     assert world.calls == ["init", "acknowledged", "abort 0"]
-    with pytest.raises(TransactionAbortedError, match="the application aborted it"):
+    with pytest.raises(TransactionAbortedError, match="the application aborted the transaction"):
         await unanswered
 
 
