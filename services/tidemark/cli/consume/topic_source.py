@@ -15,7 +15,7 @@ from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.outputs.record_format import Start
 from tidemark.client.outputs.typed_rows import next_offset, reader_of
 from tidemark.client.records import PartitionBatch
-from tidemark.model import unknown_partition
+from tidemark.model import NO_EPOCH, unknown_partition
 
 _RETRY_S: Final = 0.1
 
@@ -41,7 +41,9 @@ class TopicReader:
             self._view = self._reader.topics([topic])[topic]
             self._positions = {index: self._position(index, start) for index in self._chosen(options.partition)}
             bounds = self._reader.bounds(topic, list(self._positions))
-            self._ends = {index: one.latest for index, one in bounds.items()}
+            self._bounds = bounds
+            self._epochs = {at: one.latest_epoch for at, one in bounds.items() if one.latest == self._positions[at]}
+            """Upper bounds of the leader epochs of the records before the positions, if known."""
             if start.offset is not None:
                 self._begin_at_log_starts({index: one.earliest for index, one in bounds.items()})
             self._until_end = options.until_end
@@ -70,14 +72,15 @@ class TopicReader:
     @property
     def lag(self) -> int:
         """Offsets between the positions and the ends, at the last fetch of the ends."""
-        return sum(max(self._ends[index] - position, 0) for index, position in self._positions.items())
+        return sum(max(self._bounds[index].latest - position, 0) for index, position in self._positions.items())
 
     def poll(self, timeout_s: float) -> Iterator[PartitionBatch]:
         """The next committed records; waits up to `timeout_s` for the first.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE if records at a position were deleted. UNKNOWN_TOPIC_ID if the topic was
-                recreated. REQUEST_TIMED_OUT if a partition has no leader for a long time.
+                recreated. LOG_TRUNCATED after an unclean election. REQUEST_TIMED_OUT if a partition has no leader for
+                a long time.
         """
         until_s = time.monotonic() + timeout_s
         while True:
@@ -96,9 +99,8 @@ class TopicReader:
     def _committed(self) -> Iterator[PartitionBatch]:
         """Read each partition from its position to the current high watermark, or to its end."""
         if not self._until_end:
-            bounds = self._reader.bounds(self._topic, list(self._positions))
-            self._ends = {index: one.latest for index, one in bounds.items()}
-        for index, end in self._ends.items():
+            self._bounds = self._reader.bounds(self._topic, list(self._positions))
+        for index, (_, end, end_epoch) in self._bounds.items():
             if self._positions[index] >= end:
                 continue
             batches = self._reader.read(
@@ -108,12 +110,13 @@ class TopicReader:
                 end,
                 topic_id=self._view.topic_id,
                 incarnation=self._view.partitions[index].incarnation,
+                last_epoch=self._epochs.get(index, NO_EPOCH),
                 typed=self._typed,
             )
             for rows in batches:
                 self._positions[index] = next_offset(rows)
                 yield PartitionBatch(self._topic, index, rows)
-            self._positions[index] = end
+            self._positions[index], self._epochs[index] = end, end_epoch
 
     def _begin_at_log_starts(self, starts: dict[int, int]) -> None:
         """Move positions up to the log starts, unless each partition has lost the record of its position.

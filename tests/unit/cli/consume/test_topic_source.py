@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tidemark.cli.consume import topic_source
 from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.cli.consume.topic_source import TopicReader
+from tidemark.client.consuming.range_reader import Bounds
 from tidemark.client.outputs.record_format import Start
 from tidemark.model import ErrorCode
 
@@ -19,7 +22,7 @@ def positions(
     starts: list[int], offset: int, monkeypatch: pytest.MonkeyPatch, partition: int | None = None
 ) -> dict[int, int]:
     """The positions at which `consume` begins, if the partitions have these log starts."""
-    bounds = {index: SimpleNamespace(earliest=start, latest=100) for index, start in enumerate(starts)}
+    bounds = {index: Bounds(start, 100) for index, start in enumerate(starts)}
     view = SimpleNamespace(partitions=dict.fromkeys(bounds), schema_version=0, topic_id="t")
     reader = SimpleNamespace(
         topics=lambda _: {"t": view},
@@ -52,3 +55,23 @@ def test_consume_reads_only_the_partition_that_its_option_names(monkeypatch: pyt
 def test_consume_refuses_a_partition_that_the_topic_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     with raises_code(ErrorCode.UNKNOWN_PARTITION, "topic t has no partition 2; it has 2, from 0"):
         positions([0, 0], 7, monkeypatch, partition=2)
+
+
+@pytest.mark.parametrize("position", ["earliest", "latest"])
+def test_consume_continues_with_the_epoch_of_the_records_before(monkeypatch: pytest.MonkeyPatch, position: str) -> None:
+    """Otherwise an unclean election skips the records of the new log below the present position, without a word."""
+    ends = iter([Bounds(0, 100, 5), Bounds(0, 100, 5), Bounds(0, 120, 6), Bounds(0, 150, 7)])
+    asked: list[tuple[int, int, int]] = []
+
+    def read(topic: str, index: int, start: int, end: int, *, last_epoch: int, **_: Any) -> Iterator[Any]:
+        asked.append((start, end, last_epoch))
+        return iter(())
+
+    view = SimpleNamespace(partitions={0: SimpleNamespace(incarnation="i")}, schema_version=0, topic_id="t")
+    reader = SimpleNamespace(topics=lambda _: {"t": view}, bounds=lambda *_: {0: next(ends)}, read=read)
+    monkeypatch.setattr(topic_source, "RangeReader", lambda *_, **__: reader)
+    monkeypatch.setattr(topic_source, "reader_of", lambda *_: None)
+    source = TopicReader("b", ConsumeOptions(topic="t"), Start(position))
+    for _ in range(2):
+        assert list(source.poll(0)) == []
+    assert asked == [(0 if position == "earliest" else 100, 120, -1 if position == "earliest" else 5), (120, 150, 6)]
