@@ -92,6 +92,13 @@ def parse_client_id(given: Mapping[str, str]) -> str:
         raise ValueError(f"option {CLIENT_ID[0]!r}: {error.message}") from None
 
 
+def parse_boolean(name: str, text: str) -> bool:
+    """The value of an option that is true or false; ValueError otherwise."""
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError(f"option {name!r} is {text!r}; expected true or false")
+    return text.strip().lower() == "true"
+
+
 def unknown_option(name: str, known: Iterable[str], kind: str) -> ValueError:
     """The error for an unknown name: with the most similar known name, or else with all known names.
 

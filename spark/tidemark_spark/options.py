@@ -19,6 +19,7 @@ from tidemark_spark.common_options import (
     ISOLATION_LEVEL,
     TLS_FILES,
     TOKEN_FILE,
+    parse_boolean,
     parse_bootstrap,
     parse_client_id,
     parse_tls,
@@ -210,10 +211,10 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False, typed:
         pattern=pattern,
         min_partitions=None if least_tasks is None else _positive("minPartitions", least_tasks),
         max_records_per_partition=None if most_a_task is None else _positive("maxRecordsPerPartition", most_a_task),
-        fail_on_data_loss=_boolean("failOnDataLoss", given.get("failondataloss", "true")),
+        fail_on_data_loss=parse_boolean("failOnDataLoss", given.get("failondataloss", "true")),
         deadline_ms=_positive("deadlineMs", given.get("deadlinems", str(_DEADLINE_MS))),
         rack=given.get("rack", given.get(_KAFKA_RACK, "")).strip(),
-        push_down_filters=_boolean("pushDownFilters", given.get("pushdownfilters", "false")),
+        push_down_filters=parse_boolean("pushDownFilters", given.get("pushdownfilters", "false")),
         max_offsets=None if limit is None else _positive("maxOffsetsPerTrigger", limit),
         min_offsets=0 if least is None else _positive("minOffsetsPerTrigger", least),
         max_delay_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
@@ -311,12 +312,6 @@ def _positive(name: str, text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise ValueError(f"option {name!r} is {text!r}; expected a whole number from 1")
     return int(text)
-
-
-def _boolean(name: str, text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError(f"option {name!r} is {text!r}; expected true or false")
-    return text.strip().lower() == "true"
 
 
 def _continues(given: Mapping[str, str]) -> bool:

@@ -24,6 +24,7 @@ from tidemark_spark.common_options import (
     ADDRESSES,
     TLS_FILES,
     TOKEN_FILE,
+    parse_boolean,
     parse_bootstrap,
     parse_tls,
     parse_token_file,
@@ -64,19 +65,13 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
-def _boolean(name: str, text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise ValueError(f"option {name!r} is {text!r}; expected true or false")
-    return text.strip().lower() == "true"
-
-
 def _acks(name: str, text: str) -> str:
     return {"-1": "all"}.get(text.strip(), text.strip().lower())
 
 
 _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "acks": ("acks", _acks),
-    "enable.idempotence": ("enable_idempotence", _boolean),
+    "enable.idempotence": ("enable_idempotence", parse_boolean),
     "batch.size": ("batch_bytes", _number),
     "buffer.memory": ("buffer_bytes", _number),
     "compression.type": ("codec", _word),
@@ -143,7 +138,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         raise ValueError(f"option 'deadlineMs' is {given['deadlinems']!r}; expected a whole number from 1")
     settings.setdefault("delivery_timeout_ms", deadline_ms)
     files = parse_tls(given), parse_token_file(given)
-    typed = _boolean("typed", given.get("typed", "false"))
+    typed = parse_boolean("typed", given.get("typed", "false"))
     transactions = parse_transactions(given, settings)
     return WriteOptions(bootstrap, topic and topic.strip(), settings, deadline_ms, *files, typed, transactions)
 
