@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate
@@ -54,10 +54,20 @@ class Facts(NamedTuple):
     swallowed: list[int]
 
 
+def statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """All statements and handlers; no expression, since none has a statement in it."""
+    found: list[ast.AST] = [tree]
+    while found:
+        node = found.pop()
+        yield node
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            found += getattr(node, name, ())
+
+
 @cache
 def facts(path: Path) -> Facts:
     found = Facts([], [], [])
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             assert node.end_lineno is not None
             found.functions.append((node.name, node.end_lineno - node.lineno + 1))

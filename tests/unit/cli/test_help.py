@@ -13,7 +13,8 @@ from tidemark.cli.app import TASKS, app
 from typer.main import get_command
 from typer.testing import CliRunner
 
-GROUPS = [(), *((name,) for name, one in get_command(app).commands.items() if hasattr(one, "commands"))]  # type: ignore[attr-defined]
+TOP: Any = get_command(app)
+GROUPS = [(), *((name,) for name, one in TOP.commands.items() if hasattr(one, "commands"))]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: " ".join(group) or "tidemark")
@@ -25,10 +26,9 @@ def test_a_list_of_commands_truncates_no_sentence(group: tuple[str, ...]) -> Non
 
 
 def _commands() -> list[tuple[str, ...]]:
-    top = get_command(app).commands  # type: ignore[attr-defined]
     return [
         (name, *inner)
-        for name, one in top.items()
+        for name, one in TOP.commands.items()
         for inner in ([(under,) for under in one.commands] if hasattr(one, "commands") else [()])
     ]
 
@@ -52,7 +52,7 @@ VERBS = {
 
 @pytest.mark.parametrize("command", [*GROUPS[1:], *_commands()], ids=" ".join)
 def test_help_begins_with_the_action_of_the_command(command: tuple[str, ...]) -> None:
-    found: Any = get_command(app)
+    found = TOP
     for word in command:
         found = found.commands[word]
     for text in (found.help, found.short_help or found.help):
@@ -60,8 +60,7 @@ def test_help_begins_with_the_action_of_the_command(command: tuple[str, ...]) ->
 
 
 def test_the_help_lists_each_command_under_one_task() -> None:
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    assert sorted(name for names in TASKS.values() for name in names) == sorted(commands)
+    assert sorted(name for names in TASKS.values() for name in names) == sorted(TOP.commands)
     shown = CliRunner().invoke(app, ["--help"]).stdout
     headings = [line[:-1] for line in shown.splitlines() if line[:-1] in TASKS and line.endswith(":")]
     assert headings == list(TASKS)
@@ -80,10 +79,9 @@ def test_arguments_and_options_are_described_without_words_of_the_framework(comm
 
 
 def _options() -> list[Any]:
-    top = get_command(app)
     found = []
     for words in [(), *GROUPS, *_commands()]:
-        command: Any = top
+        command = TOP
         for word in words:
             command = command.commands[word]
         found += [one for one in command.params if one.param_type_name == "option"]

@@ -385,8 +385,9 @@ async def test_headers_that_drip_without_end_are_bounded(stack: AsyncExitStack) 
     one.send(frame(HEADERS, 0, 1, headers(ECHO)))
     async with asyncio.timeout(LONG_S):
         while not one.closed.is_set():
-            one.send(frame(CONTINUATION, 0, 1, b"\0\x03abc\x7f\xf1\x01" + b"v" * 368))
-            await asyncio.sleep(0)
+            for _ in range(32):
+                one.send(frame(CONTINUATION, 0, 1, b"\0\x03abc\x7f\xf1\x01" + b"v" * 368))
+            await asyncio.sleep(0.002)
     assert ended(CONNECTION) == before + 1
     assert await is_served(server)
 
