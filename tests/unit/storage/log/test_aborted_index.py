@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from tidemark.storage.recovery.aborted_file import AbortedRow, read_aborted, wri
 from tidemark.storage.recovery.aborted_replay import aborted_row
 from tidemark.storage.segments.segment import ABORTED_SUFFIX
 
-from tests.crash.disk import Image, read_image, write_image
 from tests.unit.storage.batches import (
     IDENTITY,
     PARTITION,
@@ -32,7 +30,6 @@ from tests.unit.storage.batches import (
     open_one,
 )
 from tests.unit.storage.batches import read_all as read_bytes
-from tests.unit.storage.log.test_cleaner_crashes import Killer
 
 SMALL = {"segment.bytes": "4096", "index.interval.bytes": "512"}
 END = 1 << 62
@@ -324,44 +321,3 @@ def test_the_scrubber_rewrites_a_lost_or_damaged_file(directory: Path, lost: boo
     assert read_aborted(segment.stem) == rows
     assert not log.cleaning.heal_index(segment)
     logs.close()
-
-
-def test_a_kill_at_any_operation_of_appends_checkpoints_and_truncations_leaves_the_rows_of_the_batches(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng, killer = random.Random(7), Killer(monkeypatch)
-    path = directory / "before"
-    logs = open_one(path)
-    log = open_log(logs)
-
-    def work() -> None:
-        for number, batch in enumerate(transactions(rng, 40, abort_share=0.9)):
-            lead(log, batch, epoch=number // 20)
-            if number % 9 == 5:
-                logs.checkpoint({})
-            if number == 20:
-                log.truncate(Offset(log.log_end_offset // 2))
-
-    images: list[Image] = []
-    killer.each_point(work, lambda: images.append(read_image(path)))
-    assert log.segment_count() > 2
-    logs.close()
-    seen: set[frozenset[tuple[str, bytes | None]]] = set()
-    found_rows = 0
-    for image in images:
-        if frozenset(image.items()) in seen:
-            continue
-        seen.add(frozenset(image.items()))
-        place = directory / "log"
-        write_image(image, place)
-        again = open_one(place)
-        found = open_log(again)
-        rows = rows_of(stored(found))
-        assert log_rows(found) == rows
-        found_rows += len(rows)
-        again.checkpoint({})
-        assert file_rows(found.path) == rows
-        again.close()
-        shutil.rmtree(place)
-    assert len(seen) > 20
-    assert found_rows > 50
