@@ -22,7 +22,6 @@ from tidemark.cli.common.options import (
 )
 from tidemark.cli.common.output import Output, counted, print_json, print_line, print_table
 from tidemark.client.outputs.record_format import parse_start
-from tidemark.model import TidemarkError, TopicPartition
 
 if TYPE_CHECKING:
     from tidemark.client.aio.groups import GroupDescription, GroupPartition
@@ -134,7 +133,7 @@ def reset_offsets(
     refuse_json_question(output, yes=yes, dry_run=dry_run)
     names, partitions = parse_targets(topics)
     addresses = need_bootstrap(bootstrap)
-    from tidemark.client.group.offset_reset import start_of
+    from tidemark.client.group.offset_reset import refusal_of, start_of
 
     with _connect(addresses) as client:
         plan = client.plan_reset(group, start_of(where), topics=names, partitions=partitions)
@@ -144,7 +143,9 @@ def reset_offsets(
         if not dry_run:
             if not yes:
                 confirm(f"Set the offsets of group {group} in {counted(len(plan), 'partition')}?")
-            _raise_first(client.set_offsets(group, {one.partition: one.offset for one in plan}))
+            refusal = refusal_of(client.set_offsets(group, {one.partition: one.offset for one in plan}), len(plan))
+            if refusal is not None:
+                raise refusal
     if output is Output.JSON:
         changes = [{**one.partition._asdict(), "before": one.before, "offset": one.offset} for one in plan]
         print_json({"group": group, "changed": not dry_run, "partitions": changes})
@@ -184,11 +185,6 @@ def _connect(bootstrap: str) -> Groups:
     from tidemark.client.sync.groups import Groups
 
     return Groups(addresses)
-
-
-def _raise_first(refused: dict[TopicPartition, TidemarkError]) -> None:
-    for where, error in sorted(refused.items()):
-        raise TidemarkError(error.code, f"nothing was changed: {where}: {error.message}", error.metadata)
 
 
 def _print_members(group: GroupDescription) -> None:

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
 from tidemark.client.outputs.record_format import Start as ParsedStart
 from tidemark.client.records import Timestamp
-from tidemark.model import TopicPartition
+from tidemark.model import TidemarkError, TopicPartition
 
 
 class OffsetChange(NamedTuple):
@@ -32,6 +32,17 @@ def start_of(parsed: ParsedStart) -> Start:
     if parsed.timestamp_us is not None:
         return Timestamp(parsed.timestamp_us)
     return parsed.position if parsed.offset is None else parsed.offset
+
+
+def refusal_of(refused: Mapping[TopicPartition, TidemarkError], count: int) -> TidemarkError | None:
+    """The error of a reset of `count` offsets, of which these were refused; None: all are set."""
+    if not refused:
+        return None
+    where = min(refused)
+    error, done = refused[where], count - len(refused)
+    verb = "is" if done == 1 else "are"
+    sentence = f"{done} of {count} offsets {verb} set, the others are not" if done else "nothing was changed"
+    return TidemarkError(error.code, f"{sentence}: {where}: {error.message}", error.metadata)
 
 
 class ResetOffsets:

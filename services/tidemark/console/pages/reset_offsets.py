@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from tidemark.client.aio import Groups
 from tidemark.client.consuming.offset_lookup import Start
-from tidemark.client.group.offset_reset import OffsetChange, start_of
+from tidemark.client.group.offset_reset import OffsetChange, refusal_of, start_of
 from tidemark.client.outputs.record_format import parse_start
 from tidemark.console.page import Asked, Done, Refused, View
 from tidemark.console.pages.dry_run import CHANGED, is_confirmed, named_partition, parameters, plan_id, without_plan
@@ -87,8 +87,9 @@ def _plan_id(reset: _Reset, changes: Sequence[OffsetChange]) -> str:
 async def _carry_out(asked: Asked, reset: _Reset, changes: Sequence[OffsetChange]) -> View:
     offsets = {one.partition: one.offset for one in changes}
     refused = await asked.change("set_offsets", lambda groups: groups.set_offsets(reset.group, offsets), Groups)
-    for where, error in sorted(refused.items()):
-        raise Refused(409, f"Nothing was changed: {where}: {error.message}", error=error)
+    error = refusal_of(refused, len(changes))
+    if error is not None:
+        raise Refused(409, error.message[0].upper() + error.message[1:], error=error)
     data = {**_facts(reset, changes, part_of(changes, {}, size=len(changes))), "changed": True}
     command = f"tidemark group describe {shlex.quote(reset.group)}"
     return View(f"The offsets of group {reset.group} are set", command, data)
