@@ -120,6 +120,11 @@ class ArchiveFile:
         """The footer of a file; raises as `read_footer`."""
         return read_footer(self.path)
 
+    def footer_with_rows(self) -> Footer | None:
+        """The footer of a file that has rows, None for one without; raises as `read_footer`."""
+        with opened_file(self.path) as opened:
+            return footer_of(opened, self.path) if opened.metadata.num_rows else None
+
 
 def key_of(path: str) -> str | None:
     """The place of a file in its archive, wherever that is mounted; None: the path is of no archive's file."""

@@ -208,13 +208,16 @@ def write_partition(task: ArchiveTask) -> int:
 
 
 def write_batches(task: ArchiveTask, schema: TopicSchema, batches: Iterable[pa.RecordBatch]) -> int:
-    """Write rows, in the columns of `parquet_schema`, to files of about `file_bytes`. Returns the number of rows."""
+    """Write rows, in the columns of `parquet_schema`, to files of about `file_bytes`. Returns the number of rows.
+
+    A range without rows, such as of aborted transactions, gets a file without rows: it is archived, too.
+    """
     archive = Archive(task.root)
     where = (task.topic, task.topic_id, task.incarnation, task.partition)
     footer = Footer(*where, task.start, task.end, schema, task.end_epoch)
     groups = row_groups(batches)
     total, group = 0, next(groups, None)
-    while group is not None:
+    while footer.start < task.end:
         path = archive.new_path()
         with written(path, schema) as file:
             size_bytes = 0

@@ -208,8 +208,9 @@ def _told(ends: Mapping[int, int], topic_id: str) -> dict[str, str]:
 
 
 def _files(archive: Archive) -> list[tuple[ArchiveFile, Footer]]:
-    """Files and their footers, by schema version, partition and offset."""
-    files = [(file, file.footer()) for files in archive.files().values() for file in files]
+    """Files with rows, and their footers, by schema version, partition and offset."""
+    found = ((file, file.footer_with_rows()) for files in archive.files().values() for file in files)
+    files = [(file, footer) for file, footer in found if footer is not None]
     return sorted(files, key=lambda one: (one[1].schema.version, one[1].partition, one[1].start))
 
 

@@ -31,7 +31,7 @@ from tidemark.core.schemas.text import to_text
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.refusals import raises_code
-from tests.unit.client.tables.logs import FIRST, NOON, SECOND, TOPIC, Logs, flights
+from tests.unit.client.tables.logs import FIRST, NAME, NOON, SECOND, TOPIC, Logs, flights
 from tests.unit.core.schemas.drafts import RANDOMS, draft
 from tests.unit.core.schemas.rows import batch, projected, rows
 from tests.unit.core.schemas.test_evolution_random import changed
@@ -101,6 +101,21 @@ def test_offsets_between_files_are_a_gap_once_a_file_is_missing(logs: Logs, evol
     assert Archive(evolved).gaps() == []
     files[1].path.unlink()
     assert Archive(evolved).gaps() == [(0, 3, 5)]
+
+
+def test_offsets_of_aborted_records_are_archived_before_retention_deletes_them(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.append(0, flights(0, 3))
+    assert archived(logs, tmp_path, iceberg=NAME) == 3
+    monkeypatch.setattr(logs, "end", lambda _: 7)  # the rest are aborted records and their marker
+    for start in (0, 7):
+        logs.starts[0] = start
+        assert archived(logs, tmp_path, iceberg=NAME) == 0
+    assert [file.start for file in Archive(tmp_path).files()[0]] == [0, 3]
+    assert read_table(None, TOPIC, history=tmp_path).read_all().num_rows == 3
+    compact_archive(str(tmp_path), min_files=2, grace_hours=0)
+    assert Archive(tmp_path).ends()[0].end == 7
 
 
 def ids_of(fields: Any) -> list[tuple[str, int]]:
