@@ -27,14 +27,16 @@ def check_transactional_id(transactional_id: str) -> None:
 def check_versions(live: Mapping[BrokerId, BrokerRegistration]) -> None:
     """Raise INVALID_REQUEST while a live broker has a version without transactions (rule X10).
 
-    A log that such a broker has written does not name its open transactions, also after the upgrade of the broker.
+    A log that such a broker has written does not name its open transactions, also after the upgrade of the broker. A
+    controller of a version without transactions sends no features of brokers.
     """
     older = sorted(broker for broker, found in live.items() if not found.has_transactions)
     if older:
         named = ", ".join(map(str, older[:_SHOWN_BROKERS_MAX])) + (" ..." if len(older) > _SHOWN_BROKERS_MAX else "")
+        behind = f"broker {named}" if any(found.features for found in live.values()) else "the active controller"
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            f"transactions need a version of Tidemark that has them on every live broker: upgrade broker {named} first",
+            f"transactions need a version of Tidemark that has them on every live broker: upgrade {behind} first",
             {"brokers": ",".join(map(str, older[:_SHOWN_BROKERS_MAX]))},
         )
 

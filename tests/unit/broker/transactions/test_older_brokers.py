@@ -37,6 +37,10 @@ async def test_a_coordinator_starts_no_producer_while_a_live_broker_has_no_trans
     with pytest.raises(TidemarkError, match="upgrade broker 1 first") as refused:
         await service.InitTransactions(request, None)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+    silent = {one: BrokerRegistration(one, "h", 1) for one in brokers}
+    coordinators.metadata.view = ClusterView(brokers=silent)
+    with pytest.raises(TidemarkError, match="upgrade the active controller first"):
+        await service.InitTransactions(request, None)
     assert requests.asked == []
     coordinators.metadata.view = ClusterView(brokers=brokers)
     assert (await service.InitTransactions(request, None)).producer.producer_id == 7
