@@ -493,7 +493,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         Example: `batch = consumer.poll(timeout_s=1.0)`
         """
         until_s = time.monotonic() + seconds("timeout_s", timeout_s)
-        if self._records and self._client.wants_back:
+        if self._records and (columns is not None or self._client.wants_back):
             self._give_back()
         if self._records and self._batch is not None:
             batch = self._batch

@@ -158,3 +158,19 @@ def test_a_close_in_a_callback_commits_no_record_that_the_application_did_not_ge
     with pytest.raises(ClientClosedError):
         next(consumer)
     assert cursor.processed == 0
+
+
+def test_a_poll_of_named_columns_returns_no_rest_of_an_iterated_batch(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest has all columns: it is given back, and fetched again with the named ones."""
+    wanted: list[object] = []
+    monkeypatch.setattr(consumer._client._typed_topics, "want", wanted.append)
+    assert offsets(consumer, 1) == [0]
+    batch = consumer.poll(10, ["value"])
+    assert batch is not None
+    assert (wanted[-1], batch.rows.column("offset")[0].as_py()) == (["value"], 1)
+    assert offsets(consumer, 1) == [BATCH_RECORDS]
+    rest = consumer.poll(10)
+    assert rest is not None
+    assert rest.rows.column("offset")[0].as_py() == BATCH_RECORDS + 1
