@@ -124,7 +124,8 @@ def test_a_stopped_producer_reports_the_records_that_it_has_read(
             consumer.assign(topic)
             wait_for(lambda: sum(consumer.end_offsets().values()) == 2, "both lines are records")
             running.send_signal(number)
-            output = running.communicate(timeout=30)
+            running.wait(timeout=30)  # its standard input is still open: only the signal ends the command
+            output = running.communicate()
         finally:
             running.kill()
     assert (running.returncode, *output) == (130, f"sent 2 records to {topic}\n", "")
