@@ -112,6 +112,16 @@ def apply(view: ClusterView, update: ClusterView) -> ClusterView:
     return _applied(view, update, topics)
 
 
+def taken_over(view: ClusterView, update: ClusterView) -> ClusterView:
+    """A client's view after the answer of a broker.
+
+    A new cluster may have the addresses of an earlier one. Its epochs and zxids are lower, so its view replaces the
+    known one.
+    """
+    is_other = "" not in (view.cluster_id, update.cluster_id) and view.cluster_id != update.cluster_id
+    return apply(ClusterView() if is_other else view, update)
+
+
 def _hidden(view: ClusterView, update: ClusterView) -> dict[str, TopicView]:
     """Known metadata of topics that the sender cannot read."""
     return {name: view.topics[name] for name in update.hidden_topics if name in view.topics}

@@ -35,7 +35,7 @@ from tidemark.client.metadata.cluster import (
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.settings import checked_client_id
 from tidemark.client.typed.topic_schemas import versions_of
-from tidemark.core.cluster_view import ClusterView, TopicView, apply
+from tidemark.core.cluster_view import ClusterView, TopicView, taken_over
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.errors import LogTruncatedError
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
@@ -540,7 +540,7 @@ class RangeReader:
                 continue
             self._metadata_attempt.reset()
             if update.brokers:
-                self._view = apply(self._view, update)
+                self._view = taken_over(self._view, update)
                 return
             causes[address] = "the broker has just started and has no metadata yet"
         self._metadata_attempt.note(failures)

@@ -29,7 +29,7 @@ from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.metadata.unknown_topics import UnknownTopics
 from tidemark.client.suggestions import nearest
-from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, taken_over
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import (
     NO_EPOCH,
@@ -416,7 +416,10 @@ class Cluster:
         if not update.brokers:
             return
         before = self._view
-        self._view = apply(before, update)
+        self._view = taken_over(before, update)
+        if before.cluster_id not in ("", self._view.cluster_id):
+            ids = self._view.cluster_id, before.cluster_id
+            _log.warning("the brokers are those of another cluster now: %s, not %s", *ids)
         if self._view != before:
             self._notify()
 
