@@ -88,6 +88,8 @@ class CoordinatorAdmin(Lifecycle):
             )
             return found, TidemarkError(ErrorCode.COORDINATOR_LOADING, sentence)
 
+        self._brokers()  # raises before the start and after the close
+        await self._cluster.look_again(timeout_s=self._timeout_s)  # a broker may have started since
         answers = await asyncio.gather(*(at(*broker) for broker in self._brokers().items()))
         found = sorted(listing for some, _ in answers for listing in some)  # type: ignore[type-var]
         return found, [error for _, error in answers if error is not None]

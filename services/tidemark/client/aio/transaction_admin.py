@@ -15,8 +15,10 @@ from tidemark.core.internal_topics import TRANSACTIONS_TOPIC
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
+from tidemark.rpc.codecs.metadata import broker_from_proto
 from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.v1 import broker_service_pb2 as broker_pb
+from tidemark.v1 import metadata_pb2
 from tidemark.v1 import transaction_service_pb2 as pb
 
 _CALL_S: Final = 10.0
@@ -228,16 +230,33 @@ class TransactionAdmin(CoordinatorAdmin):
         return found, failed
 
     async def _leaders(self, topics: Collection[str]) -> list[tuple[TopicPartition, str | None]]:
-        request = broker_pb.GetMetadataRequest(topics=topics, all_topics=not topics)
-        address = self._cluster.addresses()[0]
-        answer = await answer_of(self._cluster.stub(address).GetMetadata(request, timeout=_CALL_S), address)
-        brokers = self._brokers()
+        metadata = await self._metadata(broker_pb.GetMetadataRequest(topics=topics, all_topics=not topics))
+        brokers: dict[int, str] = {
+            one.broker_id: f"{one.host}:{one.port}" for one in map(broker_from_proto, metadata.brokers)
+        }
         found = []
-        for topic in answer.metadata.topics:
+        for topic in metadata.topics:
             if topic.HasField("error"):
                 raise errors.from_proto(topic.error)
             found += [(TopicPartition(topic.topic, one.partition), brokers.get(one.leader)) for one in topic.partitions]
         return sorted(found)
+
+    async def _metadata(self, request: broker_pb.GetMetadataRequest) -> metadata_pb2.ClusterMetadata:
+        """The metadata that the first broker has; a broker that has just started has none."""
+        self._brokers()  # raises before the start and after the close
+        failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
+        for address in self._cluster.addresses():
+            try:
+                answer = await answer_of(self._cluster.stub(address).GetMetadata(request, timeout=_CALL_S), address)
+            except TidemarkError as error:
+                if not error.retriable:
+                    raise
+                failure = error
+                continue
+            if answer.metadata.brokers:
+                return cast(metadata_pb2.ClusterMetadata, answer.metadata)
+            failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{address}: the broker has no metadata yet")
+        raise failure
 
     async def _states_at(
         self, address: str, partitions: Sequence[TopicPartition]

@@ -479,6 +479,10 @@ class Cluster:
         self._attempt.note(causes.values())
         return causes
 
+    async def look_again(self, *, timeout_s: float) -> None:
+        """Ask a broker for newer metadata; without an answer in time the known metadata stay."""
+        await self._ask_any(timeout_s=timeout_s)
+
     async def ask_in_turn(
         self, ask: Callable[[BrokerServiceAsyncStub, float], Awaitable[_T]], attempt: AttemptTimeout
     ) -> _T:

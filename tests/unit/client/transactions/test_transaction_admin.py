@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions of many transactional ids: one call for each coordinator, and ids that have moved or expired."""
+"""Descriptions of transactional ids: one call for each coordinator, and ids that have moved or expired; leaders."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 from tidemark.client.aio import coordinator_admin, transaction_admin
 from tidemark.client.aio.transaction_admin import TransactionAdmin, TransactionListing
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
+from tidemark.v1 import broker_service_pb2, metadata_pb2
 from tidemark.v1 import transaction_service_pb2 as pb
 
 MOVED, EXPIRED, LOADED = "moved", "expired", "loaded"
@@ -64,11 +65,15 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     return made
 
 
+async def look_again(*, timeout_s: float) -> None:
+    """The metadata stay."""
+
+
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> TransactionAdmin:
     made = TransactionAdmin("127.0.0.1:1")
     found = {broker_id: SimpleNamespace(host=f"b{broker_id}", port=9) for broker_id in (0, 1)}
-    made._cluster = cast(Any, SimpleNamespace(view=SimpleNamespace(brokers=found)))
+    made._cluster = cast(Any, SimpleNamespace(view=SimpleNamespace(brokers=found), look_again=look_again))
     made._is_open = True
     return made
 
@@ -97,3 +102,34 @@ async def test_ids_that_have_moved_are_asked_for_at_once_and_expired_ones_are_le
     assert [one.transactional_id for one in found] == ["a", "moved-1", "moved-2"]
     assert brokers.calls == [("b0:9", names), ("b1:9", ["moved-1", "moved-2"])]
     assert [error.code for error in missing] == [ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR]
+
+
+async def test_leaders_are_those_of_a_broker_with_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One broker is down, the next has just started: it has no metadata, and would name no topic at all."""
+    started = metadata_pb2.ClusterMetadata()
+    known = metadata_pb2.ClusterMetadata(
+        brokers=[metadata_pb2.BrokerEndpoint(broker_id=7, host="b7", port=9)],
+        topics=[
+            metadata_pb2.TopicMetadata(topic="a", partitions=[metadata_pb2.PartitionMetadata(partition=0, leader=7)])
+        ],
+    )
+    told = {"b1:9": started, "b2:9": known}
+
+    async def answer_of(call: str, address: str) -> Any:
+        if call not in told:
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{call} is down")
+        return broker_service_pb2.GetMetadataResponse(metadata=told[call])
+
+    def stub(address: str) -> Any:
+        return SimpleNamespace(GetMetadata=lambda *_, **__: address)
+
+    monkeypatch.setattr(transaction_admin, "answer_of", answer_of)
+    made = TransactionAdmin("127.0.0.1:1")
+    addresses = ["b0:9", *told]
+    brokers = SimpleNamespace(brokers={})
+    made._cluster = cast(Any, SimpleNamespace(view=brokers, addresses=lambda: addresses, stub=stub))
+    made._is_open = True
+    assert await made._leaders(["a"]) == [(TopicPartition("a", 0), "b7:9")]
+    del told["b2:9"]
+    with pytest.raises(TidemarkError, match="b2:9 is down"):
+        await made._leaders(["a"])
