@@ -538,6 +538,8 @@ class Consumer(Lifecycle):
                 return found
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
             if left_s is not None and (left_s <= 0 or self._reading.passed):
+                self._fetcher.look_again()
+                await asyncio.sleep(0)  # otherwise calls with timeout_s=0 would keep fetches from running
                 self._reading.give_nothing()
                 return None
             await self._fetcher.wait_for_rows(left_s)

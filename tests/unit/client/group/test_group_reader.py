@@ -189,6 +189,22 @@ async def test_a_poll_ends_when_a_position_has_passed_batches_without_records(fe
     assert consumer.position(ONE) == 1
 
 
+async def test_polls_without_a_wait_let_the_fetches_run(fetcher: SimpleNamespace) -> None:
+    """Otherwise a loop of such polls returns no record, and stops every other task of the application."""
+    fetcher.cursors[ONE] = Cursor(ONE, 0, topic_id="t", incarnation="i")
+    consumer = Consumer("127.0.0.1:1")
+    consumer._read(cast(Fetcher, fetcher), None, cast(TypedTopics, SimpleNamespace(want=lambda columns: None)))
+
+    async def fetch() -> None:
+        data = build_batch(from_columns(None, [b"a", b"b"], [7, 7]))
+        fetcher.cursors[ONE].take(stamped(Batch(parse_envelope(data), data), base_offset=0, leader_epoch=0).data)
+
+    fetching = asyncio.create_task(fetch())
+    found = [await consumer.poll(timeout_s=0) for _ in range(3)]
+    assert fetching.done()
+    assert [one.rows.num_rows for one in found if one is not None] == [2]
+
+
 @pytest.fixture
 def closes(
     reader: GroupReader, membership: SimpleNamespace
