@@ -61,6 +61,13 @@ def lag_of(cursor: Cursor) -> int:
     return -1 if cursor.high_watermark < 0 else max(0, cursor.high_watermark - cursor.position)
 
 
+def before(health: PartitionHealth, offsets: int) -> PartitionHealth:
+    """Return the health at a position so many offsets before."""
+    state = "reading" if offsets and health.state == "caught up" else health.state
+    lag = health.lag + offsets if health.lag >= 0 else health.lag
+    return health._replace(state=state, position=health.position - offsets, lag=lag)
+
+
 def health_of(
     cursors: Mapping[TopicPartition, Cursor], cluster: Cluster, nearest: PreferredReplicas, *, suspended: bool
 ) -> dict[TopicPartition, PartitionHealth]:

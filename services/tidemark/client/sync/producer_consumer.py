@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, TypeVar, Unpack
 
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.producer import Producer as AsyncProducer
 from tidemark.client.argument_types import key_and_value, partition_of, partitions_of, positive, seconds, texts
+from tidemark.client.consuming.health import PartitionHealth, before
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.group_reader import RebalanceCallback, in_callback
 from tidemark.client.group.settings import ConsumerAndGroupOptions
@@ -405,11 +406,35 @@ class Consumer(SyncClient[AsyncConsumer]):
         self._do(lambda: self._client.pause(partitions))
 
     resume = on_loop(AsyncConsumer.resume)
-    lag = on_loop(AsyncConsumer.lag)
-    health = on_loop(AsyncConsumer.health)
     metrics = on_loop(AsyncConsumer.metrics)
     end_offsets = blocking(AsyncConsumer.end_offsets)
     offset_for_timestamp = blocking(AsyncConsumer.offset_for_timestamp)
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Return the number of records of each partition not returned yet, by the last fetch; -1 before the first.
+
+        Example: `sum(consumer.lag().values())`
+        """
+
+        def found() -> dict[TopicPartition, int]:
+            lags = self._client.lag()
+            return lags | {where: lags[where] + left for where, left in self._left(lags) if lags[where] >= 0}
+
+        return self._do(found)
+
+    def health(self) -> dict[TopicPartition, PartitionHealth]:
+        """Return the state of each assigned partition, and the reason if it returns no records.
+
+        A subscribed topic that does not exist has one entry, with the partition -1.
+
+        Example: `consumer.health()[TopicPartition("orders", 0)].state`
+        """
+
+        def found() -> dict[TopicPartition, PartitionHealth]:
+            healths = self._client.health()
+            return healths | {where: before(healths[where], left) for where, left in self._left(healths)}
+
+        return self._do(found)
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -630,6 +655,15 @@ class Consumer(SyncClient[AsyncConsumer]):
         """The next record of the polled batch; None if its partition has left or moved since. Any thread may call."""
         waiting = self._records[-1:]
         return waiting[0] if waiting and waiting[0][:2] == self._client.held_partition else None
+
+    def _left(self, assigned: Container[TopicPartition]) -> list[tuple[TopicPartition, int]]:
+        """The partition of the polled batch, and its offsets from the next record to the position of the async client;
+        on the event loop.
+        """
+        here = self._next_waiting()
+        if here is None or (where := TopicPartition(*here[:2])) not in assigned:
+            return []
+        return [(where, self._client.position(where) - here.offset)]
 
     def _give_back_unless_in_callback(self) -> None:
         """A callback runs beside the thread that iterates the records; that thread gives them back if wanted."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from tidemark.client import Consumer, ConsumerRecord, PartitionBatch
+from tidemark.client.consuming.health import PartitionHealth
 from tidemark.client.consuming.record_reader import RecordReader
 from tidemark.client.group.group_reader import _waiting
 from tidemark.client.lifecycle import Lifecycle
@@ -255,3 +256,29 @@ def test_a_list_of_no_records_cannot_be_asked_for(noting: Noting, max_records: i
     with raises_code(ErrorCode.INVALID_REQUEST):
         consumer.poll_records(1, max_records=max_records)
     consumer.close()
+
+
+class Behind(Rebalanced):
+    """Its positions are behind the polled batch, and before the last record of the log."""
+
+    def lag(self) -> dict[TopicPartition, int]:
+        return {self.assignment[0]: 5, self.assignment[1]: -1}
+
+    def health(self) -> dict[TopicPartition, PartitionHealth]:
+        return {where: PartitionHealth("caught up", "", self.position(where), 0, 0) for where in self.assignment}
+
+
+def test_the_lag_counts_polled_records_that_are_not_returned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a loop that ends at a lag of 0 leaves most of the last batch out."""
+    client = Behind()
+    one, other = client.assignment
+    monkeypatch.setattr(producer_consumer, "AsyncConsumer", lambda *_, **__: client)
+    client.polled = [batch(109, 110, 111)]
+    with Polling(client) as consumer:
+        assert consumer.lag() == {one: 5, other: -1}
+        for left in (2, 1, 0):
+            next(consumer)
+            assert consumer.lag() == {one: 5 + left, other: -1}
+            health = consumer.health()
+            assert (health[one].position, health[one].lag) == (112 - left, left)
+            assert (health[one].state, health[other].state) == ("reading" if left else "caught up", "caught up")
