@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark group reset-offsets`: the error if some offsets were set and others were refused."""
+"""`tidemark group reset-offsets`, if some offsets are refused; `tidemark group delete`."""
 
 from __future__ import annotations
 
 import pytest
 from tidemark.cli.group import commands
-from tidemark.cli.group.commands import reset_offsets
+from tidemark.cli.group.commands import delete, reset_offsets
 from tidemark.client.group.offset_reset import OffsetChange
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
@@ -16,6 +16,7 @@ class Groups:
     """One group with two partitions; `gone` are deleted after the dry run."""
 
     def __init__(self, gone: list[int]) -> None:
+        self.deleted: list[str] = []
         self.refused = {
             TopicPartition("a", one): TidemarkError(ErrorCode.UNKNOWN_PARTITION, "it is deleted") for one in gone
         }
@@ -27,10 +28,19 @@ class Groups:
         pass
 
     def plan_reset(self, group: str, *_: object, **__: object) -> list[OffsetChange]:
-        return [OffsetChange(TopicPartition("a", index), 7, 0) for index in range(2)]
+        return [OffsetChange(TopicPartition("a", index), 7, 0, "id", f"incarnation {index}") for index in range(2)]
 
-    def set_offsets(self, *_: object) -> dict[TopicPartition, TidemarkError]:
+    def set_offsets(self, _: str, plan: list[OffsetChange]) -> dict[TopicPartition, TidemarkError]:
+        assert plan == self.plan_reset("g"), "otherwise old offsets could go into a topic that was created again"
         return self.refused
+
+    def describe_groups(self, groups: list[str], *, offsets: bool) -> None:
+        pass
+
+    def delete(self, group: str) -> None:
+        if group in self.deleted:
+            raise TidemarkError(ErrorCode.GROUP_NOT_FOUND, f"there is no group {group}")
+        self.deleted.append(group)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +53,13 @@ def test_a_reset_that_is_refused_in_part_counts_the_offsets_that_are_set(
     monkeypatch.setattr(commands, "_connect", lambda _: Groups(gone))
     with raises_code(ErrorCode.UNKNOWN_PARTITION, told):
         reset_offsets("g", ["a"], "earliest", yes=True, bootstrap="b:1")
+
+
+def test_delete_deletes_a_group_that_is_named_twice_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = Groups([])
+    monkeypatch.setattr(commands, "_connect", lambda _: groups)
+    delete(["g", "h", "g"], yes=True, bootstrap="b:1")
+    assert groups.deleted == ["g", "h"]
+    assert capsys.readouterr().out == "deleted group g\ndeleted group h\n"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -57,11 +57,9 @@ class ChangingCluster(GroupsCluster):
             if one.partition.topic in topics or one.partition in partitions
         ]
 
-    async def set_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, TidemarkError]:
-        self.set.append((group, dict(offsets)))
-        self.add_group(group, *(partition(where.partition, offset) for where, offset in offsets.items()))
+    async def set_offsets(self, group: str, offsets: Sequence[OffsetChange]) -> dict[TopicPartition, TidemarkError]:
+        self.set.append((group, {one.partition: one.offset for one in offsets}))
+        self.add_group(group, *(partition(one.partition.partition, one.offset) for one in offsets))
         return {}
 
     async def list_partition_reassignments(self, partitions: Any = ()) -> Reassignments:

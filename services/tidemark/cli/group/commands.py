@@ -143,7 +143,7 @@ def reset_offsets(
         if not dry_run:
             if not yes:
                 confirm(f"Set the offsets of group {group} in {counted(len(plan), 'partition')}?")
-            refusal = refusal_of(client.set_offsets(group, {one.partition: one.offset for one in plan}), len(plan))
+            refusal = refusal_of(client.set_offsets(group, plan), len(plan))
             if refusal is not None:
                 raise refusal
     if output is Output.JSON:
@@ -167,6 +167,7 @@ def delete(
       tidemark group delete readers writers --yes
     """
     refuse_json_question(output, yes=yes, options="--yes")
+    groups = list(dict.fromkeys(groups))
     with _connect(bootstrap) as client:
         client.describe_groups(groups, offsets=False)  # for a missing group, the command ends here
         if not yes:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import grpc
 
 from tidemark.client.aio.coordinator_admin import LIST_TIMEOUT_S, CoordinatorAdmin
-from tidemark.client.argument_types import flag, offsets_of, partitions_of, texts
+from tidemark.client.argument_types import flag, instances, offsets_of, partitions_of, texts
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.coordinator import Coordinator, group_stub
 from tidemark.client.group.offset_commits import commit_positions
@@ -20,6 +22,16 @@ from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
+
+_UNKNOWN_OUTCOME: Final = frozenset(
+    {
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.SHUTTING_DOWN,
+    }
+)
+"""Errors of an attempt that the coordinator may have carried out."""
 
 
 class GroupListing(NamedTuple):
@@ -158,17 +170,22 @@ class Groups(CoordinatorAdmin):
         return _description(await self._call(group, ask, request))
 
     async def set_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, int], *, validate_only: bool = False
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int] | Sequence[OffsetChange],
+        *,
+        validate_only: bool = False,
     ) -> dict[TopicPartition, TidemarkError]:
         """Set committed offsets of a group without members.
 
         Args:
             group: group id.
-            offsets: offset of the next record to read, by partition.
+            offsets: offset of the next record to read, by partition; or the plan of `plan_reset`.
             validate_only: check the request, change nothing.
 
         Returns:
-            Errors of the refused partitions.
+            Errors of the refused partitions; UNKNOWN_TOPIC_ID if a partition was deleted and created again since the
+            plan.
 
         Raises:
             TidemarkError: GROUP_NOT_EMPTY, INVALID_GROUP_ID, UNKNOWN_TOPIC, UNKNOWN_PARTITION.
@@ -177,12 +194,11 @@ class Groups(CoordinatorAdmin):
         """
         group_settings(group)  # checks the id
         deadline_s = time.monotonic() + self._timeout_s
-        positions = []
-        for where, offset in sorted(offsets_of("offsets", offsets).items()):
-            view = await self._cluster.topic(where.topic, timeout_s=max(0.05, deadline_s - time.monotonic()))
-            partition = view.partitions.get(where.partition)
-            incarnation = "" if partition is None else partition.incarnation
-            positions.append((where, offset, NO_EPOCH, view.topic_id, incarnation))
+        if isinstance(offsets, Mapping):
+            plan = await self._identified(offsets_of("offsets", offsets), deadline_s)
+        else:
+            plan = instances("offsets", offsets, OffsetChange)
+        positions = [(one.partition, one.offset, NO_EPOCH, one.topic_id, one.incarnation) for one in plan]
         request = pb.AlterGroupOffsetsRequest(
             group_id=group, offsets=commit_positions(positions), validate_only=flag("validate_only", validate_only)
         )
@@ -214,10 +230,21 @@ class Groups(CoordinatorAdmin):
         """
         reset = ResetOffsets(self._cluster, self._timeout_s)
         wanted = await reset.find(texts("topics", topics), partitions_of("partitions", partitions), start)
+        plan = await self._identified(wanted, time.monotonic() + self._timeout_s)
         before = await self._committed(group)
-        for where, error in sorted((await self.set_offsets(group, wanted, validate_only=True)).items()):
+        for where, error in sorted((await self.set_offsets(group, plan, validate_only=True)).items()):
             raise TidemarkError(error.code, f"nothing was changed: {where}: {error.message}", error.metadata)
-        return [OffsetChange(where, before.get(where, -1), offset) for where, offset in sorted(wanted.items())]
+        return [one._replace(before=before.get(one.partition, -1)) for one in plan]
+
+    async def _identified(self, offsets: Mapping[TopicPartition, int], deadline_s: float) -> list[OffsetChange]:
+        """The offsets, with the ids of the partitions as they are now."""
+        found = []
+        for where, offset in sorted(offsets.items()):
+            view = await self._cluster.topic(where.topic, timeout_s=max(0.05, deadline_s - time.monotonic()))
+            partition = view.partitions.get(where.partition)
+            incarnation = "" if partition is None else partition.incarnation
+            found.append(OffsetChange(where, -1, offset, view.topic_id, incarnation))
+        return found
 
     async def _committed(self, group: str) -> dict[TopicPartition, int]:
         """Committed offsets; none for a group that does not exist."""
@@ -232,6 +259,8 @@ class Groups(CoordinatorAdmin):
     async def delete(self, group: str) -> None:
         """Delete a group without members.
 
+        If an attempt has no answer, and the next one finds no group, the first one has deleted the group.
+
         Args:
             group: group id.
 
@@ -240,7 +269,24 @@ class Groups(CoordinatorAdmin):
 
         Example: `groups.delete("billing")`
         """
-        await self._call(group, lambda stub: stub.DeleteGroup, pb.DeleteGroupRequest(group_id=group))
+        maybe_deleted = False
+
+        def delete_at(stub: Any) -> Callable[..., Any]:
+            async def ask(request: pb.DeleteGroupRequest, **options: Any) -> Any:
+                nonlocal maybe_deleted
+                try:
+                    return await stub.DeleteGroup(request, **options)
+                except grpc.RpcError as failure:
+                    maybe_deleted |= errors.from_rpc_error(failure, address="").code in _UNKNOWN_OUTCOME
+                    raise
+
+            return ask
+
+        try:
+            await self._call(group, delete_at, pb.DeleteGroupRequest(group_id=group))
+        except TidemarkError as error:
+            if error.code is not ErrorCode.GROUP_NOT_FOUND or not maybe_deleted:
+                raise
 
     async def delete_offsets(
         self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]]

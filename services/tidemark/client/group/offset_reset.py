@@ -20,11 +20,15 @@ class OffsetChange(NamedTuple):
         partition: the partition.
         before: offset of the next record to read, before the reset; -1 for none.
         offset: offset of the next record to read, after the reset.
+        topic_id: id of the topic that the offset is of; "": of any topic with this name.
+        incarnation: incarnation of the partition that the offset is of; "": of any.
     """
 
     partition: TopicPartition
     before: int
     offset: int
+    topic_id: str = ""
+    incarnation: str = ""
 
 
 def start_of(parsed: ParsedStart) -> Start:

@@ -80,13 +80,12 @@ async def _plan(asked: Asked, reset: _Reset) -> list[OffsetChange]:
 
 def _plan_id(reset: _Reset, changes: Sequence[OffsetChange]) -> str:
     moving = reset.to in _MOVING
-    facts = [(*one.partition, one.before, -1 if moving else one.offset) for one in changes]
+    facts = [(*one[:2], -1 if moving else one.offset, one.topic_id, one.incarnation) for one in changes]
     return plan_id(reset.group, reset.to, *facts)
 
 
 async def _carry_out(asked: Asked, reset: _Reset, changes: Sequence[OffsetChange]) -> View:
-    offsets = {one.partition: one.offset for one in changes}
-    refused = await asked.change("set_offsets", lambda groups: groups.set_offsets(reset.group, offsets), Groups)
+    refused = await asked.change("set_offsets", lambda groups: groups.set_offsets(reset.group, changes), Groups)
     error = refusal_of(refused, len(changes))
     if error is not None:
         raise Refused(409, error.message[0].upper() + error.message[1:], error=error)

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The async client for groups: later states, calls before the start, new brokers."""
+"""The async client for groups: later states, calls before the start, new brokers, recreated topics, lost answers."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
 
+import grpc
 import pytest
 from tidemark.client.aio import groups as groups_module
 from tidemark.client.aio.groups import Groups, _description
+from tidemark.client.group import coordinator
+from tidemark.client.group.offset_reset import ResetOffsets
 from tidemark.client.metadata.cluster import Cluster
-from tidemark.core.cluster_view import ClusterView
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.v1 import group_service_pb2 as pb
 
 from tests.refusals import raises_code
@@ -68,3 +71,84 @@ async def test_a_list_has_the_groups_of_a_broker_that_has_started_since_the_clie
         live.add(1)
         found, missing = await groups.list_groups()
     assert ([one.group for one in found], missing) == (["of b0:9", "of b1:9"], [])
+
+
+async def test_a_reset_sets_the_offsets_of_a_plan_in_the_topic_of_the_plan_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An operator answers the question of the command minutes later; the topic may be another one by then."""
+    where, topic_ids, asked = TopicPartition("a", 0), ["old"], list[pb.AlterGroupOffsetsRequest]()
+
+    async def topic(name: str, *, timeout_s: float) -> TopicView:
+        partition = PartitionView(0, BrokerId(0), LeaderEpoch(0), (), (), incarnation=f"of {topic_ids[-1]}")
+        return TopicView(name, topic_ids[-1], partitions={0: partition})
+
+    async def call(_group: str, _method: object, request: Any, *_: object) -> pb.AlterGroupOffsetsResponse:
+        asked.append(request)
+        return pb.AlterGroupOffsetsResponse()
+
+    async def find(*_: object) -> dict[TopicPartition, int]:
+        return {where: 42}
+
+    async def committed(_: str) -> dict[TopicPartition, int]:
+        return {where: 7}
+
+    monkeypatch.setattr(ResetOffsets, "find", find)
+    groups = Groups("b:1")
+    monkeypatch.setattr(groups, "_cluster", SimpleNamespace(topic=topic))
+    monkeypatch.setattr(groups, "_call", call)
+    monkeypatch.setattr(groups, "_committed", committed)
+    plan = await groups.plan_reset("g", "latest", topics=["a"])
+    assert [(*one.partition, one.before, one.offset) for one in plan] == [("a", 0, 7, 42)]
+    topic_ids.append("new")
+    for offsets, wanted in ((plan, "old"), ({where: 42}, "new")):
+        await groups.set_offsets("g", offsets)
+        (one,) = asked[-1].offsets
+        assert (one.offset, one.topic_id, one.incarnation) == (42, wanted, f"of {wanted}")
+
+
+class Deleting:
+    """A coordinator that answers with these results in turn."""
+
+    def __init__(self, results: list[Exception | None]) -> None:
+        self._results = results
+
+    async def FindCoordinator(self, *_: object, **__: float) -> pb.FindCoordinatorResponse:  # noqa: N802
+        return pb.FindCoordinatorResponse(coordinators=[pb.GroupCoordinator(host="b", port=1)])
+
+    async def DeleteGroup(self, *_: object, **__: float) -> pb.DeleteGroupResponse:  # noqa: N802
+        result = self._results.pop(0)
+        if result is not None:
+            raise result
+        return pb.DeleteGroupResponse()
+
+
+def deleting(monkeypatch: pytest.MonkeyPatch, *results: Exception | None) -> Groups:
+    stub = Deleting(list(results))
+    monkeypatch.setattr(coordinator, "group_stub", lambda *_: stub)
+    groups = Groups("b:1")
+    brokers = SimpleNamespace(addresses=lambda: ("b:1",), used=lambda _: None, refresh=lambda: None)
+    monkeypatch.setattr(groups, "_cluster", brokers)
+    return groups
+
+
+def broken(code: grpc.StatusCode) -> Exception:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="the connection broke")
+
+
+NOT_FOUND = TidemarkError(ErrorCode.GROUP_NOT_FOUND, "there is no group g")
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED])
+async def test_delete_succeeds_if_the_attempt_whose_answer_was_lost_has_deleted_the_group(
+    monkeypatch: pytest.MonkeyPatch, code: grpc.StatusCode
+) -> None:
+    await deleting(monkeypatch, broken(code), NOT_FOUND).delete("g")
+    await deleting(monkeypatch, broken(code), None).delete("g")
+
+
+async def test_delete_refuses_a_group_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading = TidemarkError(ErrorCode.COORDINATOR_LOADING, "reads its log")
+    for results in ([NOT_FOUND], [loading, NOT_FOUND]):
+        with raises_code(ErrorCode.GROUP_NOT_FOUND):
+            await deleting(monkeypatch, *results).delete("g")
