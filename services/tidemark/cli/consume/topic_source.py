@@ -15,7 +15,7 @@ from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.outputs.record_format import Start
 from tidemark.client.outputs.typed_rows import next_offset, reader_of
 from tidemark.client.records import PartitionBatch
-from tidemark.model import NO_EPOCH, unknown_partition
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, unknown_partition
 
 _RETRY_S: Final = 0.1
 
@@ -24,7 +24,8 @@ class TopicReader:
     """Reads from `start` on, with each poll; a context manager. Raises UNKNOWN_TOPIC and UNKNOWN_PARTITION.
 
     The reader waits for an offset that a partition has not reached yet. If all records are older than a timestamp, it
-    waits for the next record. With `until_end`, records that are committed after the start are not read.
+    waits for the next record. With `until_end`, records that are committed after the start are not read, and an offset
+    that no partition has reached is OFFSET_OUT_OF_RANGE.
     """
 
     def __init__(self, bootstrap: str, options: ConsumeOptions, start: Start) -> None:
@@ -46,6 +47,8 @@ class TopicReader:
             """Upper bounds of the leader epochs of the records before the positions, if known."""
             if start.offset is not None:
                 self._begin_at_log_starts({index: one.earliest for index, one in bounds.items()})
+                if options.until_end:
+                    self._check_ends({index: one.latest for index, one in bounds.items()}, start.offset)
             self._until_end = options.until_end
             versions = self._reader.schemas(topic) if self._view.schema_version else {}
             self._typed = reader_of(options, versions)
@@ -129,6 +132,17 @@ class TopicReader:
         for index, start in late.items():
             print_warning(f"{self._topic}:{index} is read from offset {start}: earlier records were deleted")
         self._positions |= late
+
+    def _check_ends(self, ends: dict[int, int], offset: int) -> None:
+        """Refuse an offset that no partition has reached: its records were lost, or the offset is wrong."""
+        if all(end < offset for end in ends.values()):
+            index, end = max(ends.items(), key=lambda one: one[1])
+            raise TidemarkError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self._topic}:{index} ends at offset {end}, before offset {offset}: there is nothing to read. An "
+                "unclean election may have removed records, or the topic was created again",
+                {"high_watermark": str(end)},
+            )
 
     def _chosen(self, partition: int | None) -> list[int]:
         known = sorted(self._view.partitions)

@@ -19,10 +19,16 @@ from tests.refusals import raises_code
 
 
 def positions(
-    starts: list[int], offset: int, monkeypatch: pytest.MonkeyPatch, partition: int | None = None
+    starts: list[int],
+    offset: int,
+    monkeypatch: pytest.MonkeyPatch,
+    partition: int | None = None,
+    *,
+    until_end: bool = False,
+    end: int = 100,
 ) -> dict[int, int]:
     """The positions at which `consume` begins, if the partitions have these log starts."""
-    bounds = {index: Bounds(start, 100) for index, start in enumerate(starts)}
+    bounds = {index: Bounds(start, end + index) for index, start in enumerate(starts)}
     view = SimpleNamespace(partitions=dict.fromkeys(bounds), schema_version=0, topic_id="t")
     reader = SimpleNamespace(
         topics=lambda _: {"t": view},
@@ -31,7 +37,7 @@ def positions(
     )
     monkeypatch.setattr(topic_source, "RangeReader", lambda *_, **__: reader)
     monkeypatch.setattr(topic_source, "reader_of", lambda *_: None)
-    options = ConsumeOptions(topic="t", partition=partition)
+    options = ConsumeOptions(topic="t", partition=partition, until_end=until_end)
     return TopicReader("b", options, Start(offset=offset))._positions
 
 
@@ -46,6 +52,25 @@ def test_partitions_without_the_offset_are_read_from_their_log_start(
 def test_an_offset_that_each_partition_has_deleted_stays_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The read of the position raises OFFSET_OUT_OF_RANGE."""
     assert positions([50, 8], 7, monkeypatch) == {0: 7, 1: 7}
+
+
+def test_an_offset_that_one_partition_has_reached_is_read_up_to_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offset at the end is that of a program that has read everything."""
+    assert positions([0, 0], 101, monkeypatch, until_end=True) == {0: 101, 1: 101}
+
+
+def test_consume_waits_for_an_offset_that_no_partition_has_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert positions([0, 0], 102, monkeypatch) == {0: 102, 1: 102}
+
+
+def test_an_offset_that_no_partition_has_reached_is_an_error_of_a_read_up_to_the_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a program whose records are lost ends successfully, without a record, each time."""
+    with raises_code(ErrorCode.OFFSET_OUT_OF_RANGE, "t:1 ends at offset 101, before offset 102: there is nothing"):
+        positions([0, 0], 102, monkeypatch, until_end=True)
+    with raises_code(ErrorCode.OFFSET_OUT_OF_RANGE, "t:0 ends at offset 0, before offset 1"):
+        positions([0], 1, monkeypatch, until_end=True, end=0)
 
 
 def test_consume_reads_only_the_partition_that_its_option_names(monkeypatch: pytest.MonkeyPatch) -> None:
