@@ -29,6 +29,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.missing: list[TidemarkError] = []
+        self.ended: set[TopicPartition] = set()
+        """Partitions whose transaction ends while the coordinators are asked."""
         self.states = {
             A0: PartitionState(40, 100, (at(A0, MEMBER, 40), at(A0, OWN, 60))),
             A1: PartitionState(5, 5, (at(A1, OWN, 5),)),
@@ -46,6 +48,7 @@ class Cluster:
     async def describe_listed(self, listed: Iterable[TransactionListing]) -> Any:
         ids = [one.transactional_id for one in listed]
         assert ids == ["loader"], "ids without an open transaction are not described"
+        self.states = {where: one for where, one in self.states.items() if where not in self.ended}
         partitions = ((A0, MEMBER), (A0, OWN))
         return [TransactionDescription("loader", "ONGOING", *OWN, NOW_MS - 300_000, 60_000, 0, 1, -1, partitions)], []
 
@@ -83,3 +86,32 @@ async def test_no_records_are_to_be_deleted_while_a_coordinator_does_not_answer(
     found, missing = await find_hanging(cast(TransactionAdmin, cluster), (), 0, NOW_MS)
     assert [one.transactional_id for one in found] == ["loader"]
     assert missing == cluster.missing
+
+
+async def test_no_records_of_a_transaction_that_ends_meanwhile_are_to_be_deleted(cluster: Cluster) -> None:
+    """Its coordinator does not list the transaction any more, and the records may be committed."""
+    cluster.ended = {A1}
+    assert [one.partition("holds ")[2][:3] for one in await sentences(cluster)] == ["a:0"]
+
+
+async def test_a_topic_that_is_deleted_meanwhile_is_an_unknown_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is no topic a")
+
+    async def partition_states(topics: Any) -> Any:
+        if topics:
+            raise gone
+        return cluster.states, []
+
+    monkeypatch.setattr(cluster, "partition_states", partition_states)
+    found, missing = await find_hanging(cast(TransactionAdmin, cluster), (), 0, NOW_MS)
+    assert ([one.transactional_id for one in found], missing) == (["loader"], [gone])
+
+
+@pytest.mark.parametrize("timestamp_us", [(NOW_MS + 1) * 1000, (1 << 63) - 1, -(1 << 63) + 1])
+async def test_timestamps_that_no_clock_has_hide_no_transaction(cluster: Cluster, timestamp_us: int) -> None:
+    """Producers choose the timestamps of their records: of flights next week, or by mistake in nanoseconds."""
+    cluster.states[A1] = PartitionState(5, 5, (OpenInPartition(A1, OWN, 5, timestamp_us),))
+    named = await sentences(cluster, 60_000)
+    assert sorted(one.partition("holds ")[2][:3] for one in named) == ["a:0", "a:1"]

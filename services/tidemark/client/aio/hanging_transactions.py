@@ -60,7 +60,8 @@ async def find_hanging(
 ) -> tuple[list[Hanging], list[TidemarkError]]:
     """The transactions that hold a last stable offset back, and the errors of unknown partitions and transactions.
 
-    The transaction that has been open longest is first.
+    The transaction that has been open longest is first. A transaction may end between the calls to its partitions and
+    to its coordinator. So the partitions of transactions that no coordinator has are looked at again.
     """
     states, unknown = await admin.partition_states(topics)
     holders = {partition: state for partition, state in states.items() if state.open}
@@ -72,8 +73,34 @@ async def find_hanging(
     found = hanging_in(holders, described)
     if missing:  # their ids may have the transactions that no coordinator seems to have
         found = [one for one in found if one.transactional_id]
-    long = [one for one in found if now_ms - one.since_ms >= open_longer_than_ms]
-    return sorted(long, key=lambda one: (one.since_ms, one.partition)), [*unknown, *missing]
+    found, more = await _without_ended(admin, found)
+    long = [_shown(one, now_ms) for one in found if _is_long(one, open_longer_than_ms, now_ms)]
+    return sorted(long, key=lambda one: (one.since_ms, one.partition)), [*unknown, *missing, *more]
+
+
+async def _without_ended(admin: TransactionAdmin, found: list[Hanging]) -> tuple[list[Hanging], list[TidemarkError]]:
+    """Omit the transactions without a coordinator that have ended meanwhile; also returns the errors of this look."""
+    topics = {one.partition.topic for one in found if not one.transactional_id}
+    if not topics:
+        return found, []
+    try:
+        states, failed = await admin.partition_states(sorted(topics))
+    except TidemarkError as error:
+        states, failed = {}, [error]
+    still = {(where, one.producer, one.first_offset) for where, state in states.items() for one in state.open}
+    kept = [one for one in found if one.transactional_id or (one.partition, one.producer, one.first_offset) in still]
+    return kept, failed
+
+
+def _is_long(one: Hanging, open_longer_than_ms: int, now_ms: int) -> bool:
+    """Whether a transaction is open for that time; the time of one with later records is not known."""
+    open_ms = now_ms - one.since_ms
+    return open_ms >= open_longer_than_ms or (open_ms < 0 and not one.transactional_id)
+
+
+def _shown(one: Hanging, now_ms: int) -> Hanging:
+    """The transaction with a time up to now: producers choose the timestamps of records."""
+    return one if one.transactional_id else one._replace(since_ms=min(max(0, one.since_ms), now_ms))
 
 
 def hanging_in(
