@@ -138,14 +138,20 @@ class GroupSource:
             self._committed |= offsets
 
     def _offsets(self) -> _Offsets:
-        """The offsets to commit: of the next record that is not written."""
+        """The offsets to commit: of the next record that is not written, in each assigned partition."""
+        positions: _Offsets = {
+            where: one.position for where, one in self._consumer.health().items() if where.partition >= 0
+        }
         found = dict(self._written)
         if self._knows_left:
-            health = self._consumer.health()
-            found |= {where: one.position for where, one in health.items() if where.partition >= 0}
+            found |= positions
             if self._left is not None:
                 found[TopicPartition(*self._left[:2])] = offsets_of(self._left.rows)[0].as_py()
-        return {where: offset for where, offset in found.items() if offset != self._committed.get(where)}
+        return {
+            where: offset
+            for where, offset in found.items()
+            if where in positions and offset != self._committed.get(where)
+        }
 
     def _on_revoked(self, partitions: list[TopicPartition]) -> None:
         offsets: _Offsets = {where: offset for where, offset in self._offsets().items() if where in partitions}

@@ -120,3 +120,15 @@ def test_a_member_commits_no_records_that_were_not_written(
     member.wrote([batch._replace(rows=batch.rows.slice(0, 1))])
     member.__exit__(None)
     assert group == {ONE: 1}
+
+
+def test_a_member_commits_no_offset_of_a_partition_that_it_lost_while_it_wrote(
+    open_members: Open, group: dict[TopicPartition, int]
+) -> None:
+    """The coordinator would refuse each later commit, and the command would end with that error."""
+    member, _ = open_members(Shape.TEXT)
+    batches = list(member.poll(0.0))
+    member._on_lost([ONE])
+    member._consumer.where = OTHER  # type: ignore[attr-defined]
+    member.wrote(batches)
+    assert ONE not in group
