@@ -13,6 +13,7 @@ import httpx
 import pytest
 from pyarrow import parquet
 from tidemark.client.producing.typed_format import TypedFormat
+from tidemark.console.pages import records as pages
 from tidemark.console.queries import records
 from tidemark.model import ErrorCode
 
@@ -144,6 +145,19 @@ async def test_a_download_is_whole_or_refused(browser: httpx.AsyncClient, monkey
     page = await browser.get(f"{PAGE}/download?format=jsonl", headers=JSON)
     assert page.status_code == 400
     assert "take a smaller range, or the command tidemark consume flights" in page.json()["error"]["message"]
+
+
+async def test_a_download_of_too_many_records_is_refused_unless_a_limit_is_named(
+    browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a program would get the first 10,000 records, and take them for all."""
+    for module in (records, pages):
+        monkeypatch.setattr(module, "DOWNLOAD_RECORDS_MAX", 100)
+    page = await browser.get(f"{PAGE}/download?format=jsonl&from=earliest", headers=JSON)
+    assert (page.status_code, page.json()["error"]["message"][:39]) == (400, "a download has at most 100 records, and")
+    for query, count in (("from=earliest&limit=100", 100), ("from=offset:20", 100), ("from=earliest&until=30", 30)):
+        file = await browser.get(f"{PAGE}/download?format=jsonl&{query}")
+        assert len(file.text.splitlines()) == count
 
 
 async def test_a_csv_file_of_binary_values_is_refused_with_other_formats(

@@ -88,7 +88,7 @@ async def download(asked: Asked) -> Download:
         asked,
         place,
         position,
-        DOWNLOAD_RECORDS_MAX,
+        DOWNLOAD_RECORDS_MAX + 1,  # one too many is refused
         DOWNLOAD_RECORDS_MAX,
         until=None if until is None else whole(until, "until"),
     )
@@ -157,8 +157,9 @@ def _asking(
     text = asked.query.get("q", "")
     if len(text) > SEARCH_CHARACTERS_MAX:
         raise Refused(400, f"q has {len(text)} characters: expected at most {SEARCH_CHARACTERS_MAX}.")
-    wanted = whole(asked.query.get("limit") or str(limit), "limit", smallest=1)
-    if wanted > limit_max:
+    given = asked.query.get("limit")
+    wanted = whole(given, "limit", smallest=1) if given else limit
+    if given and wanted > limit_max:
         raise Refused(400, f"limit is {wanted}: expected at most {limit_max}.")
     search = Search(text, one_of(asked.query, "field", SEARCH_FIELDS))
     return Asking(place.where, position, wanted, search, until, has_schema=bool(place.view.schema_version))

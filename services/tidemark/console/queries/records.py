@@ -157,14 +157,17 @@ def download(reader: RangeReader, asking: Asking, shape: Shape, now_s: Callable[
     typed = scan.typed
     file = io.BytesIO()
     sink = open_sink(file, output, None if typed is None else typed.schema)
+    count = 0
     for rows in scan.forward(start, end):
+        count += rows.num_rows
         sink.show(PartitionBatch(asking.where.topic, asking.where.partition, rows))
     sink.close()
-    if scan.stopped:
+    if scan.stopped or count > DOWNLOAD_RECORDS_MAX:
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
-            f"a download reads at most {DOWNLOAD_SCANNED_MAX} records, {DOWNLOAD_BYTES_MAX >> 20} MiB, "
-            f"{DOWNLOAD_S:g} s: take a smaller range, or the command tidemark consume {asking.where.topic}",
+            f"a download has at most {DOWNLOAD_RECORDS_MAX} records, and reads at most {DOWNLOAD_SCANNED_MAX} records, "
+            f"{DOWNLOAD_BYTES_MAX >> 20} MiB, {DOWNLOAD_S:g} s: take a smaller range, or the command tidemark consume "
+            f"{asking.where.topic}",
         )
     return file.getvalue()
 
