@@ -47,6 +47,28 @@ async def test_an_answer_is_shared_for_its_life(clock: Clock) -> None:
     assert await query.answer(1) == Answer(2, clock.ms)
 
 
+async def test_an_answer_is_not_shared_for_longer_after_the_clock_was_set_back(clock: Clock) -> None:
+    """Otherwise the pages would show the old state of the cluster until the clock has the earlier time again."""
+    query = SharedQuery(Source(), 2_000, 2_000, clock)
+    assert (await query.answer(1)).value == 1
+    clock.ms -= 3_600_000
+    assert (await query.answer(1)).value == 2
+    assert (await query.answer(1)).value == 2
+
+
+async def test_a_call_during_which_the_clock_is_set_forward_counts_as_a_long_one(clock: Clock) -> None:
+    source = Source()
+
+    async def call() -> int:
+        clock.ms += 3_600_000
+        return await source()
+
+    query = SharedQuery(call, 2_000, 2_000, clock)
+    assert (await query.answer(1)).value == 1
+    clock.ms += shared.SHARE_MAX * shared.CALL_MS_MAX
+    assert (await query.answer(1)).value == 2
+
+
 async def test_an_older_answer_is_given_while_a_newer_one_takes_long(clock: Clock) -> None:
     source = Source()
     query = SharedQuery(source, 2_000, 2_000, clock)

@@ -26,6 +26,8 @@ YOUNG_MS: Final = 10_000
 YOUNG_S: Final = 0.1
 OLD_S: Final = 1.0
 """Time that a page waits for a newer answer if its answer is not young."""
+CALL_MS_MAX: Final = 30_000
+"""No call takes longer: the clock was set forward during one that seems to."""
 
 _DENIALS: Final = (
     ErrorCode.AUTHENTICATION_FAILED,
@@ -92,8 +94,9 @@ class SharedQuery(Generic[T]):
         Args:
             patience_s: time to wait without a usable answer. A young answer is returned sooner, an older answer later.
         """
-        if self._task is None and self._now_ms() >= self._due_ms:
-            self._began_ms = self._now_ms()
+        now_ms = self._now_ms()
+        if self._task is None and not self._began_ms <= now_ms < self._due_ms:  # the clock may be set back
+            self._began_ms = now_ms
             self._task = asyncio.create_task(self._run(), name="console query")
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=self._time_to_wait_s(patience_s))
@@ -132,7 +135,9 @@ class SharedQuery(Generic[T]):
         self._measured(self._answer.error is None)
 
     def _rest_ms(self, took_ms: int) -> int:
-        return max(self._life_ms, SHARE_MAX * took_ms) if self._answer.error is None else self._retry_ms
+        if self._answer.error is not None:
+            return self._retry_ms
+        return max(self._life_ms, SHARE_MAX * min(took_ms, CALL_MS_MAX))
 
     def _failed(self, error: TidemarkError, began_ms: int) -> None:
         known: Answer[T] = Answer() if is_denial(error) else self._answer
