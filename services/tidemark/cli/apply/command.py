@@ -100,6 +100,8 @@ def apply(
     shown = "stdin" if str(file) == "-" else str(file)
     wanted, problems = parse(_read(file), Path() if str(file) == "-" else file.parent)
     _end_if(problems, shown)
+    if prune and not wanted.topics:
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{shown} names no topic, so --prune would delete all topics")
     with cluster.connect() as client:
         steps, problems = _planned(client, wanted, prune=prune)
         refused, warnings = _checked(client, steps)
