@@ -73,7 +73,7 @@ def create(
     deadline_s = time.monotonic() + timeout_s
     shown = ""
     while True:
-        left_s = min(_CALL_S, deadline_s - time.monotonic()) if timeout_s else _CALL_S
+        left_s = max(_CALL_S_MIN, min(_CALL_S, deadline_s - time.monotonic())) if timeout_s else _CALL_S
         view = _ask(cluster, left_s, lambda client: client.describe_cluster().view)
         if isinstance(view, TidemarkError):
             state = view.message
