@@ -64,7 +64,8 @@ def narrow(comparisons: Iterable[Comparison]) -> Narrowing:
         elif one.column == "timestamp" and isinstance(one.value, datetime) and one.operator in ("=", ">", ">="):
             at = one.value if one.value.tzinfo is not None else one.value.replace(tzinfo=UTC)
             ms = int(at.timestamp() * 1000) - 1  # never above the true value, despite rounding
-            found = replace(found, timestamp_ms=max(ms, found.timestamp_ms or 0, 0))
+            if ms > 0:  # earlier times set no bound
+                found = replace(found, timestamp_ms=max(ms, found.timestamp_ms or 0))
     return found
 
 

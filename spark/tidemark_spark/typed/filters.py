@@ -2,12 +2,14 @@
 """Filters of a query as masks of Arrow columns, and as bounds of a read by event time. Pure.
 
 Spark applies every filter again, so a mask is correct if it omits no row that passes the filter. Spark's NaN is
-equal to itself and larger than every number, but Arrow's NaN is not: so rows with NaN always stay.
+equal to itself and larger than every number, but Arrow's NaN is not: so rows with NaN always stay, and a comparison
+with NaN has no mask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,6 +32,8 @@ _TEXT: Final[Mapping[str, Callable[..., Any]]] = {
     "StringContains": _compute.match_substring,
 }
 _NULLS: Final[Mapping[str, Callable[[Any], Any]]] = {"IsNull": _compute.is_null, "IsNotNull": _compute.is_valid}
+_ROUNDED_DIGITS: Final = 28
+"""Digits of a decimal that PySpark may have rounded: it makes the values of filters in Python's default precision."""
 
 
 def masks(filters: Iterable[Any], schema: pa.Schema) -> list[Mask]:
@@ -53,10 +57,10 @@ def _mask(one: Any, schema: pa.Schema) -> Mask | None:
     if kind in _NULLS:
         return lambda rows: _NULLS[kind](values(rows))
     try:
-        if kind in _COMPARE and one.value is not None:
+        if kind in _COMPARE and _is_exact(one.value):
             scalar = pa.scalar(one.value, data_type)
             return _with_nan(lambda rows: _COMPARE[kind](values(rows), scalar), data_type, values)
-        if kind == "In":
+        if kind == "In" and all(value is None or _is_exact(value) for value in one.value):
             chosen = [value for value in one.value if value is not None]
             # Spark's 0.0 is equal to -0.0, but Arrow looks both up by their bits.
             zeros = [-value for value in chosen if value == 0] if pa.types.is_floating(data_type) else []
@@ -68,6 +72,13 @@ def _mask(one: Any, schema: pa.Schema) -> Mask | None:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
     return None
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether a comparison with this value is the same for Spark and Arrow, but for rows with NaN."""
+    if isinstance(value, Decimal):
+        return len(value.as_tuple().digits) < _ROUNDED_DIGITS
+    return value is not None and value == value
 
 
 def _negated(child: Any, schema: pa.Schema) -> Mask | None:
