@@ -220,14 +220,18 @@ def share(lengths: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str,
 def clamp(available: StreamOffset, target: StreamOffset, start: StreamOffset | None = None) -> StreamOffset:
     """Current offsets, limited to an earlier target; later partitions are excluded.
 
-    The broker that stated the target may not have known every partition of `start`: these stay at the start.
+    The broker that stated the target may not have known every partition of `start`: these stay at the start. So do
+    partitions whose start is behind the target, as of a new query, whose start is stated after its target.
     """
     topics = {}
     for name, topic in available.topics.items():
         bounds: dict[int, Position] = {}
         for known in (start, target):
             found = None if known is None else known.topics.get(name)
-            bounds |= found.partitions if found is not None and found.topic_id == topic.topic_id else {}
+            if found is not None and found.topic_id == topic.topic_id:
+                bounds |= {
+                    index: one for index, one in found.partitions.items() if not _is_before(one, bounds.get(index))
+                }
         kept = {
             index: position if position.offset <= bounds[index].offset else bounds[index]
             for index, position in topic.partitions.items()
@@ -236,6 +240,10 @@ def clamp(available: StreamOffset, target: StreamOffset, start: StreamOffset | N
         if kept:
             topics[name] = TopicPosition(topic.topic_id, kept)
     return StreamOffset(available.cluster_id, topics)
+
+
+def _is_before(one: Position, other: Position | None) -> bool:
+    return other is not None and one.incarnation == other.incarnation and one.offset < other.offset
 
 
 def waiting(start: StreamOffset, available: Available) -> int:

@@ -123,6 +123,19 @@ def test_an_available_now_query_ends_at_the_end_offsets_of_its_start(cluster: Lo
 
 
 @needs_read_limits
+def test_an_available_now_query_from_the_end_outlives_records_that_arrive_at_its_start(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    name = topic("available-then", partitions=2)
+    reader = stream_reader(options_of(cluster, name, startingOffsets="latest"))
+    reader.prepareForTriggerAvailableNow()
+    fill(cluster, name, {0: 5})
+    start = reader.initialOffset()
+    end = next_end(reader, start, at_most(1000))
+    assert (end, places(reader, reader.partitions(start, end))) == (start, [])
+
+
+@needs_read_limits
 @pytest.mark.usefixtures("impatient")
 def test_an_available_now_query_continues_without_a_deleted_topic_by_option(
     cluster: LocalCluster, topic: MakeTopic

@@ -131,6 +131,12 @@ def test_an_available_now_query_keeps_its_place_in_partitions_that_its_target_la
     assert losses(advance(start, Available(end), None), now) == []
 
 
+def test_an_available_now_query_that_starts_behind_its_target_stays_at_its_start() -> None:
+    target, now = offset_of({"flights": {0: 10, 1: 4}}), Available(offset_of({"flights": {0: 25, 1: 9}}))
+    start = offset_of({"flights": {0: 12, 1: 4}}, epoch=-1)
+    assert advance(start, Available(clamp(now.latest, target, start)), None) == start
+
+
 def test_pending_records_are_counted_over_all_partitions() -> None:
     start = offset_of({"flights": {0: 5, 1: 5}})
     available = Available(offset_of({"flights": {0: 9, 1: 5, 2: 20}}), {("flights", 2): 18})
