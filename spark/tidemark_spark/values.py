@@ -75,8 +75,11 @@ Parser = Callable[["pa.Array[Any]", pa.DataType], "pa.Array[Any]"]
 
 def _parsed(parse: Parser, values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
     """Parse all values; raises pa.ArrowException if any is malformed."""
-    found = parse(values, value_type)
-    found.validate(full=True)
+    try:
+        found = parse(values, value_type)
+        found.validate(full=True)
+    except (OSError, KeyError, MemoryError, UnicodeDecodeError) as error:  # of a damaged Arrow stream
+        raise pa.ArrowInvalid(str(error)) from error
     return found
 
 

@@ -138,6 +138,20 @@ def test_an_arrow_value_gives_all_its_rows_by_the_names_of_their_columns() -> No
     assert letters == [None, None, stream(other), b"no", None]
 
 
+def test_a_damaged_arrow_value_is_a_dead_letter_and_the_others_are_read() -> None:
+    kind = pa.list_(pa.field("element", FLIGHT))
+    rows = pa.table({"delay": pa.array([1, 2], pa.int32()), "carrier": ["UA", "AA"]})
+    whole = stream(rows)
+    twice = pa.Table.from_arrays([*rows.columns, rows.column(0)], ["delay", "carrier", "delay"])
+    no_text = whole.replace(b"carrier", b"\xff" * 7)
+    no_rows = rows.schema.serialize().size  # a valid stream of these bytes has no rows
+    lengths = [length for length in range(0, len(whole) - 8, 8) if length != no_rows]
+    damaged = [*(whole[:length] for length in lengths), stream(twice), no_text]
+    found, letters = decoded([*damaged, whole], ValueFormat.ARROW, kind)
+    assert letters == [*damaged, None]
+    assert found == [*[None] * len(damaged), rows.select(["carrier", "delay"]).to_pylist()]
+
+
 @pytest.mark.parametrize(
     ("value_format", "kind", "sentence"),
     [
