@@ -25,6 +25,7 @@ from tidemark.client.typed.record_values import (
     Deletion,
     converter,
     fields_of,
+    is_outside,
     missing,
     size_bytes,
     stand_in,
@@ -275,8 +276,9 @@ def _generated(columns: Sequence[Column], kinds: Sequence[type]) -> SizeOf:
         elif kind is str:
             texts.append(f"{{v{at}}}")
         else:
-            instants.append(f"v{at}.tzinfo is None")
-    names: dict[str, Any] = {"pack": struct.Struct(codes).pack, "MISFITS": (struct.error, UnicodeEncodeError)}
+            instants.append(f"v{at}.tzinfo is None or not 1 < v{at}.year < 9999 and is_outside(v{at})")
+    misfits = (struct.error, UnicodeEncodeError)
+    names: dict[str, Any] = {"pack": struct.Struct(codes).pack, "MISFITS": misfits, "is_outside": is_outside}
     wrong = []
     for index, (kind, of_kind) in enumerate(places.items()):
         names[f"kind_{index}"] = kind

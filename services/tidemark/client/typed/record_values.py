@@ -8,6 +8,7 @@ import datetime
 import decimal
 import math
 import operator
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -29,8 +30,12 @@ Convert = Callable[[Any], Any]
 """Returns the value as Arrow takes it; raises MisfitError."""
 
 _FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
+_FLOAT32: Final = struct.Struct("f")
 _EXACT: Final = decimal.Context(prec=80, traps=[decimal.InvalidOperation, decimal.Inexact])
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+FIRST: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+"""The first instant that readers have, in the year 1 in UTC."""
+LAST: Final = datetime.datetime.max.replace(tzinfo=datetime.UTC)
 _STAND_INS: Final[dict[ColumnType, Any]] = {
     Primitive.BOOL: False,
     Primitive.STRING: "",
@@ -226,20 +231,25 @@ def _float_converter(kind: type, wanted: Primitive) -> Convert | None:
     if issubclass(kind, decimal.Decimal):
         raise _other(kind, wanted)
     limit = _FLOAT32_MAX if wanted is Primitive.FLOAT32 else math.inf
-    whole = issubclass(kind, int)
+    is_whole = hasattr(kind, "__index__")  # also an integer of numpy
 
     def convert(value: Any) -> float:
         try:
             number = float(value)
         except OverflowError:
             raise MisfitError(f"{shown_value(value)} is outside of {wanted}") from None
-        if whole and int(number) != value:
-            raise MisfitError(f"{shown_value(value)} does not fit {wanted} without a loss")
         if abs(number) > limit and math.isfinite(number):
             raise MisfitError(f"{shown_value(value)} is outside of {wanted}")
+        if is_whole and int(_as_float32(number) if wanted is Primitive.FLOAT32 else number) != value:
+            raise MisfitError(f"{shown_value(value)} does not fit {wanted} without a loss")
         return number
 
     return convert
+
+
+def _as_float32(number: float) -> float:
+    found: float = _FLOAT32.unpack(_FLOAT32.pack(number))[0]
+    return found
 
 
 def _string_converter(kind: type, wanted: Primitive) -> Convert:
@@ -285,9 +295,16 @@ def _instant_converter(kind: type, wanted: Primitive) -> Convert:
     def convert(value: datetime.datetime) -> datetime.datetime:
         if value.tzinfo is None:
             raise MisfitError(f"{shown_value(value)} has no time zone: add one, for example with .astimezone()")
+        if is_outside(value):
+            raise MisfitError(f"{shown_value(value)} is outside of the years 1 to 9999 in UTC")
         return value
 
     return convert if kind is datetime.datetime else lambda value: convert(_as_datetime(value))
+
+
+def is_outside(instant: datetime.datetime) -> bool:
+    """Whether an instant is not of the years 1 to 9999 in UTC, which readers have: in its time zone it always is."""
+    return not FIRST <= instant <= LAST
 
 
 def _local_converter(kind: type, wanted: Primitive) -> Convert:

@@ -251,18 +251,19 @@ def _fit_map(array: Any, key: Column, value: Column, nullable: bool, made: Any) 
         columns = fitted(renamed, (key, value))
     except MisfitError as misfit:
         raise _above(misfit, offsets) from None
-    _check_unique(array, columns[0])
+    _check_unique(offsets, columns[0])
     values = pa.StructArray.from_arrays(columns, fields=[made.key_field, made.item_field])
     return _nested(array, offsets, values, nullable, made)
 
 
-def _check_unique(array: Any, keys: Any) -> None:
+def _check_unique(offsets: Any, keys: Any) -> None:
     """Refuse a map that has a key twice: DuckDB cannot read the column, and a dict would have only one of the
     values.
     """
-    if (_compute.max(_compute.list_value_length(array)).as_py() or 0) < 2:
+    lists = pa.ListArray.from_arrays(offsets, keys)  # a null map has no entries here
+    if (_compute.max(_compute.list_value_length(lists)).as_py() or 0) < 2:
         return
-    entries = pa.table({"row": _compute.list_parent_indices(array), "key": keys})
+    entries = pa.table({"row": _compute.list_parent_indices(lists), "key": keys})
     counted = entries.group_by(["row", "key"]).aggregate([([], "count_all")])
     twice = counted.filter(_compute.greater(counted["count_all"], 1)).sort_by("row").slice(0, 1)
     for found in twice.to_pylist():

@@ -51,6 +51,7 @@ def fit(table: Any, schema: TopicSchema = FLIGHTS, timestamp: str | None = None)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
+EAST, WEST = timezone(timedelta(hours=14)), timezone(timedelta(hours=-5))
 BAD_RECORDS: list[tuple[str, Any, str, str]] = [
     ("missing", {"scheduled_at": NOON}, "carrier", "lacks the column"),
     ("superfluous", ROW | {"dely": 1}, "dely", "did you mean delay"),
@@ -65,6 +66,8 @@ BAD_RECORDS: list[tuple[str, Any, str, str]] = [
     ("half_a_pair", ROW | {"carrier": "\ud800"}, "carrier", "surrogate"),
     ("bytes_for_text", ROW | {"carrier": b"UA"}, "carrier", "of type bytes"),
     ("no_time_zone", ROW | {"scheduled_at": NOON.replace(tzinfo=None)}, "scheduled_at", "no time zone"),
+    ("year_0_in_utc", ROW | {"scheduled_at": datetime.min.replace(tzinfo=EAST)}, "scheduled_at", "years 1 to 9999"),
+    ("year_10000_in_utc", ROW | {"scheduled_at": datetime.max.replace(tzinfo=WEST)}, "scheduled_at", "years 1 to 9999"),
     ("date_for_time", ROW | {"scheduled_at": date(2026, 1, 1)}, "scheduled_at", "of type date"),
     ("int_for_time", ROW | {"scheduled_at": 1}, "scheduled_at", "of type int"),
     ("nanoseconds", ROW | {"scheduled_at": pd.Timestamp(1, tz="UTC")}, "scheduled_at", "microseconds"),
@@ -204,6 +207,10 @@ def test_floats_are_taken_unless_their_value_would_change() -> None:
     schema = schema_of("a FLOAT, b DOUBLE")
     assert check({"a": 0.1, "b": 3}, schema) == (0.1, 3.0)
     assert check({"a": float("inf"), "b": np.float32(0.5)}, schema) == (float("inf"), 0.5)
+    assert check({"a": np.int64(-(2**24)), "b": np.int64(2**53)}, schema) == (-(2.0**24), 2.0**53)
+    for bad in ({"a": 2**24 + 1}, {"a": 10**39}, {"b": np.int64(2**53 + 1)}):
+        with pytest.raises(TidemarkError, match=r"column [ab]"):
+            check(bad, schema)
     for bad in ({"a": 1e39}, {"b": 2**53 + 1}, {"b": Decimal(1)}, {"b": "1"}, {"b": 10**400}, {"b": True}):
         with pytest.raises(TidemarkError, match=r"column [ab]"):
             check(bad, schema)
@@ -413,6 +420,12 @@ def test_tables_of_many_libraries_are_taken() -> None:
         ([("a", 1)], [{"origin": "A", "miles": None}]),
         ([], None),
     ]
+
+
+def test_a_null_map_stays_null_with_entries_below_it() -> None:
+    entries = pa.StructArray.from_arrays([pa.array(["a", "a", "b", "c"]), pa.array([1, 2, 3, 4])], ["key", "value"])
+    tags = pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), entries, mask=pa.array([True, False]))
+    assert [row["tags"] for row in fit(table_of(tags=tags))] == [None, [("b", 3), ("c", 4)]]
 
 
 def test_a_table_with_more_bytes_than_arrow_joins_keeps_all_rows() -> None:
