@@ -76,20 +76,20 @@ def scan(
         wanted = all_columns if with_columns is None else with_columns
         needed = [*wanted, *(predicate.meta.root_names() if predicate is not None else ())]
         named = _paths(list(dict.fromkeys(needed)), columns)
-        left = n_rows
-        planned = ANY if predicate is None else planned_of(predicate, time_columns)
+        # Polars passes a limit with a predicate only for head() before filter(): the limit counts all rows.
+        planned = ANY if predicate is None or n_rows is not None else planned_of(predicate, time_columns)
         with opened() as scan_now:
             scan_now.narrow(planned.bounds)
             typed = scan_now.rows(named, dictionaries=False, version=target.version, times=planned.times)
             for group in grouped(scan_now.batches(typed)):
                 frame = _frame(pa.Table.from_batches(group))
+                if n_rows is not None:
+                    frame = frame.head(n_rows)
+                    n_rows -= len(frame)
                 if predicate is not None:
                     frame = frame.filter(predicate)
-                if left is not None:
-                    frame = frame.head(left)
-                    left -= len(frame)
                 yield frame.select(wanted)
-                if left == 0:
+                if n_rows == 0:
                     return
 
     return register_io_source(read, schema=empty.schema, validate_schema=False, is_pure=False)

@@ -170,6 +170,15 @@ def test_history_and_log_are_one_table_in_the_newest_version(logs: Logs, evolved
         assert since.read_all().num_rows == expected
 
 
+def test_a_scan_takes_its_first_rows_before_the_filters_that_follow(logs: Logs) -> None:
+    logs.append(0, flights(0, 6))
+    frame = scan(None, TOPIC, columns=["delay", "at", "_offset"])
+    delay, offset, late = pl.col("delay"), pl.col("_offset") >= 2, pl.col("at") >= NOON + timedelta(minutes=2)
+    for condition in (delay >= 2, offset, late):
+        assert frame.head(4).filter(condition).select(delay).collect().rows() == [(2,), (3,)]
+        assert frame.filter(condition).head(3).select(delay).collect().rows() == [(2,), (3,), (4,)]
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(random=RANDOMS)
 def test_no_row_is_missing_or_double_wherever_the_seams_are(random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
