@@ -158,7 +158,7 @@ def stretches(task: FileTask) -> Iterator[Stretch]:
                 yield from _stretches(task, problem, offsets)
             position = max(end, position + 1)
         if task.end < task.following:
-            there = logged(task.end, task.following, BatchRows(task.topic, versions, [_OFFSET]))
+            there = logged(task.end, task.following, BatchRows(task.topic, versions, [_OFFSET, "_deleted"]))
             yield from _stretches(task, NOT_ARCHIVED, _offsets(there))
 
 

@@ -16,15 +16,19 @@ import pytest
 from pyspark.sql import SparkSession
 from tidemark.client import AdminClient, Producer, archive_topic, read_table
 from tidemark.client.consuming.range_reader import Bounds
+from tidemark.client.tables import archiver
 from tidemark.client.tables.archive_files import Archive, ArchiveFile, Footer
 from tidemark.client.tables.archiver import written
 from tidemark.client.tables.iceberg_catalog import opened_catalog
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import first_version
+from tidemark.core.schemas.text import to_text
 from tidemark.local.cluster import LocalCluster
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark_spark.archive_layout import read_archive
 from tidemark_spark.jobs import archive, audit, audit_archive, replay
+
+from tests.unit.client.tables.logs import FIRST, TOPIC, Logs, flights
 
 SALES = "shop STRING NOT NULL, euros INT DEFAULT 0, lines ARRAY<STRUCT<sku: STRING, n: INT>>, PRIMARY KEY (shop)"
 WIDER = (
@@ -274,3 +278,19 @@ def test_gaps_and_doubles_between_files_are_found_by_their_footers() -> None:
     assert found(0, (0, 10), (12, 20)) == [], "the task finds these in the log"
     assert found(30, (0, 10), (8, 20)) == [("twice", 8, 9), ("lost", 20, 29)]
     assert found(30, (0, 10), is_compacted=True) == []
+
+
+def test_a_row_that_deletes_others_is_missed_in_an_archive_without_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = Logs(FIRST)
+    for module in (archiver, audit_archive):
+        monkeypatch.setattr(module, "RangeReader", logs)
+    for rows in (flights(0, 1), flights(0, 1).append_column("_deleted", pa.array([True])), flights(2, 1)):
+        logs.append(0, rows)
+        archive_topic(None, TOPIC, str(tmp_path))
+    Archive(tmp_path).files()[0][1].path.unlink()
+    task = audit_archive.FileTask(
+        None, str(tmp_path), TOPIC, 0, 0, 1, 2, Bounds(0, 3), 1, {1: to_text(FIRST)}, is_compacted=True
+    )
+    assert list(audit_archive.stretches(task)) == [audit_archive.Stretch("not archived", TOPIC, 0, 1, 1, 1)]
