@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from tidemark_spark.common_options import parse_boolean
+
 _TYPES: Final = {
     "key": "binary",
     "value": "binary",
@@ -112,18 +114,16 @@ def parse_columns(given: Mapping[str, str]) -> Columns:
 
 
 def _names(given: Mapping[str, str]) -> tuple[str, ...]:
-    headers = given.get("includeheaders", "false").strip().lower()
-    if headers not in ("true", "false"):
-        raise ValueError(f"option 'includeHeaders' is {given['includeheaders']!r}; expected true or false")
+    has_headers = parse_boolean("includeHeaders", given.get("includeheaders", "false"))
     text = given.get("columns")
     if text is None:
-        return tuple(name for name in _TYPES if name != "headers" or headers == "true")
+        return tuple(name for name in _TYPES if name != "headers" or has_headers)
     asked = [name.strip().lower() for name in text.split(",") if name.strip()]
     unknown = [name for name in asked if name not in _BY_LOWER]
     if unknown or not asked or len(set(asked)) < len(asked):
         wrong = f"names {unknown[0]!r}" if unknown else ("names a column twice" if asked else "names none")
         raise ValueError(f"option 'columns' {wrong}; it takes some of {', '.join(_TYPES)}")
-    if headers == "true" and "headers" not in asked:
+    if has_headers and "headers" not in asked:
         asked.append("headers")
     return tuple(_BY_LOWER[name] for name in asked)
 
