@@ -62,6 +62,17 @@ async def slow_move(world: MovesWorld) -> None:
     await world.until(lambda: any(future.log.log_end_offset for _, future in world.moves.futures()))
 
 
+@pytest.fixture
+async def again() -> AsyncIterator[MovesWorld]:
+    """The next process of a broker that stopped during a slow move; the test starts and stops the process."""
+    with memory_directory() as root:
+        world = MovesWorld(root)
+        await world.start()
+        await slow_move(world)
+        await world.stop()
+        yield MovesWorld(root)
+
+
 async def test_appends_during_a_move_are_answered_in_order(world: MovesWorld) -> None:
     world.append(200)
     assert await world.alter(world.paths[1]) is None
@@ -151,21 +162,15 @@ async def test_the_controller_ends_a_move_without_a_wait_for_the_deletion_of_its
     assert not names_in(world.root, "b")
 
 
-async def test_the_controller_ends_a_move_whose_replica_is_not_open_yet() -> None:
-    with memory_directory() as root:
-        world = MovesWorld(root)
-        await world.start()
-        await slow_move(world)
-        await world.stop()
-        again = MovesWorld(root)
-        again.moves.want(PARTITION, PRESENT_LOG_DIR)
-        assert await without_copy(again) == []
-        await again.start()
-        await again.until(lambda: not names_in(root, "b"))
-        assert offsets(again) == list(range(300))
-        again.moves.want(TopicPartition("none", 0), PRESENT_LOG_DIR)
-        assert again.moves._targets == {}
-        await again.stop()
+async def test_the_controller_ends_a_move_whose_replica_is_not_open_yet(again: MovesWorld) -> None:
+    again.moves.want(PARTITION, PRESENT_LOG_DIR)
+    assert await without_copy(again) == []
+    await again.start()
+    await again.until(lambda: not names_in(again.root, "b"))
+    assert offsets(again) == list(range(300))
+    again.moves.want(TopicPartition("none", 0), PRESENT_LOG_DIR)
+    assert again.moves._targets == {}
+    await again.stop()
 
 
 async def test_a_repeated_request_changes_the_throttle_of_the_running_move(world: MovesWorld) -> None:
@@ -347,36 +352,24 @@ async def test_a_replica_that_is_reopened_during_a_move_continues_it(world: Move
     assert offsets(world) == list(range(305))
 
 
-async def test_a_broker_that_stops_during_a_move_continues_it_after_its_start() -> None:
-    with memory_directory() as root:
-        world = MovesWorld(root)
-        await world.start()
-        await slow_move(world)
-        await world.stop()
-        again = MovesWorld(root)
-        await again.start()
-        await again.moved_to(1)
-        assert offsets(again) == list(range(300))
-        await again.stop()
-        assert names_in(root, "a") == []
+async def test_a_broker_that_stops_during_a_move_continues_it_after_its_start(again: MovesWorld) -> None:
+    await again.start()
+    await again.moved_to(1)
+    assert offsets(again) == list(range(300))
+    await again.stop()
+    assert names_in(again.root, "a") == []
 
 
-async def test_a_copy_of_an_earlier_process_is_deleted_when_the_replica_is_wanted_in_place() -> None:
-    with memory_directory() as root:
-        world = MovesWorld(root)
-        await world.start()
-        await slow_move(world)
-        await world.stop()
-        again = MovesWorld(root)
-        again.moves.want(PARTITION, again.paths[0])
-        await again.start()
-        await again.until(lambda: not names_in(root, "b"))
-        assert again.logs.mover.target_of(PARTITION) is None
-        assert offsets(again) == list(range(300))
-        assert again.count(LogMoved) == 0
-        await again.alter(again.paths[1])
-        await again.moved_to(1)
-        await again.stop()
+async def test_a_copy_of_an_earlier_process_is_deleted_when_the_replica_is_wanted_in_place(again: MovesWorld) -> None:
+    again.moves.want(PARTITION, again.paths[0])
+    await again.start()
+    await again.until(lambda: not names_in(again.root, "b"))
+    assert again.logs.mover.target_of(PARTITION) is None
+    assert offsets(again) == list(range(300))
+    assert again.count(LogMoved) == 0
+    await again.alter(again.paths[1])
+    await again.moved_to(1)
+    await again.stop()
 
 
 async def test_deleting_a_replica_deletes_its_copy(world: MovesWorld) -> None:
