@@ -104,7 +104,7 @@ class ReadOptions:
         deadline_ms: longest time without progress in the driver or a task.
         rack: tasks read from an in-sync replica in this rack, if any; "": from leaders.
         push_down_filters: whether filters of the query narrow the read (docs/spark.md has the cost).
-        max_offsets: most offsets of a micro-batch; None: no bound.
+        max_offsets: most offsets of a micro-batch, but at least one of each partition that has any; None: no bound.
         min_offsets: a micro-batch waits for this number of offsets, for at most `max_delay_ms`.
         max_delay_ms: see min_offsets.
         tls: the TLS files; None: files of the environment, or plain text.

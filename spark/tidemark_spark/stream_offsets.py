@@ -198,17 +198,20 @@ def _moved(way: _Way, count: int) -> Position:
 
 
 def share(lengths: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
-    """Divide `limit` offsets among partitions in proportion to their offsets; at least one each, if possible."""
+    """Divide `limit` offsets among partitions in proportion to their offsets.
+
+    Each partition with offsets gets at least one, as in Spark's Kafka source, so a limit below the number of these
+    partitions is exceeded: otherwise one large partition could keep the others waiting forever.
+    """
     total = sum(lengths.values())
+    waiting = sorted((where for where in lengths if lengths[where]), key=lambda where: (-lengths[where], where))
+    limit = max(limit, len(waiting))
     if total <= limit:
         return dict(lengths)
-    waiting = sorted((where for where in lengths if lengths[where]), key=lambda where: (-lengths[where], where))
-    floor = 1 if limit >= len(waiting) else 0
-    rest = limit - floor * len(waiting)
-    left = total - floor * len(waiting)
+    rest, left = limit - len(waiting), total - len(waiting)
     shares = dict.fromkeys(lengths, 0)
     for where in waiting:
-        shares[where] = floor + (rest * (lengths[where] - floor) // left if left else 0)
+        shares[where] = 1 + rest * (lengths[where] - 1) // left
     over = limit - sum(shares.values())
     for where in waiting:  # the remainder of the divisions, one each: there are more partitions with offsets left
         given = min(1, over, lengths[where] - shares[where])
