@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, Writ
 from pyspark.sql.types import StructType
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata.tls import Credentials
+from tidemark.model import ErrorCode, TidemarkError
 
 from tidemark_spark import compat
 from tidemark_spark.plain_errors import plain_errors
@@ -35,7 +36,9 @@ from tidemark_spark.typed.topic import TypedTopic, with_schema
 from tidemark_spark.typed.writes import TIMESTAMP, check_table, parted
 
 if TYPE_CHECKING:
-    from tidemark.client import Producer, TableHandle
+    from tidemark.client import TableHandle
+
+    from tidemark_spark.sink.task_producer import TaskProducer
 
 _log = logging.getLogger("tidemark_spark")
 
@@ -61,11 +64,15 @@ class Written:
 
 @dataclass
 class TidemarkCommitMessage(WriterCommitMessage):
-    """Acknowledged records of one task, by topic and partition, and the task's part in the transaction, if any."""
+    """Acknowledged records of one task, by topic and partition, and the task's part in the transaction, if any.
+
+    `topic_ids` are the ids of the topics that the task has written to, by name.
+    """
 
     written: dict[tuple[str, int], Written] = field(default_factory=dict)
     size_bytes: int = 0
     membership: Membership | None = None
+    topic_ids: dict[str, str] = field(default_factory=dict)
 
 
 @plain_errors()
@@ -79,8 +86,8 @@ def open_writer(options: Any, schema: StructType, *, overwrite: bool) -> DataSou
     if overwrite:
         raise ValueError('a log is only appended to: mode("overwrite") is not supported, take mode("append")')
     parsed = parse_write_options(options)
-    topic = _typed(schema, parsed)
-    return TidemarkWriter(parsed, topic, begin_batch(parsed))
+    topic, topic_id = _target(schema, parsed)
+    return TidemarkWriter(parsed, topic, begin_batch(parsed), topic_id)
 
 
 @plain_errors()
@@ -96,19 +103,20 @@ def open_stream_writer(options: Any, schema: StructType, *, overwrite: bool) -> 
     parsed = parse_write_options(options)
     if compat.commits_micro_batches():
         return TidemarkStreamWriter(parsed, schema)
-    topic = None
+    topic, topic_id = None, ""
     if looks_like_bytes(schema, parsed):
         check_columns(schema, parsed)
     else:
-        topic = _typed(schema, parsed)
+        topic, topic_id = _target(schema, parsed)
     transaction = begin_micro_batch(parsed)
     if transaction is not None:
         note(parsed.transactions, transaction)
-    return TidemarkStreamWriter(parsed, schema, topic, transaction)
+    return TidemarkStreamWriter(parsed, schema, topic, transaction, topic_id)
 
 
-def _typed(schema: StructType, options: WriteOptions) -> TypedTopic | None:
-    """The schema of the topic after the check of the table; None for a topic of bytes, after its check.
+def _target(schema: StructType, options: WriteOptions) -> tuple[TypedTopic | None, str]:
+    """The schema of the topic after the check of the table (None for a topic of bytes), and the id of the topic; "" if
+    each row names its topic.
 
     Raises:
         ValueError: for columns that do not fit.
@@ -116,34 +124,41 @@ def _typed(schema: StructType, options: WriteOptions) -> TypedTopic | None:
     """
     if options.topic is None:
         check_columns(schema, options)
-        return None
+        return None, ""
     credentials = Credentials(options.tls, options.token_file)
     with RangeReader(options.bootstrap, deadline_s=options.deadline_ms / 1000, tls=credentials) as reader:
-        topic = with_schema(reader, reader.topics([options.topic])[options.topic])
+        view = reader.topics([options.topic])[options.topic]
+        topic = with_schema(reader, view)
     if topic is not None:
         check_table(schema, topic)
     else:
         check_columns(schema, options)
-    return topic
+    return topic, view.topic_id
 
 
 class TidemarkWriter(DataSourceArrowWriter):
     """Writes one table in a batch write."""
 
     def __init__(
-        self, options: WriteOptions, topic: TypedTopic | None = None, transaction: WriteTransaction | None = None
+        self,
+        options: WriteOptions,
+        topic: TypedTopic | None = None,
+        transaction: WriteTransaction | None = None,
+        topic_id: str = "",
     ) -> None:
         self._options = options
         self._topic = topic
         self._transaction = transaction
+        self._topic_id = topic_id
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write the record batches of one attempt of a task."""
-        return write_task(self._options, iterator, self._topic, self._transaction)
+        return write_task(self._options, iterator, self._topic, self._transaction, self._topic_id)
 
     @plain_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the transaction, if any, and log the result."""
+        check_topics(messages)
         already = end_batch(self._options, _memberships(messages))
         _log.info("%s%s", _ALREADY if already else "", summary(messages))
 
@@ -170,19 +185,22 @@ class TidemarkStreamWriter(StreamWriterBase):
         schema: StructType,
         topic: TypedTopic | None = None,
         transaction: WriteTransaction | None = None,
+        topic_id: str = "",
     ) -> None:
         super().__init__(schema)
         self._options = options
         self._topic = topic
         self._transaction = transaction
+        self._topic_id = topic_id
 
     def write_arrow(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one attempt of a task."""
-        return write_task(self._options, iterator, self._topic, self._transaction)
+        return write_task(self._options, iterator, self._topic, self._transaction, self._topic_id)
 
     @plain_errors()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit the micro-batch, if it is in a transaction, and log the result."""
+        check_topics(messages)
         already = end_micro_batch(self._options, _memberships(messages), batchId)
         forget(self._options.transactions)
         _log.info("micro-batch %d: %s%s", batchId, _ALREADY if already else "", summary(messages))
@@ -193,6 +211,16 @@ class TidemarkStreamWriter(StreamWriterBase):
         give_up(self._options, noted(self._options.transactions) if membership is None else membership.transaction)
         forget(self._options.transactions)
         _log.warning("micro-batch %d failed; completed before: %s", batchId, summary(messages))
+
+
+def check_topics(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Check that all tasks of a write have written to the same topic of each name; raises UNKNOWN_TOPIC_ID."""
+    ids: dict[str, str] = {}
+    for message in messages:
+        for name, topic_id in message.topic_ids.items() if isinstance(message, TidemarkCommitMessage) else ():
+            if ids.setdefault(name, topic_id) != topic_id:
+                sentence = f"topic {name} was deleted and created again during the write; rows are missing"
+                raise TidemarkError(ErrorCode.UNKNOWN_TOPIC_ID, sentence)
 
 
 _ALREADY: Final = "committed before, so the rows of this repetition do not count: "
@@ -209,12 +237,15 @@ def write_task(
     batches: Iterable[pa.RecordBatch],
     topic: TypedTopic | None = None,
     transaction: WriteTransaction | None = None,
+    topic_id: str = "",
 ) -> TidemarkCommitMessage:
     """Write rows in order, and wait until all are acknowledged.
 
+    `topic_id` is the id of the topic that the driver found; "": any.
+
     Raises:
         TidemarkError: error of the first batch that was not acknowledged within the delivery timeout; PRODUCER_FENCED:
-            another driver has begun since.
+            another driver has begun since; UNKNOWN_TOPIC_ID: a topic was deleted and created again during the write.
         ValueError: for a row without a topic, or a header without a name.
     """
     message = TidemarkCommitMessage()
@@ -229,7 +260,8 @@ def write_task(
         first = next(chunks, None)
         if first is not None:
             producer = stack.enter_context(_producer(options, message))
-            _write(producer, options, itertools.chain([first], chunks), topic, message, check)
+            parts = _parts(options, itertools.chain([first], chunks), topic, check)
+            _write(producer, parts, message, topic_id)
         check()
     return message
 
@@ -238,12 +270,13 @@ def _nothing() -> None:
     pass
 
 
-def _producer(options: WriteOptions, message: TidemarkCommitMessage) -> Producer:
+def _producer(options: WriteOptions, message: TidemarkCommitMessage) -> TaskProducer:
     """The producer of a task; in a transaction a new member, which the message then names."""
     if message.membership is None:
-        from tidemark.client import Producer  # not in the driver, where Spark starts a process for each micro-batch
+        # not in the driver, where Spark starts a process for each micro-batch
+        from tidemark_spark.sink.task_producer import TaskProducer
 
-        return Producer(options.bootstrap, tls=options.tls, token_file=options.token_file, **options.settings)
+        return TaskProducer(options.bootstrap, tls=options.tls, token_file=options.token_file, **options.settings)
     from tidemark_spark.transactions.task import MemberProducer
 
     transaction = message.membership.transaction
@@ -257,21 +290,18 @@ def _producer(options: WriteOptions, message: TidemarkCommitMessage) -> Producer
     return producer
 
 
-def _write(
-    producer: Producer,
-    options: WriteOptions,
-    chunks: Iterable[list[pa.RecordBatch]],
-    topic: TypedTopic | None,
-    message: TidemarkCommitMessage,
-    check: Callable[[], None],
-) -> None:
+Part = tuple[str, int | None, pa.RecordBatch | pa.Table, str | None]
+"""Topic, partition, rows and the column of their timestamps."""
+
+
+def _write(producer: TaskProducer, parts: Iterable[Part], message: TidemarkCommitMessage, topic_id: str) -> None:
     """Send the rows, and note them in the message when they are acknowledged."""
     under_way: deque[TableHandle] = deque()
-    for chunk in chunks:
-        check()
-        for name, partition, rows, timestamp in _parts(options, chunk, topic):
-            message.size_bytes += rows.nbytes
-            under_way.append(producer.send_table(name, rows, timestamp=timestamp, partition=partition))
+    for name, partition, rows, timestamp in parts:
+        if name not in message.topic_ids:
+            message.topic_ids[name] = producer.pin(name, topic_id)
+        message.size_bytes += rows.nbytes
+        under_way.append(producer.send_table(name, rows, timestamp=timestamp, partition=partition))
         while under_way and under_way[0].done():
             _note(message, under_way.popleft())
     while under_way:
@@ -279,9 +309,17 @@ def _write(
 
 
 def _parts(
-    options: WriteOptions, chunk: list[pa.RecordBatch], topic: TypedTopic | None
-) -> Iterator[tuple[str, int | None, pa.RecordBatch | pa.Table, str | None]]:
-    """Topic, partition, rows and the column of their timestamps."""
+    options: WriteOptions,
+    chunks: Iterable[list[pa.RecordBatch]],
+    topic: TypedTopic | None,
+    check: Callable[[], None],
+) -> Iterator[Part]:
+    for chunk in chunks:
+        check()
+        yield from _parts_of_chunk(options, chunk, topic)
+
+
+def _parts_of_chunk(options: WriteOptions, chunk: list[pa.RecordBatch], topic: TypedTopic | None) -> Iterator[Part]:
     if topic is None:
         for name, partition, rows in destined(chunk, options.topic, time.time_ns() // 1000):
             yield name, partition, rows, "timestamp"

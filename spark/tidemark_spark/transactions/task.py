@@ -11,12 +11,12 @@ from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
-from tidemark.client import Producer
 from tidemark.client.aio import Producer as AsyncProducer
 from tidemark.client.sync.event_loop_thread import background_loop
 from tidemark.client.transactions.coordinator import TransactionCoordinator
 from tidemark.model import TidemarkError
 
+from tidemark_spark.sink.task_producer import TaskProducer
 from tidemark_spark.transactions.coordinator import open_cluster
 from tidemark_spark.transactions.settings import QUERY_ID
 
@@ -31,7 +31,7 @@ class OtherQueryError(RuntimeError):
     """The checkpoint that the driver read belongs to another query."""
 
 
-class MemberProducer(Producer):
+class MemberProducer(TaskProducer):
     """A producer whose writes are pending until the driver names its producer id."""
 
     def join(self, generation: int) -> int:

@@ -13,18 +13,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from tidemark.client import AdminClient, Producer
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.core.transactions.phases import Phase
 from tidemark.errors import ProducerFencedError, TransactionAbortedError
 from tidemark.local.cluster import LocalCluster
+from tidemark.model import TidemarkError
 from tidemark_spark.jobs import audit
+from tidemark_spark.sink import writer as writer_module
 from tidemark_spark.sink.options import parse_write_options
 from tidemark_spark.sink.writer import TidemarkCommitMessage, TidemarkStreamWriter, open_stream_writer, open_writer
 from tidemark_spark.transactions import coordinator, driver
@@ -232,6 +236,69 @@ def test_a_version_of_an_application_is_written_once(cluster: LocalCluster, sums
         writer = open_writer(given, VALUES, overwrite=False)
         writer.commit([writer.write(rows_of(task)) for task in range(TASKS)])
     assert counted(cluster, sums) == dict.fromkeys(EXPECTED, 2)
+
+
+def recreated(cluster: LocalCluster, name: str) -> None:
+    with AdminClient(cluster.admin_address) as admin:
+        admin.delete_topic(name)
+        admin.create_topic(name, partitions=3, replication_factor=3)
+
+
+def test_a_topic_that_is_created_again_during_a_write_gets_no_rows_of_later_tasks(
+    cluster: LocalCluster, sums: str
+) -> None:
+    writer = open_writer(options(cluster, sums, transactional="false"), VALUES, overwrite=False)
+    writer.write(rows_of(0))
+    recreated(cluster, sums)
+    with pytest.raises(TidemarkError, match=r"UNKNOWN_TOPIC_ID: .* was deleted and created again; no records"):
+        writer.write(rows_of(1))
+    assert counted(cluster, sums) == {}
+
+
+def test_a_topic_that_is_created_again_during_a_task_gets_no_rows_of_its_rest(
+    cluster: LocalCluster, sums: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producers: list[Producer] = []
+    opened = writer_module._producer
+
+    def noted(*given: Any) -> Producer:
+        producers.append(opened(*given))
+        return producers[-1]
+
+    def topic_id() -> str:
+        view = producers[0]._client.cluster.topic_now(sums)
+        return "" if view is None else view.topic_id
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": ["x" * (500 << 10)] * 10, "partition": pa.array([0] * 10, pa.int32())})
+        yield pa.record_batch({"value": ["x" * (500 << 10)] * 10, "partition": pa.array([0] * 10, pa.int32())})
+        producers[0].flush()
+        before = topic_id()
+        recreated(cluster, sums)
+        until_s = time.monotonic() + 20
+        while topic_id() in ("", before) and time.monotonic() < until_s:
+            time.sleep(0.05)
+        yield pa.record_batch({"value": ["y"], "partition": pa.array([1], pa.int32())})
+
+    monkeypatch.setattr(writer_module, "_producer", noted)
+    schema = StructType([StructField("value", StringType()), StructField("partition", IntegerType())])
+    writer = open_writer(options(cluster, sums, transactional="false"), schema, overwrite=False)
+    with pytest.raises(TidemarkError, match=r"UNKNOWN_TOPIC_ID: .* was deleted and created again; no records"):
+        writer.write(rows())
+    assert counted(cluster, sums) == {}
+
+
+def test_a_micro_batch_whose_tasks_wrote_to_two_topics_of_one_name_is_aborted(
+    cluster: LocalCluster, sums: str, checkpoint: str
+) -> None:
+    writer = micro_batch(cluster, sums, checkpoint)
+    messages = write_all(writer, [0])
+    recreated(cluster, sums)
+    messages += write_all(writer, [1])
+    with pytest.raises(TidemarkError, match=f"topic {sums} was deleted and created again during the write"):
+        writer.commit(messages, 0)
+    writer.abort(messages, 0)
+    assert counted(cluster, sums) == {}
 
 
 def test_a_transaction_stays_open_as_long_as_a_task_runs_and_no_longer(

@@ -21,18 +21,26 @@ class DeletedTopics:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._pinned: dict[str, str] = {}
         self._since_s: dict[TopicPartition, float] = {}
 
+    def pin(self, topic: str, topic_id: str) -> None:
+        """Let all later records of the name be records of the topic with that id: none go to a recreated topic."""
+        self._pinned[topic] = topic_id
+
     def topic_id(self, topic: str) -> str:
-        """Return the known id of the topic of that name; "" if unknown."""
+        """Return the id of the topic for the next records of that name; "" if unknown."""
+        return self._pinned.get(topic) or self._known(topic)
+
+    def _known(self, topic: str) -> str:
         known = self._cluster.topic_now(topic)
         return "" if known is None else known.topic_id
 
     def recreated(self, topic: str, topic_id: str) -> TidemarkError | None:
         """Return the error for records of the topic with that id, if the name now has another id."""
-        if not topic_id or self.topic_id(topic) in ("", topic_id):
+        if not topic_id or self._known(topic) in ("", topic_id):
             return None
-        return recreated(topic)
+        return recreated(topic, is_final=topic in self._pinned)
 
     def verdict(self, partition: TopicPartition, topic_id: str, now_s: float) -> TidemarkError | None:
         """Return the error for the records of a partition that was deleted; None if it exists; `now_s` is monotonic."""
@@ -56,8 +64,10 @@ class DeletedTopics:
         return None
 
 
-def recreated(topic: str) -> TidemarkError:
-    """Make the error for records of an earlier topic of this name."""
-    return TidemarkError(
-        ErrorCode.UNKNOWN_TOPIC_ID, f"{topic} was deleted and created again; later records go to the new topic"
-    )
+def recreated(topic: str, *, is_final: bool = False) -> TidemarkError:
+    """Make the error for records of an earlier topic of this name; `is_final`: the producer sends no records to the new
+    topic.
+    """
+    later = "no records of this producer" if is_final else "later records"
+    sentence = f"{topic} was deleted and created again; {later} go to the new topic"
+    return TidemarkError(ErrorCode.UNKNOWN_TOPIC_ID, sentence)

@@ -221,6 +221,10 @@ class Sender:
         for stream in streams:
             await stream.close()
 
+    def pin(self, topic: str, topic_id: str) -> None:
+        """Send the later records of that name to the topic with that id only, also if the name has another id then."""
+        self._deleted_topics.pin(topic, topic_id)
+
     # -- transactions --------------------------------------------------------------------------------------------------
 
     def begin_transaction(self, identity: ProducerIdentity) -> None:

@@ -185,8 +185,7 @@ def test_a_reader_keeps_reading_files_released_meanwhile(path: Path) -> None:
     log.trim(Offset(200))
     logs.checkpoint({PARTITION: Offset(200)})
     assert held.log_path.name.endswith(".deleted")
-    held_file = log.segments.open(held)
-    assert os.pread(held_file.number, len(before) + 1, 0) == before
+    assert os.pread(log.segments.open(held).number, len(before) + 1, 0) == before
     logs.close()
 
 
