@@ -159,7 +159,7 @@ class TidemarkWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the transaction, if any, and log the result."""
         check_topics(messages)
-        already = end_batch(self._options, _memberships(messages))
+        already = end_batch(self._options, _memberships(messages), self._transaction)
         _log.info("%s%s", _ALREADY if already else "", summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -58,13 +58,23 @@ def begin_micro_batch(options: WriteOptions) -> WriteTransaction | None:
     return _begin(options, query_identity(settings, query_id), query_id=query_id)
 
 
-def end_batch(options: WriteOptions, memberships: Iterable[Membership | None]) -> bool:
+def end_batch(
+    options: WriteOptions, memberships: Iterable[Membership | None], transaction: WriteTransaction | None
+) -> bool:
     """Commit a batch write; returns whether its version, or a later one, was committed before.
+
+    Args:
+        options: options of the write.
+        memberships: of the messages of all tasks; none for a table without partitions.
+        transaction: the transaction that `begin_batch` returned.
 
     Raises:
         TidemarkError: PRODUCER_FENCED, TRANSACTION_ABORTABLE, REQUEST_TIMED_OUT.
     """
-    decision = decide(memberships)
+    of_tasks = list(memberships)
+    if not of_tasks and transaction is not None:
+        of_tasks = [Membership(transaction)]
+    decision = decide(of_tasks)
     if decision is None:
         return False
     assert decision.transaction.sequence is not None, "the transaction of a batch write has a sequence"

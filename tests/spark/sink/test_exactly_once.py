@@ -238,6 +238,14 @@ def test_a_version_of_an_application_is_written_once(cluster: LocalCluster, sums
     assert counted(cluster, sums) == dict.fromkeys(EXPECTED, 2)
 
 
+def test_a_version_of_an_application_counts_as_written_without_any_row(cluster: LocalCluster, sums: str) -> None:
+    given = options(cluster, sums, txnAppId=f"nightly-{sums}", txnVersion="3")
+    open_writer(given, VALUES, overwrite=False).commit([])  # of a table without partitions Spark makes no task
+    again = open_writer(given, VALUES, overwrite=False)
+    again.commit([again.write(rows_of(0))])
+    assert counted(cluster, sums) == {}
+
+
 def recreated(cluster: LocalCluster, name: str) -> None:
     with AdminClient(cluster.admin_address) as admin:
         admin.delete_topic(name)
