@@ -3,17 +3,16 @@
 
 The leader moves its log start offset, never past the high watermark. The leader answers when every follower that
 fetches from it or is in sync has moved its own log start. The answer names the followers that have not done so. Log
-start
- offsets are checkpointed like high watermarks. If every in-sync replica that the answer does not name is killed
+start offsets are checkpointed like high watermarks. If every in-sync replica that the answer does not name is killed
 before its checkpoint, or its disk fails, records may come back.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from tidemark.broker.clients.fetch import Purgatory
 from tidemark.broker.node.session_lease import Lease
 from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.replication import effects as ef
@@ -21,7 +20,6 @@ from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.rpc.request_limits import check_wait
-from tidemark.runtime.clock import timeout
 from tidemark.v1 import delete_records_pb2 as pb
 
 HIGH_WATERMARK: Final = -1
@@ -49,13 +47,11 @@ class DeleteRecords:
         self._submit = submit
         self._lease = lease
         self._now_ms = now_ms
-        self._waiting: dict[TopicPartition, asyncio.Event] = {}
+        self._waiting = Purgatory()
 
     def on_low_watermark(self, effect: ef.LowWatermarkMoved) -> None:
-        """Wake the request that waits for the partition's followers."""
-        event = self._waiting.pop(effect.partition, None)
-        if event is not None:
-            event.set()
+        """Wake the requests that wait for the partition's followers."""
+        self._waiting.wake(effect.partition)
 
     async def delete(self, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
         """Delete the records below an offset, and wait for the followers.
@@ -77,18 +73,17 @@ class DeleteRecords:
         timeout_ms = request.timeout_ms or _TIMEOUT_MS
         until_ms = self._now_ms() + min(timeout_ms, _TIMEOUT_MS_MAX)
         while True:
-            event = self._waiting.setdefault(partition, asyncio.Event())
             start = self._start(partition, epoch, target)
             left_ms = until_ms - self._now_ms()
             if not start.waits or left_ms <= 0:
                 return pb.DeleteRecordsResponse(
                     low_watermark=start.low_watermark, log_start_offset=start.own, behind=start.behind
                 )
-            try:
-                async with timeout(min(left_ms, 1000) / 1000):
-                    await event.wait()
-            except TimeoutError:
-                continue  # check again: the assigned replicas may have changed, or no further event may come
+            event = self._waiting.watch((partition,))
+            try:  # check again after a second: the assigned replicas may have changed, or no further event may come
+                await self._waiting.wait(event, min(left_ms, 1000) / 1000)
+            finally:
+                self._waiting.forget((partition,), event)
 
     def _target(self, partition: TopicPartition, request: pb.DeleteRecordsRequest) -> tuple[Offset, LeaderEpoch]:
         stated = self._queries.stated_offsets(

@@ -70,11 +70,11 @@ class Purgatory:
 
     def on_high_watermark(self, effect: HighWatermarkAdvanced) -> None:
         """Wake the requests that wait on the partition."""
-        self._wake(effect.partition)
+        self.wake(effect.partition)
 
     def on_leadership(self, effect: LeadershipChanged) -> None:
         """Wake the requests that wait on the partition."""
-        self._wake(effect.partition)
+        self.wake(effect.partition)
 
     def close(self) -> None:
         """Wake all requests; later ones do not wait."""
@@ -84,7 +84,7 @@ class Purgatory:
     def wake_all(self) -> None:
         """Wake all requests, for example at the stop of the broker."""
         for partition in self._by_partition:
-            self._wake(partition)
+            self.wake(partition)
 
     async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
         """Wait until the event is set or the time has passed; the caller registered the event by `watch`."""
@@ -110,7 +110,8 @@ class Purgatory:
                 if not waiting:
                     del self._by_partition[partition]
 
-    def _wake(self, partition: TopicPartition) -> None:
+    def wake(self, partition: TopicPartition) -> None:
+        """Wake the requests that wait on the partition."""
         for event in self._by_partition.get(partition, ()):
             event.set()
 

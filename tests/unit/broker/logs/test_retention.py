@@ -189,3 +189,16 @@ async def test_a_leadership_that_ends_meanwhile_is_refused() -> None:
     leadership.service._submit = lose
     with raises_code(ErrorCode.NOT_LEADER):
         await leadership.ask(4)
+
+
+async def test_the_service_keeps_no_state_of_answered_deletions() -> None:
+    answered, late, ended = Leadership(), Leadership(), Leadership()
+    answered.starts = (Offset(0), {2: Offset(7)})
+    await answered.ask(7)
+    now_ms = iter(range(0, 1_000_000, 5_000))
+    late.service._now_ms = lambda: next(now_ms)
+    await late.ask(4, timeout_ms=1)
+    ended.service._submit = lambda event: setattr(ended, "starts", None)
+    with raises_code(ErrorCode.NOT_LEADER):
+        await ended.ask(4)
+    assert [one.service._waiting._by_partition for one in (answered, late, ended)] == [{}, {}, {}]
