@@ -406,6 +406,8 @@ class LogThreads:
                         self._on_loop(self._completed, [*done], [*truncated], [])
                         done.clear()
                         truncated.clear()
+                    if replica.was_full:
+                        self._on_loop(self._note_space, replica.directory, True)
                     self._close(effect)
                 elif not replica.failed:
                     self._attempt(replica, effect, done, partial(_do, replica, effect, done))

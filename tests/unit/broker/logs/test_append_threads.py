@@ -27,7 +27,7 @@ BATCH = check_batch(sample())
 
 
 class Harness:
-    """LogThreads over memory; `events` are those for the core."""
+    """LogThreads over memory; `events` are those for the core, `spaces` whether directories have space."""
 
     def __init__(self, logs: MemoryLogs) -> None:
         self.logs = logs
@@ -36,7 +36,16 @@ class Harness:
         self.failures: list[BaseException] = []
         self.failed = asyncio.Event()
         self._news = asyncio.Event()
-        self.threads = LogThreads(logs, TopicTable(), self._deliver, self._fail, lambda _: None, self.flushes.append)
+        self.spaces: list[tuple[int, bool]] = []
+        self.threads = LogThreads(
+            logs,
+            TopicTable(),
+            self._deliver,
+            self._fail,
+            lambda _: None,
+            self.flushes.append,
+            lambda *space: self.spaces.append(space),
+        )
 
     def _deliver(self, events: Sequence[Event]) -> None:
         self.events.extend(events)

@@ -112,6 +112,19 @@ async def test_a_replica_that_waits_for_space_can_be_closed(harness: Harness, di
     assert harness.failures == []
 
 
+@pytest.mark.parametrize("set_aside", ["delete", None])
+async def test_a_directory_whose_full_replica_is_closed_is_no_longer_reported_as_full(
+    harness: Harness, disk: Disk, set_aside: str | None
+) -> None:
+    disk.full = True
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    assert harness.spaces == [(0, False)]
+    harness.threads.submit(CloseLog(PARTITION, IDENTITY, set_aside))
+    await harness.open()
+    assert harness.spaces == [(0, False), (0, True)]
+
+
 class Timers:
     """Holds timers until the test fires them."""
 
