@@ -77,7 +77,8 @@ class LogCleaner:
         self._throttles = [
             DiskThrottle(settings.log_cleaner_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._threads
         ]
-        self._horizons_s: dict[PartitionLog, float] = {}
+        self._horizons_s: list[dict[PartitionLog, float]] = [{} for _ in self._directories]
+        """By directory and log: time at which records of a cleaned log may be deleted."""
         self._runs = metrics.counter("broker_log_cleaner_runs", "Logs that were cleaned completely")
         self._failures = metrics.counter("broker_log_cleaner_failures", "Logs that could not be cleaned")
         self._read = metrics.counter("broker_log_cleaner_read_bytes", "Bytes that the cleaner read")
@@ -115,6 +116,8 @@ class LogCleaner:
 
     def _jobs(self, directory: int) -> list[Job]:
         """The compacted logs of a directory, with their current state."""
+        horizons_s = self._horizons_s[directory]
+        self._horizons_s[directory] = {log: at_s for log, at_s in horizons_s.items() if log.broken is None}
         rules = {}
         found: list[tuple[TopicPartition, PartitionLog, int]] = []
         for partition, log in self._logs.logs_in(directory):
@@ -147,7 +150,7 @@ class LogCleaner:
                 continue
             dirt = dirt_of(view, job.settings, now_us=_now_us())
             dirtiest = max(dirtiest, dirt.ratio)
-            horizon_passed = self._horizons_s.get(job.log, _NEVER_S) <= time.time()
+            horizon_passed = self._horizons_s[directory].get(job.log, _NEVER_S) <= time.time()
             if horizon_passed or (dirt.dirty_bytes and dirt.ratio >= job.settings.min_cleanable_dirty_ratio):
                 due.append((dirt.ratio, job))
         self._dirtiest.labels(str(directory)).set(dirtiest)
@@ -179,7 +182,7 @@ class LogCleaner:
             self._failures.inc()
             _log.exception("a log could not be cleaned", extra={"partition": str(job.partition)})
             return
-        self._note(job, done, time.perf_counter() - started_s)
+        self._note(directory, job, done, time.perf_counter() - started_s)
 
     def _find_damage(self, directory: int, job: Job) -> None:
         """Have the damaged segments repaired (rule T6); the next round cleans the log again."""
@@ -192,13 +195,12 @@ class LogCleaner:
         except (OSError, Stopped):
             return
 
-    def _note(self, job: Job, done: CleaningDone, took_s: float) -> None:
+    def _note(self, directory: int, job: Job, done: CleaningDone, took_s: float) -> None:
         self._read.inc(done.bytes_read)
         self._freed.inc(max(0, done.bytes_before - done.bytes_after))
         if not done.passes:
             return
-        self._horizons_s = {log: at for log, at in self._horizons_s.items() if log.broken is None}
-        self._horizons_s[job.log] = done.earliest_horizon_s
+        self._horizons_s[directory][job.log] = done.earliest_horizon_s
         self._last_run.set(time.time())
         self._runs.inc()
         _log.info(

@@ -78,7 +78,8 @@ class Dirt:
 
 @dataclass(slots=True)
 class CleaningDone:
-    """The result of a cleaning; from `earliest_horizon_s` on the first of the kept tombstones may be deleted."""
+    """The result of a cleaning; from `earliest_horizon_s` on the first of the kept tombstones and markers may be
+    deleted."""
 
     bytes_read: int = 0
     bytes_before: int = 0
@@ -300,7 +301,7 @@ class _Pass:
 
     def _note_horizon(self, data: bytes) -> None:
         horizon_s = unpack_envelope(data).delete_horizon_s
-        if horizon_s:
+        if horizon_s > self._now_s:  # a marker with an earlier horizon stays for another reason
             self._done.earliest_horizon_s = min(self._done.earliest_horizon_s, horizon_s)
 
     def _read(self, opened: Descriptor, start: int, end: int) -> Iterator[list[Batch]]:

@@ -13,12 +13,13 @@ from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.log_cleaner import LogCleaner, Stopped, wait_unless_stopped
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, ReplicaIdentity, TopicPartition
+from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, parse_envelope, seal
 from tidemark.runtime.configuration.settings import BrokerSettings, read_settings
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.partition_log import PartitionLog
 
-from tests.unit.storage.batches import memory_directory, open_one
+from tests.unit.storage.batches import at, follow, make_marker, memory_directory, open_one
 from tests.unit.storage.log.test_cleaner import fill, latest_of, rows_of
 
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.1"}
@@ -94,6 +95,36 @@ def test_a_round_cleans_exactly_the_dirty_compacted_logs(path: Path) -> None:
     assert world.metrics.registry.get_sample_value(
         "tidemark_broker_log_cleaner_dirty_ratio_max", {"directory": "0"}
     ) == pytest.approx(0.0)
+    world.logs.close()
+
+
+def test_a_round_leaves_a_clean_log_whose_last_marker_of_a_producer_outlives_its_horizon(path: Path) -> None:
+    world = World(path, {"prices": COMPACT})
+    log = world.opened["prices"]
+    marker = make_marker(producer_id=7)
+    envelope = marker.envelope._replace(
+        attributes=marker.envelope.attributes | int(Attributes.DELETE_HORIZON), delete_horizon_s=1
+    )
+    data = seal(envelope, memoryview(marker.data)[ENVELOPE_BYTES:])
+    follow(log, at(Batch(parse_envelope(data), data), 0))  # as a new replica gets the marker from a cleaned log
+    world.fill("prices", 80)
+    world.round()
+    assert world.metric("runs_total") == 1
+    read_bytes = world.metric("read_bytes_total")
+    world.round()
+    assert world.metric("read_bytes_total") == read_bytes
+    world.logs.close()
+
+
+def test_the_cleaner_forgets_a_deleted_log(path: Path) -> None:
+    world = World(path, {"prices": COMPACT})
+    world.fill("prices", 80)
+    world.round()
+    log = world.opened["prices"]
+    assert log in world.cleaner._horizons_s[0]
+    world.logs.set_aside(TopicPartition("prices", 0), "delete")
+    world.round()
+    assert log not in world.cleaner._horizons_s[0]
     world.logs.close()
 
 
