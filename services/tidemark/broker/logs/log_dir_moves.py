@@ -124,14 +124,18 @@ class DirMoves:
         return self._logs.directory_of(partition) if moves else None
 
     def _has_refused(self, partition: TopicPartition, directory: int) -> bool:
+        self._forget_old_refusals()
         refusal = self._refusals.get(partition)
         if refusal is None:
             return False
-        age_s = asyncio.get_running_loop().time() - refusal.at_s
-        if refusal.directory == directory and age_s < _REFUSAL_S:
+        if refusal.directory == directory:
             return True
         del self._refusals[partition]
         return False
+
+    def _forget_old_refusals(self) -> None:
+        since_s = asyncio.get_running_loop().time() - _REFUSAL_S
+        self._refusals = {one: refusal for one, refusal in self._refusals.items() if refusal.at_s > since_s}
 
     async def alter(self, request: AlterLogDirs) -> tuple[Alteration, ...]:
         """Record an operator's choices; answers when the moves are recorded and their copies made.
@@ -170,6 +174,7 @@ class DirMoves:
         beginning = [self._beginning[move] for move in moves if move in self._beginning]
         if beginning:
             await asyncio.wait(beginning, timeout=_BEGINNING_S)
+        self._forget_old_refusals()
         refused = [(one, self._refusals.pop(one).error) for one in partitions if one in self._refusals]
         return refused + [(one, _PENDING) for one in partitions if not self._is_kept(one)]
 
@@ -294,6 +299,7 @@ class DirMoves:
             return None
         self._metrics.failures.inc()
         _log.error("cannot make a copy", extra={"partition": str(move.partition), "why": refusal.message})
+        self._forget_old_refusals()
         at_s = asyncio.get_running_loop().time()
         self._refusals[move.partition] = _Refusal(move.directory, _for_controller(refusal), at_s)
         self._ended(move, Outcome.GIVEN_UP)

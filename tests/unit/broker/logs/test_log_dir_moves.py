@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.broker.logs import log_dir_copier
+from tidemark.broker.logs import log_dir_copier, log_dir_moves
 from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, PRESENT_LOG_DIR
 from tidemark.core.replication.effects import CloseLog
@@ -339,6 +339,20 @@ async def test_a_copy_that_fails_slowly_is_reported_when_its_directory_is_named_
     world.moves.want(PARTITION, world.paths[1])
     assert await without_copy(world) == [LOG_DIR_PENDING], "the next request tries again"
     may_fail.set()
+
+
+async def test_a_cancellation_is_not_refused_with_the_old_error_of_an_operators_move(
+    world: MovesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise TidemarkError(ErrorCode.DISK_FULL, "no space")
+
+    monkeypatch.setattr(world.logs.mover, "begin", fails)
+    error = await world.alter(world.paths[1])
+    assert error is not None
+    monkeypatch.setattr(log_dir_moves, "_REFUSAL_S", 0.0)
+    world.moves.want(PARTITION, PRESENT_LOG_DIR)
+    assert await without_copy(world) == []
 
 
 async def test_a_replica_that_is_reopened_during_a_move_continues_it(world: MovesWorld) -> None:
