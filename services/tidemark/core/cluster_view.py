@@ -18,6 +18,8 @@ from tidemark.model import (
 
 NO_CONTROLLER_EPOCH = ControllerEpoch(-1)
 
+_Position = tuple[ControllerEpoch, int]
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
@@ -76,9 +78,12 @@ class ClusterView:
         deleted_topics: deleted since the update before.
         complete: the update has the whole cluster, or its first part.
         part: index of the part; 0 for changes and for a snapshot of one message.
-        more_parts: another part follows.
+        more_parts: another part follows; with changes: others that are older than this message follow. The answer of a
+            broker that lacks such changes does not prove that a topic was deleted.
         hidden_topics: a node of theirs does not parse: metadata of them that is known stays.
-        sequence: rises with each message of a controller's term to a broker; 0: not numbered.
+        sequence: rises with each message of a controller's term to any broker; 0: not numbered. A broker's answer has
+            the number of the newest message that the broker has applied.
+        dated: kept by clients only: controller epoch and sequence of the newest answer about a topic.
     """
 
     cluster_id: str = ""
@@ -93,6 +98,7 @@ class ClusterView:
     more_parts: bool = False
     hidden_topics: tuple[str, ...] = ()
     sequence: int = 0
+    dated: Mapping[str, _Position] = field(default_factory=dict, compare=False)
 
     @property
     def is_whole(self) -> bool:
@@ -115,11 +121,54 @@ def apply(view: ClusterView, update: ClusterView) -> ClusterView:
 def taken_over(view: ClusterView, update: ClusterView) -> ClusterView:
     """A client's view after the answer of a broker.
 
-    A new cluster may have the addresses of an earlier one. Its epochs and zxids are lower, so its view replaces the
-    known one.
+    A broker that is behind takes back nothing: the controller's sequence decides whether a topic was created or deleted
+    last. A new cluster may have the addresses of an earlier one. Its epochs and zxids are lower, so its view replaces
+    the known one.
     """
     is_other = "" not in (view.cluster_id, update.cluster_id) and view.cluster_id != update.cluster_id
-    return apply(ClusterView() if is_other else view, update)
+    known = ClusterView() if is_other else view
+    if update.controller_epoch < known.controller_epoch:
+        return known
+    at, late = _position(update), _late_topics(known, update)
+    evidence = {name for name, topic in update.topics.items() if _is_evidence(update, topic)}
+    told = {
+        name: topic
+        for name, topic in update.topics.items()
+        if not _stays(known.topics.get(name), topic, late=name in late, evidence=name in evidence)
+    }
+    stay = (update.topics.keys() - told.keys()) | (late if update.complete else set())
+    kept = {name: known.topics[name] for name in stay if name in known.topics}
+    deleted = tuple(name for name in update.deleted_topics if name not in late)
+    brokers = known.brokers if update.sequence and at < _position(known) else update.brokers
+    after = apply(known, replace(update, brokers=brokers, topics={**kept, **told}, deleted_topics=deleted))
+    dated = {**known.dated, **dict.fromkeys({*deleted, *evidence} - late, at)}
+    if update.complete:
+        dated = {name: position for name, position in dated.items() if name in after.topics}
+    return replace(after, dated=dated)
+
+
+def _position(view: ClusterView) -> _Position:
+    return view.controller_epoch, view.sequence
+
+
+def _late_topics(known: ClusterView, update: ClusterView) -> set[str]:
+    """Topics of which a newer answer is known; an update without a number may be the newest one."""
+    at = _position(update)
+    return {name for name, position in known.dated.items() if at < position} if update.sequence else set()
+
+
+def _is_evidence(update: ClusterView, topic: TopicView) -> bool:
+    """Whether an answer proves that the topic exists, or that it does not."""
+    return topic.error is None or (topic.error.code is ErrorCode.UNKNOWN_TOPIC and not update.more_parts)
+
+
+def _stays(before: TopicView | None, topic: TopicView, *, late: bool, evidence: bool) -> bool:
+    """Whether the known topic stays; zxids and epochs order two answers that both describe it."""
+    if before is None:
+        return late
+    if before.error is None:
+        return topic.error is not None and (late or not evidence)
+    return late and before.error.code is ErrorCode.UNKNOWN_TOPIC
 
 
 def _hidden(view: ClusterView, update: ClusterView) -> dict[str, TopicView]:
@@ -137,6 +186,8 @@ def _applied(view: ClusterView, update: ClusterView, topics: Mapping[str, TopicV
         topics=topics,
         complete=view.complete or update.complete,
         hidden_topics=update.hidden_topics,
+        more_parts=update.more_parts,
+        sequence=max(update.sequence, view.sequence if view.controller_epoch == update.controller_epoch else 0),
     )
 
 
@@ -146,6 +197,7 @@ class MetadataAssembler:
     Attributes:
         _topics: topics of the parts received so far.
         _next_part: the part that has to come next.
+        _begun: sequence of the first part; later changes follow the last part.
         _last: controller epoch and sequence of the last update. A part is sent when the part before is acknowledged, so
             sequences also distinguish the parts of two views.
     """
@@ -153,6 +205,7 @@ class MetadataAssembler:
     def __init__(self) -> None:
         self._topics: dict[str, TopicView] = {}
         self._next_part = 0
+        self._begun = 0
         self._last = (NO_CONTROLLER_EPOCH, 0)
 
     def take(self, view: ClusterView, update: ClusterView) -> ClusterView | None:
@@ -171,7 +224,7 @@ class MetadataAssembler:
 
     def _assemble(self, view: ClusterView, update: ClusterView) -> ClusterView | None:
         if update.part == 0:
-            self._topics = {}
+            self._topics, self._begun = {}, update.sequence
         elif update.part != self._next_part:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
@@ -184,7 +237,7 @@ class MetadataAssembler:
             return None
         topics = {**_hidden(view, update), **self._topics}
         self._topics, self._next_part = {}, 0
-        return _applied(view, replace(update, complete=True), topics)
+        return _applied(view, replace(update, complete=True, sequence=self._begun), topics)
 
 
 def merge_topic(known: TopicView | None, update: TopicView) -> TopicView:

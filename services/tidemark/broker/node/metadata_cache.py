@@ -61,7 +61,7 @@ class MetadataCache:
             topics=view.topics if update.is_whole else self._named_in(update),
             complete=update.is_whole,
             part=0,
-            sequence=0,
+            sequence=view.sequence,
         )
         for watcher in self._watchers:
             watcher.add(changed)

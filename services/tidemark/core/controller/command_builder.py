@@ -241,7 +241,7 @@ class CommandBuilder:
             deleted_topics=tuple(sorted(pending.sent_gone)),
             complete=in_parts and part == 0,
             part=part if in_parts else 0,
-            more_parts=pending.snapshot is not None,
+            more_parts=pending.snapshot is not None or (not in_parts and bool(pending.metadata)),
             hidden_topics=self._ctx.hidden_topics(),
             sequence=_sequence(now_ms, request_id),
         )

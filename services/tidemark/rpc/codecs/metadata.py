@@ -60,6 +60,7 @@ class ViewWriter:
         key = (
             *(kind, view.cluster_id, view.controller_id, view.controller_epoch, view.admin_address),
             *(view.complete, view.deleted_topics, view.hidden_topics, id(view.brokers)),
+            *(view.sequence, view.more_parts),
             *((name, id(topic)) for name, topic in view.topics.items()),
         )
         known = self._written.get(key)

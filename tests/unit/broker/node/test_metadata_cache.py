@@ -150,5 +150,5 @@ async def test_metadata_in_parts_becomes_visible_with_the_last_part() -> None:
     known.update(replace(update(topic("b", epoch=1)), part=1, sequence=2))
     assert (known.view.complete, set(known.view.topics)) == (True, {"a", "b"})
     changed = await anext(watch)
-    assert (changed.complete, changed.part, changed.sequence, set(changed.topics)) == (True, 0, 0, {"a", "b"})
+    assert (changed.complete, changed.part, changed.sequence, set(changed.topics)) == (True, 0, 1, {"a", "b"})
     assert {one.partitions[0].leader_epoch for one in changed.topics.values()} == {1}

@@ -9,9 +9,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tidemark.core.cluster_view import ClusterView, MetadataAssembler, TopicView
+from tidemark.core.cluster_view import ClusterView, MetadataAssembler, TopicView, taken_over
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
+from tidemark.errors import unknown_topic
 from tidemark.model import BrokerId, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 
 from tests.refusals import raises_code
@@ -114,6 +115,44 @@ def test_late_or_repeated_messages_remove_no_metadata(seed: int) -> None:
     for broker in range(3):
         assert shown(world, broker) == true(world), broker
         assert set(world.brokers[BrokerId(broker)].view.brokers) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_client_loses_no_topic_whichever_brokers_answer(seed: int) -> None:
+    chance = random.Random(seed)
+    world, client = two_topics(), ClusterView()
+    names: set[str] = set()
+    for _ in range(150):
+        if world.pending and chance.random() < 0.7:
+            effect = world.pending.pop(0)
+            fails = isinstance(effect, fx.SendUpdateMetadata) and chance.random() < 0.2
+            (world.fail if fails else world.answer)(effect)
+        else:
+            something_happens(world, chance)
+        names |= world.topics.keys()
+        before = known_to(client)
+        client = taken_over(client, answered(world, chance.choice(sorted(world.brokers) or [BrokerId(0)]), names))
+        assert before & world.topics.keys() <= known_to(client)
+    world.up(*({0, 1, 2} - {int(one) for one in world.brokers}))
+    for _ in range(30):
+        world.settle()
+        world.passes(3000)
+    for broker in range(3):
+        client = taken_over(client, answered(world, BrokerId(broker), names))
+    assert known_to(client) == set(world.topics)
+
+
+def known_to(client: ClusterView) -> set[str]:
+    return {name for name, topic in client.topics.items() if topic.error is None}
+
+
+def answered(world: World, broker: BrokerId, names: set[str]) -> ClusterView:
+    """A broker's answer to a client that names these topics; nothing new from a broker without metadata."""
+    if broker not in world.brokers or not world.brokers[broker].view.complete:
+        return ClusterView()
+    view = world.brokers[broker].view
+    topics = {name: view.topics.get(name) or TopicView(name, "", error=unknown_topic(name)) for name in names}
+    return replace(view, topics=topics, complete=False)
 
 
 def two_topics() -> World:
