@@ -355,6 +355,28 @@ async def test_one_of_two_brokers_that_claim_a_restart_at_once_may_restart(
     assert Obstacle.OTHER_BROKER_AWAY in await reasons(brokers, first, claim=True)
 
 
+@pytest.mark.parametrize("ahead_s", [-3600, -60, 60, 240])
+async def test_a_claim_holds_at_an_admin_service_whose_clock_differs(
+    cluster: Cluster, brokers: BrokerAdministration, sizes: Sizes, clock: WallClock, ahead_s: int
+) -> None:
+    other_clock = WallClock()
+    other_clock.now_s += ahead_s
+    other = BrokerAdministration(cluster.store, ReassignmentAdministration(cluster.store, sizes), sizes, other_clock)
+    assert await reasons(brokers, BrokerId(0), claim=True) == []
+    assert await reasons(other, BrokerId(1), claim=True) == [Obstacle.OTHER_BROKER_RESTARTS]
+    other_clock.now_s += CLAIM_MS / 1000
+    assert await reasons(other, BrokerId(1), claim=True) == [], "a claim ends after its time at each service"
+
+
+async def test_a_claim_of_yesterday_blocks_no_broker_at_a_service_that_has_just_started(
+    cluster: Cluster, brokers: BrokerAdministration, sizes: Sizes, clock: WallClock
+) -> None:
+    assert await reasons(brokers, BrokerId(0), claim=True) == []
+    clock.now_s += 24 * 3600
+    other = BrokerAdministration(cluster.store, ReassignmentAdministration(cluster.store, sizes), sizes, clock)
+    assert await reasons(other, BrokerId(1), claim=True) == []
+
+
 async def test_a_claim_ends_with_the_registration_of_its_broker(
     cluster: Cluster, brokers: BrokerAdministration
 ) -> None:
