@@ -7,11 +7,12 @@ limit of a message.
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from typing import Final
+from collections.abc import Sequence, Sized
+from typing import Final, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError
 
+T = TypeVar("T")
 NAMED_MAX: Final = 20_000
 REQUEST_BYTES_MAX: Final = 8 << 20
 """Largest unary request from a client. Batches come in streams, up to gRPC's limit of a message."""
@@ -25,6 +26,11 @@ def check_named(named: Sized, what: str) -> None:
             f"a request names at most {NAMED_MAX} {what}, this one {len(named)}; send several requests",
             {"named_max": str(NAMED_MAX)},
         )
+
+
+def in_requests(named: Sequence[T]) -> list[Sequence[T]]:
+    """The items in the fewest parts that a request may name, in their order; one empty part without items."""
+    return [named[at : at + NAMED_MAX] for at in range(0, max(1, len(named)), NAMED_MAX)]
 
 
 def check_wait(wait_ms: int, name: str) -> None:

@@ -21,6 +21,8 @@ from tidemark.client.metadata.coordinator_calls import asks_for_one
 from tidemark.core.internal_topics import OFFSETS_TOPIC
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
+from tidemark.rpc.codecs.refs import ref_to_proto
+from tidemark.rpc.request_limits import in_requests
 from tidemark.v1 import group_service_pb2 as pb
 
 _UNKNOWN_OUTCOME: Final = frozenset(
@@ -199,10 +201,14 @@ class Groups(CoordinatorAdmin):
         else:
             plan = instances("offsets", offsets, OffsetChange)
         positions = [(one.partition, one.offset, NO_EPOCH, one.topic_id, one.incarnation) for one in plan]
-        request = pb.AlterGroupOffsetsRequest(
-            group_id=group, offsets=commit_positions(positions), validate_only=flag("validate_only", validate_only)
-        )
-        return _refused(await self._call(group, lambda stub: stub.AlterGroupOffsets, request, deadline_s))
+        flag("validate_only", validate_only)
+        refused: dict[TopicPartition, TidemarkError] = {}
+        for some in in_requests(positions):
+            request = pb.AlterGroupOffsetsRequest(
+                group_id=group, offsets=commit_positions(some), validate_only=validate_only
+            )
+            refused |= _refused(await self._call(group, lambda stub: stub.AlterGroupOffsets, request, deadline_s))
+        return refused
 
     async def plan_reset(
         self,
@@ -302,10 +308,11 @@ class Groups(CoordinatorAdmin):
 
         Example: `groups.delete_offsets("billing", [TopicPartition("orders", 0)])`
         """
-        request = pb.DeleteGroupOffsetsRequest(group_id=group)
-        for where in partitions_of("partitions", partitions):
-            request.partitions.add(topic=where.topic, partition=where.partition)
-        return _refused(await self._call(group, lambda stub: stub.DeleteGroupOffsets, request))
+        refused: dict[TopicPartition, TidemarkError] = {}
+        for some in in_requests(partitions_of("partitions", partitions)):
+            request = pb.DeleteGroupOffsetsRequest(group_id=group, partitions=map(ref_to_proto, some))
+            refused |= _refused(await self._call(group, lambda stub: stub.DeleteGroupOffsets, request))
+        return refused
 
     async def _call(
         self,

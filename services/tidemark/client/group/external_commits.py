@@ -17,7 +17,7 @@ from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.tls import Credentials
 from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
 from tidemark.rpc import errors
-from tidemark.rpc.request_limits import NAMED_MAX
+from tidemark.rpc.request_limits import in_requests
 
 
 class ExternalCommits(Lifecycle):
@@ -65,8 +65,8 @@ class ExternalCommits(Lifecycle):
     async def commit(self, positions: Sequence[GroupPosition]) -> dict[TopicPartition, TidemarkError]:
         """Commit positions, and return the errors of the refused partitions; raises as `check`."""
         refused: dict[TopicPartition, TidemarkError] = {}
-        for at in range(0, len(positions), NAMED_MAX):
-            answer = await self._send(positions[at : at + NAMED_MAX])
+        for some in in_requests(positions) if positions else ():
+            answer = await self._send(some)
             refused |= {
                 TopicPartition(one.topic, one.partition): errors.from_proto(one.error)
                 for one in answer.partitions

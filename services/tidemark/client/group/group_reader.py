@@ -18,6 +18,8 @@ from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTra
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc.codecs.refs import ref_to_proto
+from tidemark.rpc.request_limits import in_requests
 from tidemark.v1 import group_service_pb2 as pb
 
 RebalanceCallback = Callable[[list[TopicPartition]], Awaitable[None]]
@@ -199,9 +201,10 @@ class GroupReader:
         if self._membership is not None:
             await self._membership.commit(positions, timeout_s=timeout_s, transaction=transaction)
         elif positions:
-            request = self._commits.request(positions, "", NO_EPOCH, transaction)
-            response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=timeout_s)
-            raise_refused(response.partitions)
+            for some in in_requests(positions):
+                request = self._commits.request(some, "", NO_EPOCH, transaction)
+                response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=timeout_s)
+                raise_refused(response.partitions)
         for one in positions:
             cursor = self._fetcher.cursors.get(one.partition)
             if cursor is not None:
@@ -229,15 +232,18 @@ class GroupReader:
         self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float, as_member: bool = False
     ) -> dict[TopicPartition, pb.CommittedOffset]:
         """Fetch the committed offsets of these partitions; None: of all. Refused `as_member` of an evicted member."""
-        request = pb.FetchOffsetsRequest(group_id=self._settings.group, member_epoch=NO_EPOCH, require_stable=True)
-        for where in partitions or ():
-            request.partitions.add(topic=where.topic, partition=where.partition)
-        if partitions is not None and not request.partitions:
+        named = list(partitions or ())
+        if partitions is not None and not named:
             return {}
-        if self._membership is not None and as_member:
-            request.member_id, request.member_epoch = self.member_id, self._membership.member_epoch
-        response = await self._coordinator.call(lambda stub: stub.FetchOffsets, request, timeout_s=timeout_s)
-        return {TopicPartition(one.topic, one.partition): one for one in response.offsets}
+        found: dict[TopicPartition, pb.CommittedOffset] = {}
+        for some in in_requests(named):
+            request = pb.FetchOffsetsRequest(group_id=self._settings.group, member_epoch=NO_EPOCH, require_stable=True)
+            request.partitions.extend(map(ref_to_proto, some))
+            if self._membership is not None and as_member:
+                request.member_id, request.member_epoch = self.member_id, self._membership.member_epoch
+            response = await self._coordinator.call(lambda stub: stub.FetchOffsets, request, timeout_s=timeout_s)
+            found |= {TopicPartition(one.topic, one.partition): one for one in response.offsets}
+        return found
 
     def _cursors(self) -> list[Cursor]:
         """List the cursors; for a member of a group, only cursors of its assignment."""

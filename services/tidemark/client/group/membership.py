@@ -13,7 +13,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
@@ -22,6 +22,7 @@ from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTra
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import ON_ITS_WAY
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.rpc.request_limits import in_requests
 from tidemark.runtime.clock import timeout
 from tidemark.v1 import group_service_pb2 as pb
 
@@ -200,10 +201,20 @@ class Membership:
 
     async def _commit(
         self,
-        found: list[GroupPosition],
+        found: Sequence[GroupPosition],
         deadline_s: float,
         joins: int,
         transaction: OpenTransaction | None = None,
+    ) -> None:
+        for some in in_requests(found):
+            await self._commit_some(some, deadline_s, joins, transaction)
+
+    async def _commit_some(
+        self,
+        found: Sequence[GroupPosition],
+        deadline_s: float,
+        joins: int,
+        transaction: OpenTransaction | None,
     ) -> None:
         while found:
             if joins != self._joins:

@@ -9,12 +9,13 @@ from typing import Any, cast
 import grpc
 import pytest
 from tidemark.client.aio import groups as groups_module
-from tidemark.client.aio.groups import Groups, _description
+from tidemark.client.aio.groups import Groups, OffsetChange, _description
 from tidemark.client.group import coordinator
 from tidemark.client.group.offset_reset import ResetOffsets
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.rpc import request_limits
 from tidemark.v1 import group_service_pb2 as pb
 
 from tests.refusals import raises_code
@@ -32,6 +33,28 @@ def test_later_group_state_is_shown_by_its_number(state: int, shown: str) -> Non
 def test_later_member_state_is_shown_by_its_number(state: int, shown: str) -> None:
     found = pb.GroupDescription(members=[pb.GroupMember(member_id="m", state=cast(Any, state))])
     assert [one.state for one in _description(found).members] == [shown]
+
+
+async def test_offsets_beyond_the_limit_of_a_request_are_set_and_deleted_in_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 2)
+    asked: list[list[int]] = []
+
+    async def call(self: Any, method: Any, request: Any, **_: float) -> Any:
+        of_request = request.offsets if isinstance(request, pb.AlterGroupOffsetsRequest) else request.partitions
+        asked.append([one.partition for one in of_request])
+        refused = pb.GroupPartitionResult(topic="a", partition=asked[-1][0])
+        refused.error.code = "UNKNOWN_PARTITION"
+        return pb.AlterGroupOffsetsResponse(partitions=[refused])
+
+    monkeypatch.setattr(coordinator.Coordinator, "call", call)
+    many = [TopicPartition("a", index) for index in range(3)]
+    plan = [OffsetChange(one, -1, 0, "i", "") for one in many]
+    groups = Groups("127.0.0.1:1")
+    assert list(await groups.set_offsets("g", plan)) == [many[0], many[2]]
+    assert list(await groups.delete_offsets("g", many)) == [many[0], many[2]]
+    assert asked == [[0, 1], [2], [0, 1], [2]]
 
 
 async def test_a_client_that_is_not_started_or_closed_refuses_to_list(monkeypatch: pytest.MonkeyPatch) -> None:

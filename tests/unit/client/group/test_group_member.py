@@ -17,6 +17,7 @@ from tidemark.client.group.offset_commits import Commits, GroupPosition
 from tidemark.client.group.settings import group_settings
 from tidemark.errors import ErrorCode, RequestTimedOutError, TidemarkError
 from tidemark.model import TopicPartition
+from tidemark.rpc import request_limits
 from tidemark.v1 import group_service_pb2 as pb
 
 Asked = tuple[pb.GroupHeartbeatRequest, asyncio.Future[pb.GroupHeartbeatResponse]]
@@ -281,6 +282,19 @@ async def test_commit_behind_an_unanswered_one_times_out_by_itself(coordinator: 
     finally:
         stuck.cancel()
         await asyncio.gather(stuck, return_exceptions=True)
+
+
+async def test_a_member_commits_offsets_beyond_the_limit_of_a_request_in_several(
+    coordinator: ByHand, member: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 2)
+    positions = [GroupPosition(TopicPartition("a", index), 1, 0, "i", "") for index in range(3)]
+    commit = asyncio.create_task(member.commit(positions, timeout_s=5))
+    for expected in ([0, 1], [2]):
+        request, answer = await _next(coordinator, pb.CommitOffsetsRequest)
+        assert [one.partition for one in request.offsets] == expected
+        answer.set_result(pb.CommitOffsetsResponse())
+    await commit
 
 
 async def test_retried_commit_keeps_its_number() -> None:

@@ -27,6 +27,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_batch, from_columns
+from tidemark.rpc import request_limits
 from tidemark.v1 import group_service_pb2 as pb
 
 from tests.turns import turns
@@ -479,6 +480,32 @@ async def test_manual_and_member_commits_share_one_sequence(
     assert (by_hand.member_id, bool(as_member.member_id)) == ("", True)
     assert by_hand.committer_id == as_member.committer_id != ""
     assert by_hand.sequence < as_member.sequence
+
+
+async def test_offsets_beyond_the_limit_of_a_request_are_committed_and_fetched_in_several(
+    reader: GroupReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 2)
+    asked: list[Any] = []
+
+    async def call(self: Coordinator, method: Any, request: Any, **limits: float) -> Any:
+        asked.append(request)
+        if isinstance(request, pb.FetchOffsetsRequest):
+            found = [pb.CommittedOffset(topic=one.topic, partition=one.partition) for one in request.partitions]
+            return pb.FetchOffsetsResponse(offsets=found)
+        return pb.CommitOffsetsResponse()
+
+    monkeypatch.setattr(Coordinator, "call", call)
+    reader._membership = None
+    many = [TopicPartition("a", index) for index in range(5)]
+    await reader.commit(dict.fromkeys(many, 7), timeout_s=1)
+    assert [[one.partition for one in request.offsets] for request in asked] == [[0, 1], [2, 3], [4]]
+    assert [request.sequence for request in asked] == [1, 2, 3]
+    del asked[:]
+    assert list(await reader.fetch(many, timeout_s=1)) == many
+    assert [[one.partition for one in request.partitions] for request in asked] == [[0, 1], [2, 3], [4]]
+    await reader.fetch(None, timeout_s=1)
+    assert len(asked) == 4
 
 
 async def test_cancelled_task_of_a_callback_is_a_failure_of_the_callback(
