@@ -23,6 +23,13 @@ IDS = {"broker": "2", "controller": "101"}
 CLUSTER = "tide-tidemark.streams"
 
 
+ISSUER: dict[str, Any] = {
+    "issuer": "https://login.example.com",
+    "audience": "shop",
+    "jwks": "https://login.example.com/k",
+}
+
+
 def secure(**more: Any) -> list[Manifest]:
     return manifests({**SECURE, "security": {"mode": "secure", **more}})
 
@@ -138,6 +145,23 @@ def test_another_issuer_restarts_nothing() -> None:
     assert one(before, "ConfigMap", "tide-tidemark") != one(after, "ConfigMap", "tide-tidemark")
     for kind, name in (("StatefulSet", "tide-tidemark-broker"), ("Deployment", "tide-tidemark-admin")):
         assert one(before, kind, name) == one(after, kind, name)
+
+
+@pytest.mark.parametrize("changed", [{"listener": "clients.mtls"}, {"type": "NodePort"}])
+def test_other_external_addresses_restart_brokers(changed: dict[str, Any]) -> None:
+    access = {"enabled": True, "hosts": ["a.example", "b.example", "c.example"], "nodePorts": [30001, 30002, 30003]}
+    found = [manifests({**SECURE, "externalAccess": {**access, **more}}) for more in ({}, changed)]
+    files, pods_before_after = [], []
+    for each in found:
+        files.append(one(each, "ConfigMap", "tide-tidemark")["data"]["broker-0.yaml"])
+        pods_before_after.append(one(each, "StatefulSet", "tide-tidemark-broker")["spec"]["template"])
+    assert files[0] != files[1]
+    assert pods_before_after[0] != pods_before_after[1]
+
+
+def test_names_as_long_as_kubernetes_permits_are_accepted() -> None:
+    manifests({**SECURE, "fullnameOverride": "a" * 39})
+    manifests({"fullnameOverride": "a" * 43})
 
 
 def test_controllers_keep_their_ids() -> None:
@@ -304,7 +328,33 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "no tokens are accepted: set externalAccess.listener: clients.mtls",
     ),
-    (with_security(tokens={"issuers": {"kubernetes": {}}}), "choose another alias"),
+    (with_security(tokens={"issuers": {"kubernetes": ISSUER}}), "choose another alias"),
+    (with_security(tokens={"issuers": {"Corp": ISSUER}}), "/security/tokens/issuers"),
+    (with_security(tokens={"issuers": {"corp": ISSUER | {"audiance": "x"}}}), "'audiance' not allowed"),
+    (with_security(tokens={"issuers": {"corp": {"issuer": "https://a.example", "jwks": "/k"}}}), "'audience'"),
+    (with_security(tokens={"issuers": {"corp": ISSUER | {"jwks": "http://a.example"}}}), "issuers/corp/jwks"),
+    (
+        with_security(tokens={"issuers": {"corp": ISSUER | {"kubernetes": True}}}),
+        "corp has kubernetes: true, as security.tokens.serviceAccounts",
+    ),
+    (
+        with_security(tokens={"issuers": {"corp": ISSUER, "shop": ISSUER}}),
+        "corp and shop have the same issuer",
+    ),
+    (
+        with_security(
+            tokens={"issuers": {"corp": ISSUER | {"issuer": "https://kubernetes.default.svc.cluster.local"}}}
+        ),
+        "have the same issuer",
+    ),
+    ({**SECURE, "fullnameOverride": "a" * 40}, "has 40 characters: a CronJob"),
+    (
+        {
+            **with_security(certificates={"source": "certManager", "issuerRef": {"name": "ca"}}),
+            "fullnameOverride": "a" * 42,
+        },
+        "has 42 characters: a StatefulSet",
+    ),
     (
         {"security": {"mode": "secure"}, "zookeeper": {"tls": {"existingSecret": "servers"}}},
         "services trust only the authority of the chart's Job",

@@ -53,14 +53,11 @@
 
 {{/* The files of settings: one for all brokers, or one for each broker with its own external address. */}}
 {{- define "tidemark.configMapData" -}}
-{{- $root := . -}}
 {{- if .Values.externalAccess.enabled }}
-{{- range $ordinal, $host := .Values.externalAccess.hosts }}
-{{- $name := printf "%s-broker" (include "tidemark.fullname" $root) }}
-{{- $inside := printf "%s-%d.%s-headless.%s" $name $ordinal $name (include "tidemark.domain" $root) }}
+{{- range $ordinal, $advertised := include "tidemark.externalAddresses" . | fromJsonArray }}
 broker-{{ $ordinal }}.yaml: |
-  {{- include "tidemark.settings" (list $root "broker") | nindent 2 }}
-  advertised.listeners: {{ include "tidemark.advertised" (list $root "broker" $inside (include "tidemark.brokerExternalAddress" (list $root $ordinal))) | quote }}
+  {{- include "tidemark.settings" (list $ "broker") | nindent 2 }}
+  advertised.listeners: {{ $advertised | quote }}
 {{- end }}
 {{- else }}
 broker.yaml: |
@@ -87,6 +84,17 @@ service-accounts.json: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
+{{/* The advertised addresses of each broker with an external address, as JSON. */}}
+{{- define "tidemark.externalAddresses" -}}
+{{- $root := . -}}{{- $found := list -}}
+{{- $name := printf "%s-broker" (include "tidemark.fullname" .) -}}
+{{- range $ordinal, $host := .Values.externalAccess.hosts -}}
+{{- $inside := printf "%s-%d.%s-headless.%s" $name $ordinal $name (include "tidemark.domain" $root) -}}
+{{- $found = append $found (include "tidemark.advertised" (list $root "broker" $inside (include "tidemark.brokerExternalAddress" (list $root $ordinal)))) -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
 {{/* The first contact of the console: in plain text, or with its users' tokens. */}}
 {{- define "tidemark.consoleBootstrap" -}}
 {{ include "tidemark.fullname" . }}-bootstrap.{{ include "tidemark.domain" . }}:{{ ternary 9492 9192 (eq "yes" (include "tidemark.secure" .)) }}
@@ -111,8 +119,7 @@ service-accounts.json: {{ . | quote }}
 {{- define "tidemark.checksum" -}}
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}
 {{- if and (eq $component "broker") $root.Values.externalAccess.enabled -}}
-{{- $access := $root.Values.externalAccess -}}
-{{- printf "%s %s %s" (include "tidemark.settings" .) (toJson $access.hosts) (toJson $access.nodePorts) | sha256sum -}}
+{{- printf "%s %s" (include "tidemark.settings" .) (include "tidemark.externalAddresses" $root) | sha256sum -}}
 {{- else -}}
 {{- include "tidemark.settings" . | sha256sum -}}
 {{- end -}}

@@ -7,6 +7,13 @@
 {{- if not (regexMatch "^[a-z]" $better) -}}{{- $better = printf "t-%s" $better -}}{{- end -}}
 {{- fail (printf "names of objects would begin with %q, from fullnameOverride, nameOverride or the release: Kubernetes permits a-z, 0-9 and \"-\", and a letter first; set fullnameOverride, for example to %s" $name $better) -}}
 {{- end -}}
+{{- if include "tidemark.secure" . -}}
+{{- $ofJob := eq .Values.security.certificates.source "chart" -}}
+{{- $most := ternary 39 41 $ofJob -}}
+{{- if gt (len $name) $most -}}
+{{- fail (printf "the beginning of the names of objects, %s, has %d characters: a %s of the chart could not have a name with more than %d; set fullnameOverride to a shorter one" $name (len $name) (ternary "CronJob" "StatefulSet" $ofJob) $most) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Refuses labels and annotations that the chart, or Kubernetes, sets itself: the pods would not match their selectors. */}}

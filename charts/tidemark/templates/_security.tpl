@@ -97,12 +97,17 @@ policy-clients: those for services, and those for clients. */}}
 {{- prepend .Values.security.authorization.superUsers $operator | join ";" -}}
 {{- end -}}
 
+{{/* The claim iss of tokens of service accounts. */}}
+{{- define "tidemark.serviceAccountIssuer" -}}
+{{ .Values.security.tokens.serviceAccounts.issuer | default (printf "https://kubernetes.default.svc.%s" .Values.clusterDomain) }}
+{{- end -}}
+
 {{/* The file of issuers of tokens. */}}
 {{- define "tidemark.issuers" -}}
 {{- $accounts := .Values.security.tokens.serviceAccounts -}}
 {{- $issuers := deepCopy .Values.security.tokens.issuers -}}
 {{- if $accounts.enabled -}}
-{{- $here := dict "issuer" ($accounts.issuer | default (printf "https://kubernetes.default.svc.%s" .Values.clusterDomain)) "audience" (include "tidemark.audience" .) "kubernetes" true -}}
+{{- $here := dict "issuer" (include "tidemark.serviceAccountIssuer" .) "audience" (include "tidemark.audience" .) "kubernetes" true -}}
 {{- if $accounts.keys -}}
 {{- $_ := set $here "jwks" "/etc/tidemark/service-accounts.json" -}}
 {{- else -}}

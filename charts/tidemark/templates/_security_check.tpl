@@ -37,11 +37,36 @@
 {{- if and .Values.externalAccess.enabled (ne $security.plainText "closed") -}}
 {{- fail (printf "security.plainText is %s with externalAccess: the plain port would have no external address; move external clients first, as docs/kubernetes.md describes" $security.plainText) -}}
 {{- end -}}
-{{- if hasKey $security.tokens.issuers "kubernetes" -}}
-{{- fail "security.tokens.issuers names kubernetes, which is the alias of security.tokens.serviceAccounts: choose another alias" -}}
-{{- end -}}
+{{- include "tidemark.checkIssuers" . -}}
 {{- if and .Values.zookeeper.enabled .Subcharts.zookeeper.Values.tls.existingSecret (eq $certificates.source "chart") -}}
 {{- fail "zookeeper.tls.existingSecret is set, but the services trust only the authority of the chart's Job, which makes the servers' certificate too: set zookeeper.tls.enabled: true in its place, or security.certificates.source: existing" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses issuers that services would refuse, at their next start: an upgrade that changes issuers restarts no pod. */}}
+{{- define "tidemark.checkIssuers" -}}
+{{- $accounts := .Values.security.tokens.serviceAccounts -}}
+{{- $issuers := .Values.security.tokens.issuers -}}
+{{- if hasKey $issuers "kubernetes" -}}
+{{- fail "security.tokens.issuers names kubernetes, which is the alias of security.tokens.serviceAccounts: choose another alias" -}}
+{{- end -}}
+{{- $seen := dict -}}
+{{- $accountsOf := "" -}}
+{{- if $accounts.enabled -}}
+{{- $_ := set $seen (include "tidemark.serviceAccountIssuer" .) "kubernetes" -}}
+{{- $accountsOf = "security.tokens.serviceAccounts" -}}
+{{- end -}}
+{{- range $alias, $one := $issuers -}}
+{{- if hasKey $seen $one.issuer -}}
+{{- fail (printf "security.tokens.issuers: %s and %s have the same issuer, %s: remove one, and list all its audiences at the other" (get $seen $one.issuer) $alias $one.issuer) -}}
+{{- end -}}
+{{- $_ := set $seen $one.issuer $alias -}}
+{{- if $one.kubernetes -}}
+{{- if $accountsOf -}}
+{{- fail (printf "security.tokens.issuers: %s has kubernetes: true, as %s: service accounts of two Kubernetes clusters would share names; remove it from one" $alias $accountsOf) -}}
+{{- end -}}
+{{- $accountsOf = $alias -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
