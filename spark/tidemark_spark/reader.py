@@ -133,7 +133,7 @@ class TidemarkReader(DataSourceReader):
             found = topics.find_topics(reader, options)
             if self._table is not None:
                 check_same(self._table.topic, found)
-            narrowing = self._narrowing(found)
+            narrowing = self._narrowing()
             history = _history(options, found)  # before the bounds, which are not less than its ends then
             bounds = topics.find_bounds(reader, options, found)
             if history is not None:
@@ -151,7 +151,7 @@ class TidemarkReader(DataSourceReader):
             ),
         ]
 
-    def _narrowing(self, found: Mapping[str, TopicView]) -> Narrowing:
+    def _narrowing(self) -> Narrowing:
         """Bounds of the read by the filters that the reader has."""
         return EVERYTHING
 
@@ -172,15 +172,12 @@ class TidemarkFilteringReader(TidemarkReader):
             self._table = self._table.filtered(filters)
         return filters
 
-    def _narrowing(self, found: Mapping[str, TopicView]) -> Narrowing:
+    def _narrowing(self) -> Narrowing:
         if self._table is None:
             return narrow(self._comparisons)
-        view = found[self._table.topic.name]
-        names = dict(_METADATA)
-        event_time = self._table.topic.schema.event_time_column
-        if event_time is not None and topics.timestamp_type(view) == rows.CREATE_TIME:
-            names[event_time.name] = "timestamp"
-        return narrow(replace(one, column=names[one.column]) for one in self._comparisons if one.column in names)
+        return narrow(
+            replace(one, column=_METADATA[one.column]) for one in self._comparisons if one.column in _METADATA
+        )
 
 
 def _comparison(pushed: Any) -> Comparison | None:

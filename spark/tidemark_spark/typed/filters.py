@@ -8,12 +8,14 @@ with NaN has no mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from tidemark.record.typed.batch import TimeRange
 
 Mask = Callable[[pa.RecordBatch], Any]
 _compute: Any = pc
@@ -26,6 +28,10 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "LessThan": pc.less,
     "LessThanOrEqual": pc.less_equal,
 }
+_AT_LEAST: Final = frozenset({"EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual"})
+_AT_MOST: Final = frozenset({"EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual"})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 _TEXT: Final[Mapping[str, Callable[..., Any]]] = {
     "StringStartsWith": _compute.starts_with,
     "StringEndsWith": _compute.ends_with,
@@ -44,6 +50,28 @@ def masks(filters: Iterable[Any], schema: pa.Schema) -> list[Mask]:
         schema: schema of the rows.
     """
     return [mask for mask in (_mask(one, schema) for one in filters) if mask is not None]
+
+
+def times_of(filters: Iterable[Any], columns: Collection[str]) -> TimeRange:
+    """The range of the timestamps of rows that pass the filters.
+
+    Args:
+        filters: PySpark's filters.
+        columns: columns that hold the timestamp of a row.
+    """
+    from_us: int | None = None
+    until_us: int | None = None
+    wanted = {(name,) for name in columns}
+    for one in filters:
+        kind, path, value = type(one).__name__, tuple(getattr(one, "attribute", ())), getattr(one, "value", None)
+        if path not in wanted or not isinstance(value, datetime) or value.tzinfo is None:
+            continue
+        at_us = (value - _EPOCH) // _MICROSECOND
+        if kind in _AT_LEAST:
+            from_us = at_us if from_us is None else max(from_us, at_us)
+        if kind in _AT_MOST:
+            until_us = at_us + 1 if until_us is None else min(until_us, at_us + 1)
+    return TimeRange(from_us, until_us)
 
 
 def _mask(one: Any, schema: pa.Schema) -> Mask | None:

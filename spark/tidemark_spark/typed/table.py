@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from tidemark.core.schemas.column_paths import selected
 
 from tidemark_spark.compat import arrow_schema
-from tidemark_spark.typed.read_schema import HEADERS, METADATA, OFFSET, PARTITION, paths_of
+from tidemark_spark.typed.read_schema import HEADERS, METADATA, OFFSET, PARTITION, TIMESTAMP, paths_of
 from tidemark_spark.typed.topic import TypedTopic
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class TypedTable:
         """Makes rows of batches: columns of the schema by their names, and the wanted metadata columns."""
         from tidemark.client.typed.batch_rows import BatchRows  # in tasks: the driver only plans
 
+        from tidemark_spark.typed.filters import times_of
+
         newest = self.topic.schema
         system = [field.name for field in self.schema.fields if field.name in METADATA and field.name != PARTITION]
         if not system and not self._paths:
@@ -74,7 +76,15 @@ class TypedTable:
             system=system,
             dictionaries=False,
             version=newest.version,
+            times=times_of(self.filters, self._time_columns()),
         )
+
+    def _time_columns(self) -> set[str]:
+        """The columns with the timestamps of rows; batches with append times, whose event times differ, are not
+        omitted.
+        """
+        event_time = self.topic.schema.event_time_column
+        return {TIMESTAMP} if event_time is None else {TIMESTAMP, event_time.name}
 
     def passing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that may pass the filters of the query."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark_spark.filters import Comparison, narrow
-from tidemark_spark.typed.filters import masks
+from tidemark_spark.typed.filters import masks, times_of
 
 from tests.spark.harness.reading import needs_pushed_filters
 
@@ -176,3 +176,26 @@ def test_a_narrowing_by_a_time_before_1970_keeps_the_records_before_1970() -> No
     assert (
         narrow([Comparison("timestamp", ">=", datetime.datetime(1950, 1, 1, tzinfo=datetime.UTC))]).timestamp_ms is None
     )
+
+
+@needs_pushed_filters
+@settings(deadline=None)
+@given(
+    bounds=st.lists(st.tuples(st.sampled_from(sorted(COMPARED)), st.integers(-9, 9)), max_size=3),
+    times_us=st.lists(st.integers(-12, 12), min_size=1),
+)
+def test_a_range_of_times_has_a_time_of_each_batch_whose_rows_pass(
+    bounds: list[tuple[str, int]], times_us: list[int]
+) -> None:
+    from pyspark.sql import datasource
+
+    def at(time_us: int) -> datetime.datetime:
+        return EPOCH + datetime.timedelta(microseconds=time_us)
+
+    pushed = [getattr(datasource, kind)(("at",), at(time_us)) for kind, time_us in bounds]
+    found = times_of([*pushed, datasource.LessThan(("other",), at(-99)), datasource.EqualTo(("at", "x"), 7)], {"at"})
+    some_pass = any(all(COMPARED[kind](one, time_us) for kind, time_us in bounds) for one in times_us)
+    is_outside = (found.from_us is not None and max(times_us) < found.from_us) or (
+        found.until_us is not None and min(times_us) >= found.until_us
+    )
+    assert not (some_pass and is_outside)
