@@ -19,6 +19,7 @@ from tidemark.admin.restart_claims import RestartClaims
 from tidemark.admin.views import partitions_of
 from tidemark.core.planning.broker_plans import Plan, add_brokers, generate, remove_brokers
 from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle, claimed_meanwhile, obstacles_to_restart
+from tidemark.core.planning.topic_names import named
 from tidemark.core.reassignment.progress import ReassignmentProgress
 from tidemark.core.reassignment.status import status
 from tidemark.model import (
@@ -34,9 +35,9 @@ from tidemark.model import (
     unknown_topic,
 )
 from tidemark.ports import Clock, MetadataStore
+from tidemark.rpc.security.access import may_name
 from tidemark.runtime.clock import SystemClock
 
-_NAMED_MAX: Final = 5
 _PLANS_MAX: Final = 5
 _DELETED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 """Refusals of a plan with partitions that were deleted after they were read: the plan is made again."""
@@ -237,7 +238,7 @@ class BrokerAdministration:
         restarting = await self._claims.holder(epochs)
         states = await self._store.states(partitions_of(snapshot.topics.values()), sync=True)
         topics = snapshot.topics.values()
-        found = obstacles_to_restart(broker, epochs, topics, states, snapshot.busy, restarting)
+        found = obstacles_to_restart(broker, epochs, topics, states, snapshot.busy, restarting, may_name)
         if snapshot.unreadable:
             found.append(RestartObstacle(Obstacle.TOPIC_UNREADABLE, _unreadable([broker], snapshot)))
         return found
@@ -296,7 +297,7 @@ class BrokerAdministration:
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST, "after the removal no live broker could get replicas: keep at least one"
                 )
-            plan = remove_brokers(snapshot.wanted, sizes, racks, query.remove)
+            plan = remove_brokers(snapshot.wanted, sizes, racks, query.remove, may_name=may_name)
         elif query.topics or query.spread:
             plan = _spread(query, snapshot, sizes)
         else:
@@ -352,15 +353,14 @@ class BrokerAdministration:
 def _check_readable(brokers: Sequence[BrokerId], snapshot: _Snapshot) -> None:
     """Refuse to call a broker empty that may hold replicas of a topic whose node cannot be read."""
     if snapshot.unreadable:
-        named = ",".join(sorted(snapshot.unreadable)[:_NAMED_MAX])
-        raise TidemarkError(ErrorCode.INTERNAL, _unreadable(brokers, snapshot), {"topics": named})
+        topics = ", ".join(sorted(filter(may_name, snapshot.unreadable)))
+        raise TidemarkError(ErrorCode.INTERNAL, _unreadable(brokers, snapshot), {"topics": topics})
 
 
 def _unreadable(brokers: Sequence[BrokerId], snapshot: _Snapshot) -> str:
-    listed, found = ", ".join(str(broker) for broker in brokers), sorted(snapshot.unreadable)
-    named = ", ".join(found[:_NAMED_MAX]) + (f" and {len(found) - _NAMED_MAX} more" if found[_NAMED_MAX:] else "")
-    nodes = "its ZooKeeper node" if len(found) == 1 else "their ZooKeeper nodes"
-    return f"broker {listed} may hold replicas of {named}, because {nodes} cannot be read: restore that first"
+    listed, topics = ", ".join(str(broker) for broker in brokers), named(snapshot.unreadable, may_name)
+    nodes = "its ZooKeeper node" if len(snapshot.unreadable) == 1 else "their ZooKeeper nodes"
+    return f"broker {listed} may hold replicas of {topics}, because {nodes} cannot be read: restore that first"
 
 
 def _added_again(brokers: Sequence[BrokerId]) -> TidemarkError:
@@ -390,6 +390,7 @@ def _spread(query: PlanQuery, snapshot: _Snapshot, sizes: Mapping[TopicPartition
         racks,
         others=[replicas for partition, replicas in snapshot.wanted.items() if partition.topic not in chosen],
         sizes_bytes=sizes,
+        may_name=may_name,
     )
 
 

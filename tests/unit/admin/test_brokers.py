@@ -14,7 +14,12 @@ from tidemark.admin.reassignments import ReassignmentAdministration
 from tidemark.admin.restart_claims import CLAIM_MS
 from tidemark.admin.topics import TopicAdministration
 from tidemark.core.planning.restart_safety import Obstacle
+from tidemark.core.security.acls import Operation, allow_rule, topic
+from tidemark.core.security.authorizer import Authorizer, Rules
+from tidemark.core.security.principals import Principal
 from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
+from tidemark.rpc.security.access import CURRENT, Access
+from tidemark.rpc.security.audit import Audit
 
 from tests.refusals import raises_code
 from tests.unit.admin.moving import Cluster, Sizes, ids
@@ -338,6 +343,23 @@ async def test_restart_is_not_safe_while_the_node_of_a_topic_is_unreadable(
     (obstacle,) = await brokers.obstacles_to_restart(BrokerId(1))
     assert obstacle.reason is Obstacle.TOPIC_UNREADABLE
     assert "broker 1 may hold replicas of u" in obstacle.message
+
+
+async def test_answers_name_no_topic_that_the_caller_may_not_describe(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    authorizer = Authorizer()
+    authorizer.use(Rules([allow_rule("User:alice", Operation.DESCRIBE, topic("t"))]))
+    reset = CURRENT.set(Access(authorizer, Audit(), Principal("User:alice"), "10.0.0.1", ""))
+    try:
+        with raises_code(ErrorCode.INVALID_REPLICATION_FACTOR) as refused:
+            await brokers.plan(PlanQuery(remove=ids(0, 1, 3)))
+        assert (refused.value.metadata, "of t and 1 more;" in refused.value.message) == ({"topics": "t"}, True)
+        cluster.ensemble.corrupt("/brokers/topics/u", b"garbage")
+        (obstacle,) = await brokers.obstacles_to_restart(BrokerId(1))
+        assert "may hold replicas of 1 topic, because" in obstacle.message
+    finally:
+        CURRENT.reset(reset)
 
 
 async def test_one_of_two_brokers_that_claim_a_restart_at_once_may_restart(

@@ -145,12 +145,14 @@ class OffsetLookup:
         deadline_s = time.monotonic() + self._timeout_s if deadline_s is None else deadline_s
         backoff, attempt = Backoff(), AttemptTimeout(_ATTEMPT_S)
         while True:
+            leader = None
             try:
-                return await self._look_up_once(where, deadline_s, position, attempt)
+                leader = await self._cluster.leader_in_time(where, deadline_s=deadline_s)
+                return await self._look_up_once(where, leader, position, attempt.within(deadline_s - time.monotonic()))
             except TidemarkError as error:
                 attempt.note([error])
                 left_s = deadline_s - time.monotonic()
-                misplaced = error.code in MISPLACED and self._cluster.leader(where) is not None
+                misplaced = leader is not None and error.code in MISPLACED  # the leader may learn of a partition late
                 if not error.retriable and not misplaced:
                     raise
                 if left_s <= 0:
@@ -162,10 +164,8 @@ class OffsetLookup:
                 await self._cluster.wait_for_update(min(backoff.next_s(), left_s))
 
     async def _look_up_once(
-        self, where: TopicPartition, deadline_s: float, position: Mapping[str, Any], attempt: AttemptTimeout
+        self, where: TopicPartition, leader: Leader, position: Mapping[str, Any], timeout_s: float
     ) -> OffsetAndTimestamp:
-        leader = await self._cluster.leader_in_time(where, deadline_s=deadline_s)
-        timeout_s = attempt.within(deadline_s - time.monotonic())
         (result,) = await self._ask(leader.address, [(where, leader)], position, timeout_s)
         if result.HasField("error"):
             raise errors.from_proto(result.error)

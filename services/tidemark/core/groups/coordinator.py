@@ -200,19 +200,18 @@ class GroupCoordinator:
         return {TopicPartition(key.topic, key.partition): self._pending.values(key) for key in keys}
 
     def check_stable(self, group_id: str, partitions: Iterable[TopicPartition] | None) -> None:
-        """Raise CONCURRENT_TRANSACTIONS if the end of a transaction may change an offset (KIP-447); None: any
-        offset.
+        """Raise CONCURRENT_TRANSACTIONS if the end of a transaction may change an offset (KIP-447); None: any offset,
+        and the error names no topic: the caller may not see all topics of the group.
         """
-        keys = self._pending.keys
-        if partitions is None:
-            unstable = next((key for key in keys if key.group_id == group_id), None)
-        else:
-            unstable = next((key for one in partitions if (key := OffsetKey(group_id, *one)) in keys), None)
-        if unstable is not None:
+        keys, where = self._pending.keys, None
+        if partitions is not None:
+            where = next((str(one) for one in partitions if OffsetKey(group_id, *one) in keys), None)
+        elif any(key.group_id == group_id for key in keys):
+            where = "one of its partitions"
+        if where is not None:
             raise TidemarkError(
                 ErrorCode.CONCURRENT_TRANSACTIONS,
-                f"a transaction may still change the offset of the group {group_id!r} in "
-                f"{unstable.topic}-{unstable.partition}: retry after its end",
+                f"a transaction may still change the offset of the group {group_id!r} in {where}: retry after its end",
             )
 
     def alter_offsets(self, asked: Commit, now: Situation, *, validate_only: bool) -> Outcome[Refusals]:

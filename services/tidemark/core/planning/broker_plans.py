@@ -15,6 +15,7 @@ from itertools import chain
 from tidemark.core.planning.balancing import even_bytes, even_counts, even_leaders, even_successors
 from tidemark.core.planning.placement import assign_replicas
 from tidemark.core.planning.replica_layout import ReplicaLayout
+from tidemark.core.planning.topic_names import MayName, every_name, named
 from tidemark.core.reassignment.request import ANY_LOG_DIR
 from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
 
@@ -91,6 +92,8 @@ def remove_brokers(
     sizes_bytes: Mapping[TopicPartition, int],
     racks: Mapping[BrokerId, str],
     gone: Collection[BrokerId],
+    *,
+    may_name: MayName = every_name,
 ) -> Plan:
     """Replace these brokers in every partition by live brokers without a replica of it; no other replica moves.
 
@@ -102,6 +105,7 @@ def remove_brokers(
         sizes_bytes: sizes in bytes of one replica; 0: not known.
         racks: every live broker, with or without those of `gone`; "": the rack is unknown.
         gone: brokers to remove, live or not.
+        may_name: whether errors may name a topic.
 
     Raises:
         TidemarkError: INVALID_REPLICATION_FACTOR (metadata topics) if too few brokers would be left.
@@ -113,7 +117,7 @@ def remove_brokers(
         for position, broker in enumerate(replicas)
         if broker in gone
     ]
-    _check_room(layout, leaving)
+    _check_room(layout, leaving, may_name)
     leaders = Counter(replicas[0] for replicas in layout.replicas if replicas)
     moved = []
     for index, position in sorted(leaving, key=lambda one: (one[1] != 0, -layout.size_bytes[one[0]], one)):
@@ -133,6 +137,7 @@ def generate(
     *,
     others: Iterable[tuple[BrokerId, ...]] = (),
     sizes_bytes: Mapping[TopicPartition, int] | None = None,
+    may_name: MayName = every_name,
 ) -> Plan:
     """Place topics on these brokers as if they were created now, in the order of their names (rule C4).
 
@@ -144,6 +149,7 @@ def generate(
         racks: every live broker; "": the rack is unknown.
         others: assigned replicas of all other topics' partitions; they count as in the creation of a topic.
         sizes_bytes: sizes in bytes of one replica, for the cost.
+        may_name: whether errors may name a topic.
 
     Raises:
         TidemarkError: BROKER_NOT_AVAILABLE (metadata brokers), INVALID_REPLICATION_FACTOR (metadata topics).
@@ -154,7 +160,7 @@ def generate(
     for partition in sorted(assignments):
         by_topic.setdefault(partition.topic, []).append(partition)
     factors = {topic: max(len(assignments[one]) for one in partitions) for topic, partitions in by_topic.items()}
-    _check_factor([topic for topic, factor in factors.items() if factor > len(chosen)], len(chosen))
+    _check_factor([topic for topic, factor in factors.items() if factor > len(chosen)], len(chosen), may_name)
     proposed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
     existing = list(others)
     for topic, partitions in by_topic.items():
@@ -239,21 +245,21 @@ def _check_live(brokers: Iterable[BrokerId], racks: Mapping[BrokerId, str]) -> N
         )
 
 
-def _check_room(layout: ReplicaLayout, leaving: Iterable[tuple[int, int]]) -> None:
+def _check_room(layout: ReplicaLayout, leaving: Iterable[tuple[int, int]], may_name: MayName) -> None:
     needed = Counter(index for index, _ in leaving)
     tight = {
         layout.partitions[index].topic
         for index, wanted in needed.items()
         if wanted > sum(broker not in layout.replicas[index] for broker in layout.brokers)
     }
-    _check_factor(sorted(tight), len(layout.brokers))
+    _check_factor(tight, len(layout.brokers), may_name)
 
 
-def _check_factor(topics: Iterable[str], brokers: int) -> None:
-    named = ", ".join(topics)
-    if named:
+def _check_factor(topics: Collection[str], brokers: int, may_name: MayName) -> None:
+    if topics:
         raise TidemarkError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{brokers} brokers are too few for the replicas of {named}; keep more, or lower the replication factor",
-            {"topics": named},
+            f"{brokers} brokers are too few for the replicas of {named(topics, may_name)}; keep more, or lower the "
+            "replication factor",
+            {"topics": ", ".join(sorted(filter(may_name, topics)))},
         )

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from tidemark.core.planning.topic_names import MayName, every_name, named
 from tidemark.model import BrokerEpoch, BrokerId, TopicDescription, TopicPartition, VersionedState
-
-_NAMED_MAX: Final = 5
 
 
 class Obstacle(StrEnum):
@@ -56,6 +55,7 @@ def obstacles_to_restart(
     states: Mapping[TopicPartition, VersionedState],
     wanted: Iterable[TopicPartition] = (),
     restarting: BrokerId | None = None,
+    may_name: MayName = every_name,
 ) -> list[RestartObstacle]:
     """The obstacles to a restart of this broker, the gravest first; empty: it is safe.
 
@@ -66,6 +66,7 @@ def obstacles_to_restart(
         states: states of all their partitions.
         wanted: partitions with a requested reassignment, running or not.
         restarting: the broker that has claimed a restart.
+        may_name: whether sentences may name a topic.
     """
     found: dict[Obstacle, list[TopicPartition]] = {kind: [] for kind in _OF_PARTITIONS}
     asked = set(wanted)
@@ -88,7 +89,8 @@ def obstacles_to_restart(
         concerned = tuple(sorted(found[kind]))
         grave = kind is Obstacle.BROKER_NOT_LIVE and broker not in live
         if concerned or grave or (kind is Obstacle.OTHER_BROKER_AWAY and away):
-            obstacles.append(RestartObstacle(kind, _sentence(kind, broker, away, concerned), concerned))
+            sentence = _sentence(kind, broker, away, concerned, may_name)
+            obstacles.append(RestartObstacle(kind, sentence, concerned))
         elif kind is Obstacle.OTHER_BROKER_RESTARTS and restarting not in (None, broker):
             message = f"broker {restarting} is about to restart; wait until that broker is in sync again"
             obstacles.append(RestartObstacle(kind, message))
@@ -122,10 +124,15 @@ def _of_partition(
     return kinds
 
 
-def _sentence(kind: Obstacle, broker: BrokerId, away: Iterable[BrokerId], concerned: tuple[TopicPartition, ...]) -> str:
+def _sentence(
+    kind: Obstacle,
+    broker: BrokerId,
+    away: Iterable[BrokerId],
+    concerned: tuple[TopicPartition, ...],
+    may_name: MayName,
+) -> str:
     partitions = f"{len(concerned)} partition{'' if len(concerned) == 1 else 's'}"
-    topics = sorted({partition.topic for partition in concerned})
-    named = ", ".join(topics[:_NAMED_MAX]) + (f" and {len(topics) - _NAMED_MAX} more" if topics[_NAMED_MAX:] else "")
+    topics = named({partition.topic for partition in concerned}, may_name)
     others = ", ".join(str(one) for one in sorted(away))
     are = "is" if len(concerned) == 1 else "are"
     return {
@@ -136,7 +143,7 @@ def _sentence(kind: Obstacle, broker: BrokerId, away: Iterable[BrokerId], concer
         "wait until more replicas are in sync, or give them more",
         Obstacle.NO_REPLICA_TO_SPARE: f"no replica to spare in {partitions}, though all are in sync. Each topic's "
         f"min.insync.replicas is as many as its replicas, so each restart stops acks=all for a moment. Waiting "
-        f"does not help; give them more replicas, or a smaller min.insync.replicas: {named}",
+        f"does not help; give them more replicas, or a smaller min.insync.replicas: {topics}",
         Obstacle.OTHER_BROKER_AWAY: f"not live, and assigned replicas: broker {others}; start it first",
         Obstacle.MOVE_UNDER_WAY: f"{partitions} on broker {broker} {are} being reassigned; wait until "
         "tidemark reassign list is empty",

@@ -39,6 +39,12 @@ def audit_facts(context: Any) -> dict[str, object]:
     return {"principal": access.principal, "host": access.host, "peer": peer, "rule": rule}
 
 
+def may_name(topic_name: str) -> bool:
+    """Whether an answer to the running call may name the topic: the caller may DESCRIBE it, or is a service."""
+    access = CURRENT.get()
+    return access is None or access.role is not None or access.may_describe(topic_name)
+
+
 class Access:
     """The rights of one caller. Decisions use the present rules, so a stream keeps its `Access`.
 

@@ -137,7 +137,10 @@ class LogSegments:
 
     def open(self, segment: Segment) -> Descriptor:
         """The file of a segment. Raises OSError, also for a removed file."""
-        return self._pool.get(segment, segment.log_path)
+        descriptor = self._pool.get(segment, segment.log_path)
+        if self._context.broken or self.containing(segment.base_offset) is not segment:
+            self._pool.drop(segment)  # the segment has left the log before: no later call would drop its file
+        return descriptor
 
     def index_of(self, segment: Segment, descriptor: Descriptor) -> SegmentIndex:
         """The index, loaded if it is not in memory; the caller holds `memory_lock`."""
@@ -284,17 +287,17 @@ class LogSegments:
         """Delete every segment and start empty; the caller holds both locks. Raises OSError."""
         self._begin_truncation(truncated_to)
         dropped = (*self._trimmed, *self.all)
-        for other in dropped:
-            self._pool.drop(other)
         self.start_offset = self.end_offset = start_offset
         self.all = (restart_empty(self._context.path, dropped, start_offset),)
         self._trimmed = ()
         self._tail = Tail(start_offset, 0)
+        for other in dropped:
+            self._pool.drop(other)
 
     def close(self) -> None:
         """Close the files; the caller holds both locks."""
         self.truncations += 1
-        for segment in self.all:
+        for segment in (*self._trimmed, *self.all):
             self._pool.drop(segment)
 
     # -- moving the log start

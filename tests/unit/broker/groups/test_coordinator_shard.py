@@ -264,6 +264,20 @@ def is_stable(shard: GroupShard) -> bool:
     return True
 
 
+async def test_an_unstable_group_is_refused_without_the_names_of_topics_that_were_not_asked_for(
+    log: Log, shard: GroupShard
+) -> None:
+    pending = commit_in_transaction(shard, 5)
+    await turns()
+    with pytest.raises(ConcurrentTransactionsError) as refused:
+        shard.coordinator.check_stable("g", None)
+    assert "in one of its partitions" in refused.value.message
+    with pytest.raises(ConcurrentTransactionsError, match=r"in a-0: retry"):
+        shard.coordinator.check_stable("g", [AT_0])
+    await log.finish_write()
+    await pending
+
+
 @pytest.mark.parametrize("decision", ["commit", "abort"])
 async def test_an_offset_of_a_transaction_is_in_force_after_its_commit_marker_only(
     log: Log, shard: GroupShard, decision: str

@@ -10,7 +10,7 @@ import pytest
 from tidemark.client.consuming.offset_lookup import OffsetLookup
 from tidemark.client.metadata.cluster import Leader
 from tidemark.client.records import Timestamp
-from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -26,6 +26,7 @@ class FakeCluster:
         refused: partitions that are refused once.
         down: addresses that answer nothing once.
         empty: partitions without a record at or after any time.
+        lagging: partitions that their leader does not have yet; a refusal comes with metadata without a leader.
     """
 
     def __init__(self) -> None:
@@ -33,13 +34,19 @@ class FakeCluster:
         self.refused: set[int] = set()
         self.down: set[str] = set()
         self.empty: set[int] = set()
+        self.lagging: set[int] = set()
+        self._without_leader: set[int] = set()
 
-    def leader(self, where: TopicPartition) -> Leader:
+    def leader(self, where: TopicPartition) -> Leader | None:
         broker = where.partition % 2
-        return Leader(BrokerId(broker), f"broker-{broker}", LeaderEpoch(3), "t", "i")
+        known = where.partition not in self._without_leader
+        return Leader(BrokerId(broker), f"broker-{broker}", LeaderEpoch(3), "t", "i") if known else None
 
     async def leader_in_time(self, where: TopicPartition, *, deadline_s: float) -> Leader:
-        return self.leader(where)
+        self._without_leader.discard(where.partition)
+        found = self.leader(where)
+        assert found is not None
+        return found
 
     def stub(self, address: str) -> Any:
         cluster = self
@@ -64,6 +71,10 @@ class FakeCluster:
         if part.partition in self.refused:
             self.refused.remove(part.partition)
             result.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.NOT_LEADER, "it moved")))
+        if part.partition in self.lagging:
+            self.lagging.remove(part.partition)
+            self._without_leader.add(part.partition)
+            result.error.CopyFrom(errors.to_proto(unknown_topic(part.topic)))
         return result
 
     def note_refusal(self, where: TopicPartition, error: TidemarkError) -> None:
@@ -98,6 +109,14 @@ async def test_a_refused_partition_is_asked_again_alone(lookup: OffsetLookup, cl
     assert found == {where: 10 * where.partition for where in PARTITIONS}
     assert sorted(cluster.asked)[:1] == [("broker-0", 1)]
     assert len(cluster.asked) == 4
+
+
+async def test_a_new_partition_that_neither_its_leader_nor_the_metadata_have_yet_is_asked_again(
+    lookup: OffsetLookup, cluster: FakeCluster
+) -> None:
+    cluster.lagging = {7}
+    assert (await lookup.look_up(PARTITIONS[7], latest=True)).offset == 70
+    assert cluster.asked == [("broker-1", 1)] * 2
 
 
 async def test_partitions_of_a_broker_that_does_not_answer_are_asked_again(

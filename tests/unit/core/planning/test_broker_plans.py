@@ -206,6 +206,10 @@ def test_a_generated_plan_for_too_few_brokers_names_the_topics() -> None:
     with raises_code(ErrorCode.INVALID_REPLICATION_FACTOR) as refused:
         generate(before.assignments, list(before.racks)[:2], before.racks)
     assert refused.value.metadata == {"topics": "t1, t2"}
+    with raises_code(ErrorCode.INVALID_REPLICATION_FACTOR) as refused:
+        generate(before.assignments, list(before.racks)[:2], before.racks, may_name=lambda name: name == "t2")
+    assert "t1" not in refused.value.message
+    assert refused.value.metadata == {"topics": "t2"}
 
 
 def test_a_plan_does_not_depend_on_the_order_of_its_input() -> None:

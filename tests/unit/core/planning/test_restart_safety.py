@@ -67,6 +67,15 @@ def test_a_topic_without_a_replica_to_spare_has_its_own_obstacle() -> None:
         assert found.message.endswith("smaller min.insync.replicas: t")
 
 
+def test_an_obstacle_names_no_topic_that_its_reader_may_not_see() -> None:
+    seen = [replace(topic(1), topic=name) for name in ("open", "secret", "shown")]
+    states = {TopicPartition(one.topic, 0): state(1, 1)[T0] for one in seen}
+    (found,) = obstacles_to_restart(BrokerId(1), ALL, seen, states, may_name=lambda name: name != "secret")
+    assert found.message.endswith("smaller min.insync.replicas: open, shown and 1 more")
+    (found,) = obstacles_to_restart(BrokerId(1), ALL, seen, states, may_name=lambda name: False)
+    assert found.message.endswith("smaller min.insync.replicas: 3 topics")
+
+
 def test_waiting_helps_until_all_replicas_are_in_sync() -> None:
     found = reasons(1, [topic(1, 2)], state(1, 1, min_isr=2))
     assert found == [Obstacle.NO_IN_SYNC_HEIR]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import tracemalloc
@@ -71,6 +72,40 @@ def test_ten_thousand_replicas_of_which_hundreds_hold_records_keep_few_descripto
     assert busy_bytes / 300 < 8_000
     gc.collect()
     assert open_descriptors() - before <= OPEN_FILES_MAX + 4  # the rosters of both directories
+    logs.close()
+
+
+def test_a_deleted_log_keeps_no_descriptor_of_segments_that_wait_for_a_checkpoint(path: Path) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(2 * LENGTH)})
+    for _ in range(8):
+        lead(log, BATCH)
+    log.trim(Offset(40))
+    logs.set_aside(PARTITION, "delete")
+    assert len(logs._pool) == 0, "a descriptor keeps the space of a deleted file"
+    logs.close()
+
+
+@pytest.mark.parametrize("end", ["trimmed", "reset", "closed"])
+def test_the_pool_keeps_no_descriptor_of_a_segment_that_left_before_a_slow_reader_opened_it(
+    path: Path, end: str
+) -> None:
+    logs = open_one(path)
+    log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(2 * LENGTH)})
+    for _ in range(8):
+        lead(log, BATCH)
+    before = log.segments.all
+    if end == "trimmed":
+        log.trim(Offset(40))
+        logs.checkpoint({PARTITION: Offset(40)})
+    elif end == "reset":
+        log.reset(Offset(0))
+    else:
+        log.close()
+    for segment in before:
+        with contextlib.suppress(FileNotFoundError):
+            log.segments.open(segment)
+    assert len(logs._pool) == (2 if end == "trimmed" else 0), "a descriptor keeps the space of a deleted file"
     logs.close()
 
 

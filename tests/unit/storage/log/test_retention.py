@@ -185,7 +185,8 @@ def test_a_reader_keeps_reading_files_released_meanwhile(path: Path) -> None:
     log.trim(Offset(200))
     logs.checkpoint({PARTITION: Offset(200)})
     assert held.log_path.name.endswith(".deleted")
-    assert os.pread(log.segments.open(held).number, len(before) + 1, 0) == before
+    held_file = log.segments.open(held)
+    assert os.pread(held_file.number, len(before) + 1, 0) == before
     logs.close()
 
 
