@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from tidemark.client.consuming.range_reader import FETCH_BYTES, Position, RangeReader, RangeStart, StatedOffset
+from tidemark.client.consuming.range_reader import Position, RangeReader, RangeStart, StatedOffset
 from tidemark.client.metadata.tls import Credentials
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition
@@ -32,7 +32,6 @@ _log = logging.getLogger("tidemark.spark")
 _GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_PARTITION})
 _CUT: Final = frozenset({ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.LOG_TRUNCATED})
 _BAD_READS_MAX: Final = 3
-_TYPED_FETCH_BYTES: Final = 2 << 20
 _TOGETHER_MAX: Final = 100
 """Largest number of ranges in one fetch."""
 ADVICE: Final = "with failOnDataLoss=false the query skips, counts and logs such records"
@@ -254,7 +253,6 @@ def _read_range(
                 incarnation=task.incarnation,
                 last_epoch=last_epoch,
                 first=first,
-                fetch_bytes=FETCH_BYTES if table is None else _TYPED_FETCH_BYTES,
                 typed=None if table is None else table.rows,
                 passed=passed,
             ):

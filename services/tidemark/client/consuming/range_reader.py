@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FETCH_BYTES: Final = 1 << 20
-"""Larger responses wait for HTTP/2's flow-control window."""
+_FETCH_BYTES: Final = 4 << 20
+"""Soft limit of a response: each costs brokers and clients a millisecond of CPU time, beside that of its bytes."""
 _CALL_S: Final = 5.0
 _METADATA_S: Final = 2.0
 """Timeout of a metadata request, which any healthy broker answers immediately."""
@@ -212,7 +212,7 @@ class RangeReader:
         topic_id: str = "",
         incarnation: str = "",
         last_epoch: int = NO_EPOCH,
-        fetch_bytes: int = FETCH_BYTES,
+        fetch_bytes: int = _FETCH_BYTES,
         first: Fetched | None = None,
         typed: BatchRows | None = None,
         passed: Callable[[int], None] = lambda offset: None,
@@ -288,7 +288,7 @@ class RangeReader:
             return fetch(offset, int(error.metadata["diverging_epoch"]))
 
     def fetch_together(
-        self, ranges: Sequence[RangeStart], *, fetch_bytes: int = FETCH_BYTES, column_ids: Sequence[int] = ()
+        self, ranges: Sequence[RangeStart], *, fetch_bytes: int = _FETCH_BYTES, column_ids: Sequence[int] = ()
     ) -> list[Fetched | None]:
         """Return the first batches of each range, with one fetch to each leader and without retries.
 

@@ -34,7 +34,6 @@ from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.text import from_text, to_text
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError
 
-_FETCH_BYTES: Final = 4 << 20
 _ISOLATION_LEVEL: Final = "read_committed"
 """Isolation level of an archive: no later run removes a row of an aborted transaction."""
 _SYSTEM: Final = (PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED)
@@ -201,7 +200,6 @@ def write_partition(task: ArchiveTask) -> int:
             topic_id=task.topic_id,
             incarnation=task.incarnation,
             last_epoch=task.last_epoch,
-            fetch_bytes=_FETCH_BYTES,
             typed=typed,
         )
         return write_batches(task, versions[task.version], batches)

@@ -35,7 +35,6 @@ Place = str | int | Timestamp | datetime | Mapping[int, int]
 or after that time, or the end of the partition if there is no such row.
 """
 
-FETCH_BYTES: Final = 4 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -186,7 +185,6 @@ class TableScan:
             topic_id=where.topic_id,
             incarnation=where.incarnation,
             last_epoch=self._seam.epoch_before(index, begin),
-            fetch_bytes=FETCH_BYTES,
             typed=typed,
         )
 
