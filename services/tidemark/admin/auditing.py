@@ -6,20 +6,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
 import grpc
 from grpc.aio import ServicerContext
 
-from tidemark.core.security.audit_lines import DENIED, FAILED, OK, AuditFilter, ServiceAudit
+from tidemark.core.security.audit_lines import CANCELLED, DENIED, FAILED, OK, AuditFilter, ServiceAudit
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.audit import audit_from_proto, filter_to_proto
-from tidemark.rpc.security.access import audit_facts
-from tidemark.rpc.security.audit import AUDIT
+from tidemark.rpc.security.access import audited
 from tidemark.rpc.security.audit_ring import RING, AuditRing
 from tidemark.runtime.metrics import METRICS
 from tidemark.v1.audit_pb2 import ListBrokerAuditLinesRequest
@@ -31,7 +30,7 @@ _SECONDS = METRICS.histogram("admin_request_seconds", "Duration of a call", ("me
 _INTERNAL: Final = "INTERNAL"
 _DEADLINE_S: Final = 3.0
 """Deadline of a call to one broker, in seconds. A broker that misses the deadline is listed with its error."""
-_OUTCOMES: Final = frozenset({"", OK, DENIED, FAILED, *map(str, ErrorCode)})
+_OUTCOMES: Final = frozenset({"", OK, DENIED, FAILED, CANCELLED, *map(str, ErrorCode)})
 
 AskBroker = Callable[[BrokerRegistration, AuditFilter], Awaitable[ServiceAudit]]
 
@@ -49,22 +48,20 @@ async def observed(
             nothing.
     """
     started_s = time.monotonic()
-    caller = None if change is None else audit_facts(context)
     outcome = _INTERNAL
     try:
-        yield
-        outcome = "OK"
+        with nullcontext() if change is None else audited(method, context, change):
+            yield
+        outcome = OK
     except TidemarkError as error:
         outcome = str(error.code)
         raise
     except (asyncio.CancelledError, GeneratorExit):  # GeneratorExit: the caller cancelled a stream
-        outcome = "CANCELLED"
+        outcome = CANCELLED
         raise
     finally:
         _REQUESTS.labels(method, outcome).inc()
         _SECONDS.labels(method).observe(time.monotonic() - started_s)
-        if change is not None and caller is not None:
-            AUDIT.info("%s", method, extra={**caller, "outcome": outcome, **change})
 
 
 class AuditLines:

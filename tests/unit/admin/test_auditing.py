@@ -83,6 +83,11 @@ async def test_lines_of_all_services_are_gathered_and_a_silent_broker_is_named()
     ]
 
 
+async def test_lines_of_cancelled_changes_can_be_selected() -> None:
+    found = await audit_lines().gather(AuditFilter(outcome="CANCELLED"))
+    assert [one.service for one in found] == ["admin", "broker 1", "broker 2"]
+
+
 @pytest.mark.parametrize("wanted", [AuditFilter(outcome="ok"), AuditFilter(outcome="X" * 99), AuditFilter(limit=-1)])
 async def test_a_filter_that_is_wrong_is_refused(wanted: AuditFilter) -> None:
     with raises_code(ErrorCode.INVALID_REQUEST, "expected "):

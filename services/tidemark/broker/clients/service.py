@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Any
 
 from tidemark.broker.clients.delete_records import DeleteRecords
@@ -31,8 +32,7 @@ from tidemark.rpc.errors import abort_with
 from tidemark.rpc.log_dirs import contents_to_proto, wanted_from_proto
 from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas, ClientQuotas
 from tidemark.rpc.request_limits import check_named
-from tidemark.rpc.security.access import Access, Accesses, audit_facts
-from tidemark.rpc.security.audit import AUDIT
+from tidemark.rpc.security.access import Access, Accesses, audited
 from tidemark.rpc.security.audit_ring import RING
 from tidemark.rpc.security.callers import caller_of, listener_of_call
 from tidemark.v1 import (
@@ -168,22 +168,17 @@ class BrokerService(BrokerServiceServicer):
         self, request: alter_log_dirs_pb2.AlterReplicaLogDirsRequest, context: Any
     ) -> alter_log_dirs_pb2.AlterReplicaLogDirsResponse:
         """Move replicas to other log directories."""
-        caller = audit_facts(context)
-        results = results_to_proto(await self._dir_moves.alter(alterations_from_proto(request)))
-        if not request.validate_only:
-            facts = {"replicas_count": len(request.replicas), "throttle_bytes_per_s": request.throttle_bytes_per_s}
-            AUDIT.info("AlterReplicaLogDirs", extra={**caller, "outcome": "OK", **facts})
-        return results
+        facts = {"replicas_count": len(request.replicas), "throttle_bytes_per_s": request.throttle_bytes_per_s}
+        with nullcontext() if request.validate_only else audited("AlterReplicaLogDirs", context, facts):
+            return results_to_proto(await self._dir_moves.alter(alterations_from_proto(request)))
 
     async def DeleteRecords(  # noqa: N802
         self, request: delete_records_pb2.DeleteRecordsRequest, context: Any
     ) -> delete_records_pb2.DeleteRecordsResponse:
         """Delete records at the front of a partition."""
-        caller = audit_facts(context)
-        response = await self._delete_records.delete(request)
         facts = {"topic": request.topic, "partition": request.partition, "before_offset": request.before_offset}
-        AUDIT.info("DeleteRecords", extra={**caller, "outcome": "OK", **facts})
-        return response
+        with audited("DeleteRecords", context, facts):
+            return await self._delete_records.delete(request)
 
     async def ReadReplica(  # noqa: N802
         self, request: replica_reads_pb2.ReadReplicaRequest, context: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableSequence, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,8 +32,7 @@ from tidemark.rpc.codecs.group import (
 )
 from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.request_limits import check_named
-from tidemark.rpc.security.access import audit_facts
-from tidemark.rpc.security.audit import AUDIT
+from tidemark.rpc.security.access import audited
 from tidemark.rpc.security.callers import address_for_caller, host_of
 from tidemark.runtime.clock import timeout
 from tidemark.runtime.slices import Pace
@@ -185,17 +185,17 @@ class GroupService(GroupServiceServicer):
     ) -> pb.AlterGroupOffsetsResponse:
         """Set offsets of a group without members."""
         check_named(request.offsets, "partitions")
-        caller = audit_facts(context)
-        shard = self._groups.shard_of(request.group_id)
-        asked, refused = await self._offsets.resolve(request.offsets)
-        commit = Commit(request.group_id, "", NO_MEMBER_EPOCH, "", asked)
+        facts: dict[str, object] = {"group": request.group_id, "partitions": len(request.offsets)}
+        with nullcontext() if request.validate_only else audited("AlterGroupOffsets", context, facts):
+            shard = self._groups.shard_of(request.group_id)
+            asked, refused = await self._offsets.resolve(request.offsets)
+            commit = Commit(request.group_id, "", NO_MEMBER_EPOCH, "", asked)
 
-        def alter(coordinator: GroupCoordinator, now: Situation) -> Outcome[Refusals]:
-            return coordinator.alter_offsets(commit, now, validate_only=request.validate_only)
+            def alter(coordinator: GroupCoordinator, now: Situation) -> Outcome[Refusals]:
+                return coordinator.alter_offsets(commit, now, validate_only=request.validate_only)
 
-        more = await shard.change(alter)
-        if not request.validate_only:
-            _log_change("AlterGroupOffsets", request.group_id, caller, partitions=len(asked) - len(more))
+            more = await shard.change(alter)
+            facts["partitions"] = len(asked) - len(more)
         response = pb.AlterGroupOffsetsResponse()
         await _add_results(response.partitions, request.offsets, {**refused, **more})
         return response
@@ -204,10 +204,9 @@ class GroupService(GroupServiceServicer):
         self, request: pb.DeleteGroupRequest, context: Any
     ) -> pb.DeleteGroupResponse:
         """Delete a group without members."""
-        caller = audit_facts(context)
-        shard = self._groups.shard_of(request.group_id)
-        await shard.change(lambda coordinator, now: coordinator.delete_group(request.group_id))
-        _log_change("DeleteGroup", request.group_id, caller)
+        with audited("DeleteGroup", context, {"group": request.group_id}):
+            shard = self._groups.shard_of(request.group_id)
+            await shard.change(lambda coordinator, now: coordinator.delete_group(request.group_id))
         return pb.DeleteGroupResponse()
 
     async def DeleteGroupOffsets(  # noqa: N802
@@ -215,11 +214,14 @@ class GroupService(GroupServiceServicer):
     ) -> pb.DeleteGroupOffsetsResponse:
         """Delete committed offsets of a group, with a result for each partition."""
         check_named(request.partitions, "partitions")
-        caller = audit_facts(context)
-        shard = self._groups.shard_of(request.group_id)
         partitions = [ref_from_proto(one) for one in request.partitions]
-        refused = await shard.change(lambda coordinator, now: coordinator.delete_offsets(request.group_id, partitions))
-        _log_change("DeleteGroupOffsets", request.group_id, caller, partitions=len(partitions) - len(refused))
+        facts: dict[str, object] = {"group": request.group_id, "partitions": len(partitions)}
+        with audited("DeleteGroupOffsets", context, facts):
+            shard = self._groups.shard_of(request.group_id)
+            refused = await shard.change(
+                lambda coordinator, now: coordinator.delete_offsets(request.group_id, partitions)
+            )
+            facts["partitions"] = len(partitions) - len(refused)
         return pb.DeleteGroupOffsetsResponse(partitions=results_to_proto(partitions, refused))
 
     async def _commit_in_transaction(
@@ -310,8 +312,3 @@ async def _add_results(
         if pace.is_due:
             await pace.give_way()
         results.extend(results_to_proto([TopicPartition(one.topic, one.partition)], refused))
-
-
-def _log_change(method: str, group_id: str, caller: Mapping[str, object], **facts: int) -> None:
-    """Write the audit line of an administrative change of a group."""
-    AUDIT.info("%s", method, extra={**caller, "outcome": "OK", "group": group_id, **facts})

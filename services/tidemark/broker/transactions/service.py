@@ -22,8 +22,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.request_limits import check_named
-from tidemark.rpc.security.access import audit_facts
-from tidemark.rpc.security.audit import AUDIT
+from tidemark.rpc.security.access import audited
 from tidemark.rpc.security.callers import address_for_caller
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import transaction_service_pb2 as pb
@@ -124,11 +123,11 @@ class TransactionService(TransactionServiceServicer):
         self, request: pb.AbortTransactionRequest, context: Any
     ) -> pb.AbortTransactionResponse:
         """Abort the open transaction in place of its producer."""
-        caller = audit_facts(context)
         transactional_id = request.transactional_id
-        await self._requests.change(transactional_id, lambda coordinator, now: coordinator.abort(transactional_id, now))
-        facts = {**caller, "outcome": "OK", "transactional_id": transactional_id}
-        AUDIT.info("%s", "AbortTransaction", extra=facts)
+        with audited("AbortTransaction", context, {"transactional_id": transactional_id}):
+            await self._requests.change(
+                transactional_id, lambda coordinator, now: coordinator.abort(transactional_id, now)
+            )
         return pb.AbortTransactionResponse()
 
     async def ListTransactions(  # noqa: N802

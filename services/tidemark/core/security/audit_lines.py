@@ -11,6 +11,8 @@ from tidemark.errors import TidemarkError
 
 OK: Final = "OK"
 DENIED: Final = "DENIED"
+CANCELLED: Final = "CANCELLED"
+"""Outcome of a change whose caller cancelled the call; the change may have been made."""
 FAILED: Final = "FAILED"
 """Outcome in a filter for all outcomes except OK and DENIED."""
 
@@ -23,7 +25,7 @@ class AuditLine(NamedTuple):
         event: RPC of a change, such as "CreateTopic", or "denied".
         operation: operation of a denial; otherwise "".
         resource: such as "topic:orders"; "" for a change of several resources.
-        outcome: OK, DENIED or an error code.
+        outcome: OK, DENIED, CANCELLED or an error code.
         rule: that decided.
         facts: further facts of a change; long ones are cut.
     """

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
 from tidemark.core.security.acls import CLUSTER, Operation, Resource, ResourceType, denial, topic
+from tidemark.core.security.audit_lines import CANCELLED, OK
 from tidemark.core.security.authorizer import Authorizer, Decision
 from tidemark.core.security.principals import ANONYMOUS, Principal
 from tidemark.core.security.rights import Need, Right
 from tidemark.core.security.visible_views import hidden_topic
-from tidemark.errors import TidemarkError
+from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.rpc.request_limits import check_named
-from tidemark.rpc.security.audit import Audit
+from tidemark.rpc.security.audit import AUDIT, Audit
 from tidemark.rpc.security.callers import caller_of, host_of
 from tidemark.runtime.slices import Pace
 
@@ -37,6 +40,29 @@ def audit_facts(context: Any) -> dict[str, object]:
     rules = [one.reason if one.rule is None else str(one.rule) for one in access.decisions]
     rule = ", ".join(dict.fromkeys(rules)) or "a service of the cluster"
     return {"principal": access.principal, "host": access.host, "peer": peer, "rule": rule}
+
+
+@contextmanager
+def audited(event: str, context: Any, facts: Mapping[str, object]) -> Iterator[None]:
+    """Write the line of a change with its outcome, also if the change fails, or its caller cancels the call meanwhile.
+
+    Args:
+        event: name of the RPC.
+        context: context of the call.
+        facts: the change; read at its end.
+    """
+    caller, outcome = audit_facts(context), str(ErrorCode.INTERNAL)
+    try:
+        yield
+        outcome = OK
+    except TidemarkError as error:
+        outcome = str(error.code)
+        raise
+    except (asyncio.CancelledError, GeneratorExit):  # GeneratorExit: the caller cancelled a stream
+        outcome = CANCELLED
+        raise
+    finally:
+        AUDIT.info("%s", event, extra={**caller, "outcome": outcome, **facts})
 
 
 def may_name(topic_name: str) -> bool:
