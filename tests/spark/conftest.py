@@ -33,7 +33,7 @@ _JAVA = (
 Spark's classes are not verified again when they load, which saves a tenth. No collection of all objects begins only
 because many classes were loaded.
 """
-_DEFAULTS = f"spark.driver.extraJavaOptions {' '.join(_JAVA)}\n"
+_DEFAULTS = "".join(f"spark.{process}.extraJavaOptions {' '.join(_JAVA)}\n" for process in ("driver", "executor"))
 _CHECKPOINTS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
