@@ -34,6 +34,7 @@ DAYS: Final = 365
 _BACKDATED: Final = timedelta(minutes=5)
 """Certificates are valid from this time before their creation: clocks of machines differ."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 _CLUSTER: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
@@ -186,10 +187,9 @@ def _host_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError:
-        raise _invalid(f"{host!r} is not a name or address of a host") from None
+    if not _HOST.fullmatch(host):  # no caller would accept the certificate
+        raise _invalid(f"{host!r} is not a name or address of a host; repeat --host for several")
+    return x509.DNSName(host)
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:

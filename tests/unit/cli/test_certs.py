@@ -92,6 +92,10 @@ def test_a_second_authority_never_replaces_the_first(directory: Path) -> None:
         (("broker", "-1", "--host", "localhost"), "-1"),
         (("broker", "3"), "--host"),
         (("broker", "3", "--host", "böse.example"), "not a name or address of a host"),
+        (("broker", "3", "--host", ""), "not a name or address of a host"),
+        (("broker", "3", "--host", "a.example,b.example"), "repeat --host for several"),
+        (("broker", "3", "--host", "a.example:9192"), "not a name or address of a host"),
+        (("broker", "3", "--host", "https://a.example"), "not a name or address of a host"),
         (("client", "alice", "--days", "0"), "--days"),
     ],
 )
