@@ -78,12 +78,13 @@ class PartitionAdministration:
                 REQUEST_TIMED_OUT, while the controller continues.
         """
         async with self._writing:
-            planned, added = await self._planned(name, total_count, assignments)
+            planned, added, requested = await self._planned(name, total_count, assignments)
             if validate_only:
                 return topic_view(planned, await self._store.states(partitions_of([planned])))
             known = {_identity(one) for one in await self._store.refusals()}
+            if added.keys() - requested:  # a retry is not counted again
+                admit(len(added.keys() - requested))
             if added:
-                admit(len(added))
                 await self._store.request_partitions(added)
 
         async def all_lead() -> TopicView | None:
@@ -178,7 +179,8 @@ class PartitionAdministration:
 
     async def _planned(
         self, name: str, total_count: int, assignments: Sequence[tuple[BrokerId, ...]]
-    ) -> tuple[TopicDescription, Mapping[TopicPartition, tuple[BrokerId, ...]]]:
+    ) -> tuple[TopicDescription, Mapping[TopicPartition, tuple[BrokerId, ...]], Collection[TopicPartition]]:
+        """The topic after the addition, the partitions to add, and partitions that an earlier call requested."""
         check_topic_name(name)
         topics, live, draining, requests = await asyncio.gather(
             self._store.topics(),
@@ -199,7 +201,7 @@ class PartitionAdministration:
             for index, replicas in planned.partitions.items()
             if index not in topic.partitions
         }
-        return planned, added
+        return planned, added, set(requests.added)
 
     async def _topic(self, name: str) -> TopicDescription:
         check_topic_name(name)

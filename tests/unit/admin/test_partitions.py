@@ -100,6 +100,14 @@ async def test_topic_with_enough_partitions_stays_unchanged(
     assert (await cluster.store.partition_requests()).added == {}
 
 
+async def test_repeated_addition_is_counted_once_for_the_quota(partitions: PartitionAdministration) -> None:
+    counted: list[int] = []
+    for total in (4, 4, 5):
+        work = partitions.create_partitions("t", total, validate_only=False, timeout_s=0.0, admit=counted.append)
+        assert await refusal(work) is ErrorCode.REQUEST_TIMED_OUT
+    assert counted == [2, 1]
+
+
 async def test_repeated_addition_keeps_the_replicas_that_the_first_one_requested(
     cluster: Cluster, partitions: PartitionAdministration
 ) -> None:
