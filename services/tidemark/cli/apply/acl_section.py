@@ -18,6 +18,7 @@ from tidemark.core.security.acls import (
     check_acl,
     option,
 )
+from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.runtime.configuration.entries import ConfigChange
 
 if TYPE_CHECKING:
@@ -57,9 +58,16 @@ def rules_of(principal: str, entry: Mapping[str, Sequence[str]]) -> Iterator[Acl
         for word in entry.get(key, ()):
             for host in entry.get("host", (ANY,)):
                 for kind, pattern, text in named:
-                    name = CLUSTER_NAME if kind is ResourceType.CLUSTER else text
+                    name = _cluster(text) if kind is ResourceType.CLUSTER else text
                     operation = option(Operation, word)
                     yield check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
+
+
+def _cluster(flag: str) -> str:
+    if flag != "true":
+        sentence = f"cluster is {flag!r}: write cluster: true, or remove the line"
+        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+    return CLUSTER_NAME
 
 
 class AclChange:

@@ -171,6 +171,8 @@ class _Reader:
                 if key not in KEYS:
                     self._wrong(at, f"unknown key {key!r} of a rule: expected {', '.join(KEYS)}")
                 parts = value.value if isinstance(value, yaml.SequenceNode) else [value]
+                if not parts:
+                    self._wrong(at, f"{key} of {principal} has no value; remove the line, or give one")
                 texts = [self._scalar(f"{key} of {principal}", at, part) for part in parts]
                 entry[key] = [text for text in texts if text is not None]
             if not (entry.keys() & PERMISSIONS.keys() and entry.keys() & RESOURCES.keys()):

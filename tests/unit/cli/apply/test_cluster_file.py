@@ -148,6 +148,14 @@ def test_rules_are_every_combination_of_the_values_of_an_entry() -> None:
         ("{allow: read, cluster: true}", "READ does not apply to a CLUSTER"),
         ("{allow: read, topic: orders, hosts: x}", "unknown key 'hosts' of a rule"),
         ("{allow: read, topic: orders, host: broker-0}", "host 'broker-0'"),
+        (
+            "{allow: alter, topic: orders, cluster: false}",
+            "cluster is 'false': write cluster: true, or remove the line",
+        ),
+        ("{allow: alter, cluster: shop}", "cluster is 'shop': write cluster: true"),
+        ("{deny: [], allow: read, topic: orders}", "deny of User:alice has no value"),
+        ("{deny: read, topic: orders, topic_prefix: []}", "topic_prefix of User:alice has no value"),
+        ("{deny: read, topic: orders, host: []}", "host of User:alice has no value"),
     ],
 )
 def test_a_wrong_rule_is_reported_with_its_line(entry: str, sentence: str) -> None:
