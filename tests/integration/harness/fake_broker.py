@@ -132,6 +132,7 @@ class FakeCluster:
         partitions = {where.partition: self._partition(where.partition, BrokerId(0), 0) for where in self.logs}
         self._view = ClusterView(
             cluster_id="fake",
+            controller_id=BrokerId(100),
             controller_epoch=ControllerEpoch(1),
             brokers={broker.id: BrokerRegistration(broker.id, "127.0.0.1", broker.port) for broker in self._live()},
             topics={TOPIC: TopicView(TOPIC, "topic-id", 1, 1, partitions)},

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from typing import Final
 
 from tidemark.core.cluster_view import ClusterView, MetadataAssembler, TopicView
 from tidemark.model import (
+    NO_LEADER,
     BrokerId,
+    ControllerEpoch,
     ErrorCode,
     LeaderEpoch,
     ReplicaIdentity,
@@ -23,13 +27,21 @@ from tidemark.runtime.slices import Pace
 
 _BEHIND_MAX: Final = 64
 """Changes queued for a slow watcher; beyond that it gets the whole view instead."""
+_SILENT_S: Final = 2.0
+"""Time without a ping after which answers name no controller; the interval of pings is 0.5 s by default."""
 
 
 class MetadataCache:
-    """The latest view. Every watcher gets the whole view first, then the changes."""
+    """The latest view. Every watcher gets the whole view first, then the changes.
 
-    def __init__(self, admin_address: str) -> None:
+    Answers name a controller only while the controller of this view pings this broker. Without one, changes that are
+    written in ZooKeeper reach brokers only after the next election, so a missing topic may be a new one.
+    """
+
+    def __init__(self, admin_address: str, now_s: Callable[[], float] = time.monotonic) -> None:
         self._view = ClusterView(admin_address=admin_address)
+        self._now_s = now_s
+        self._pinged_s = -math.inf
         self._assembler = MetadataAssembler()
         self._watchers: set[_Watcher] = set()
         self._closed = False
@@ -53,6 +65,7 @@ class MetadataCache:
         if view is None:
             return
         self._view = view
+        self.pinged(view.controller_epoch)
         # Watchers get the merged state of the partitions that the update names; an outdated update changes nothing.
         changed = replace(
             update,
@@ -65,6 +78,15 @@ class MetadataCache:
         )
         for watcher in self._watchers:
             watcher.add(changed)
+
+    def pinged(self, controller_epoch: ControllerEpoch) -> None:
+        """A ping of this controller has arrived. A new controller counts once its metadata have arrived."""
+        if controller_epoch == self._view.controller_epoch:
+            self._pinged_s = self._now_s()
+
+    def _answer(self, view: ClusterView) -> ClusterView:
+        is_silent = self._now_s() - self._pinged_s > _SILENT_S
+        return replace(view, controller_id=NO_LEADER) if is_silent else view
 
     def _named_in(self, update: ClusterView) -> dict[str, TopicView]:
         """Only the partitions that the update names: there are thousands of watchers, and few partitions change."""
@@ -81,9 +103,9 @@ class MetadataCache:
     def describe(self, topics: Collection[str], *, all_topics: bool) -> ClusterView:
         """The view of the named topics, or of all; an unknown topic carries its error."""
         if all_topics:
-            return self._view
+            return self._answer(self._view)
         found = {name: self._named(name) for name in topics}
-        return replace(self._view, topics=found, complete=False)
+        return self._answer(replace(self._view, topics=found, complete=False))
 
     async def describe_in_slices(self, topics: Collection[str]) -> ClusterView:
         """Like `describe` for very many names. Known topics are of one view; unknown ones are looked up later."""
@@ -92,7 +114,7 @@ class MetadataCache:
             if pace.is_due:
                 await pace.give_way()
             found[name] = view.topics.get(name) or self._named(name)
-        return replace(view, topics=found, complete=False)
+        return self._answer(replace(view, topics=found, complete=False))
 
     def _named(self, name: str) -> TopicView:
         return self._view.topics.get(name) or TopicView(name, "", error=self.unknown(name))

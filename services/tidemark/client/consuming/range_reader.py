@@ -28,6 +28,8 @@ from tidemark.client.metadata.cluster import (
     REPLACED_LEADER_S,
     TOPIC_PATIENCE_S,
     Leader,
+    hears_no_controller,
+    may_be_new,
     no_brokers,
     none_answers,
     unknown_partition,
@@ -587,14 +589,13 @@ class RangeReader:
         while True:
             try:
                 return ask()
-            except TidemarkError as error:
+            except TidemarkError as caught:
+                is_silent = caught.code in ON_ITS_WAY and hears_no_controller(self._view)
+                error = may_be_new(caught) if is_silent else caught
                 self._calls.attempt.note([error])
-                pause_s = backoff.next_s()
-                again_s = time.monotonic() + pause_s
+                again_s = time.monotonic() + (pause_s := backoff.next_s())
                 in_time = again_s < self._calls.until_s
-                if error.code is ErrorCode.CORRUPT_BATCH:  # no replica has a valid copy
-                    raise
-                if not error.retriable:
+                if not error.retriable or error.code is ErrorCode.CORRUPT_BATCH:  # no replica has a valid copy
                     if error.code not in ON_ITS_WAY or again_s >= started_s + TOPIC_PATIENCE_S or not in_time:
                         raise
                     missing = error

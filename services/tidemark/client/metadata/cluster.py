@@ -62,7 +62,8 @@ _METADATA_S: Final = 2.0
 CONNECT_TIMEOUT_S = 10.0
 """Longest time that `start` looks for a broker that answers."""
 TOPIC_PATIENCE_S = 5.0
-"""Time to retry a topic that no broker knows: the controller's update may not have reached the brokers yet."""
+"""Time to retry a topic that no broker knows: the controller's update may not have reached the brokers yet. While the
+brokers hear no controller, the whole time of the call."""
 REPLACED_LEADER_S: Final = 30.0
 """Time for which a replaced leader may still answer: longer than the session of a broker."""
 ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
@@ -219,7 +220,8 @@ class Cluster:
         A topic that stayed unknown is remembered: further calls make one attempt or none (`unknown_topics`).
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME, BROKER_NOT_AVAILABLE.
+            TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME, BROKER_NOT_AVAILABLE; LEADER_NOT_AVAILABLE if brokers do
+                not know the topic and hear no controller.
             TypeError: `topic` is not a str.
         """
         if not isinstance(topic, str):
@@ -241,10 +243,14 @@ class Cluster:
                 raise _none_answers(causes)
             error = self._error_of(topic)
             patient_s = patience_s if error.code is ErrorCode.UNKNOWN_TOPIC else TOPIC_PATIENCE_S
-            if causes is None and waited_s >= min(patient_s, timeout_s):
+            if causes is None and waited_s >= self._patience_s(patient_s, timeout_s):
                 raise await self._stayed_unknown(topic, error)
             await self.wait_for_update(backoff.next_s())
         return found
+
+    def _patience_s(self, patience_s: float, timeout_s: float) -> float:
+        """Time to retry a missing name; without a controller, brokers may not know what was created long before."""
+        return timeout_s if hears_no_controller(self._view) else min(patience_s, timeout_s)
 
     def _error_of(self, topic: str) -> TidemarkError:
         view = self._view.topics.get(topic)
@@ -255,6 +261,9 @@ class Cluster:
         if error.code is not ErrorCode.UNKNOWN_TOPIC:
             self._forget(topic)
             return error
+        if hears_no_controller(self._view):
+            self._forget(topic)
+            return may_be_new(error)
         error = self._unknown.error(topic) or await self._with_suggestion(topic, error)
         for forgotten in self._unknown.add(topic, error, time.monotonic()):
             if isinstance(forgotten, str):
@@ -309,7 +318,7 @@ class Cluster:
 
         Raises:
             TidemarkError: the errors of `topic`; BROKER_NOT_AVAILABLE if no broker answers about the partition
-                `beyond`.
+                `beyond`; LEADER_NOT_AVAILABLE if brokers do not know this partition and hear no controller.
         """
         started_s = time.monotonic()
         count = (await self.topic(topic, timeout_s=timeout_s)).count
@@ -328,7 +337,9 @@ class Cluster:
             waited_s = time.monotonic() - started_s
             if causes is not None and count <= beyond and waited_s >= timeout_s:
                 raise _none_answers(causes)
-            if count <= beyond and causes is None and waited_s >= min(patience_s, timeout_s):
+            if count <= beyond and causes is None and waited_s >= self._patience_s(patience_s, timeout_s):
+                if hears_no_controller(self._view):
+                    raise may_be_new(unknown_partition(where, count))
                 self._unknown.add(where, unknown_partition(where, count), time.monotonic())
                 break
             if count <= beyond:
@@ -565,6 +576,17 @@ class Cluster:
         addresses = list(self.addresses())
         random.shuffle(addresses)
         return min(addresses, key=lambda address: (address == self._watch_address, self._used[address]))
+
+
+def hears_no_controller(view: ClusterView) -> bool:
+    """Whether the broker that answered last hears no controller, so that it may lack topics and partitions."""
+    return view.controller_id == NO_LEADER
+
+
+def may_be_new(error: TidemarkError) -> TidemarkError:
+    """Make the error for a name that brokers without a controller call unknown."""
+    sentence = f"no controller is active, and brokers may not know the newest topics: {error.message}"
+    return TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, sentence, error.metadata)
 
 
 def unknown_partition(partition: TopicPartition, count: int) -> TidemarkError:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tidemark.broker.node.metadata_cache import _BEHIND_MAX, MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, merge_topic
 from tidemark.model import (
+    NO_LEADER,
     BrokerId,
     BrokerRegistration,
     ControllerEpoch,
@@ -152,3 +153,23 @@ async def test_metadata_in_parts_becomes_visible_with_the_last_part() -> None:
     changed = await anext(watch)
     assert (changed.complete, changed.part, changed.sequence, set(changed.topics)) == (True, 0, 1, {"a", "b"})
     assert {one.partitions[0].leader_epoch for one in changed.topics.values()} == {1}
+
+
+async def test_answers_name_a_controller_only_while_it_pings_this_broker() -> None:
+    """Without a controller, a missing topic may be a new one."""
+    now_s = 100.0
+    known = MetadataCache("", now_s=lambda: now_s)
+    known.update(update(topic("a"), complete=True))
+
+    async def named() -> set[int]:
+        whole, some = known.describe((), all_topics=True), known.describe(["a"], all_topics=False)
+        return {one.controller_id for one in (whole, some, await known.describe_in_slices(["a"]))}
+
+    now_s += 2
+    assert await named() == {100}
+    now_s += 1
+    assert await named() == {NO_LEADER}
+    known.pinged(ControllerEpoch(2))
+    assert await named() == {NO_LEADER}, "the metadata of the new controller have not arrived"
+    known.pinged(ControllerEpoch(1))
+    assert await named() == {100}

@@ -38,6 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def asks(reader: RangeReader, clock: Clock, *, answers: bool) -> Callable[..., None]:
     """Brokers with metadata without topics, which answer requests with enough time."""
+    reader._view = ClusterView(controller_id=BrokerId(100))
 
     def refresh(names: object) -> None:
         left_s = reader._call_s()
