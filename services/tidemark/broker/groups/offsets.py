@@ -9,6 +9,7 @@ from tidemark.broker.groups.coordinators import GroupCoordinators
 from tidemark.broker.groups.partition_ends import Ends, PartitionEnds
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.groups.group import Group
+from tidemark.core.groups.offsets import is_young
 from tidemark.core.groups.state import Committed, GroupPartition
 from tidemark.core.pending_writes import Writer
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition, unknown_partition
@@ -63,9 +64,23 @@ class GroupOffsets:
             asked[partition] = Committed(one.offset, epoch, one.metadata, topic.topic_id, known.incarnation, now_ms)
         return asked, refused
 
-    def to_proto(self, partition: TopicPartition, committed: Committed | None) -> pb.CommittedOffset:
-        """The committed offset of a partition; none if the offset was committed for another incarnation."""
-        if committed is None or not self.is_current(partition, committed):
+    def fetched(self, partition: TopicPartition, committed: Committed | None) -> pb.CommittedOffset:
+        """Like `to_proto`, for a client that compares topic id and incarnation with those that it reads.
+
+        A young offset counts also if this broker does not know the partition: a coordinator that was just elected may
+        not know a partition whose offset the coordinator before it has accepted. Without the offset, a consumer would
+        skip records or read them again.
+        """
+        return self.to_proto(
+            partition, committed, counts=committed is not None and self._is_unheard(partition, committed)
+        )
+
+    def to_proto(
+        self, partition: TopicPartition, committed: Committed | None, *, counts: bool = False
+    ) -> pb.CommittedOffset:
+        """The committed offset of a partition; none if the offset was committed for another incarnation, unless it
+        `counts`."""
+        if committed is None or not (counts or self.is_current(partition, committed)):
             return pb.CommittedOffset(
                 topic=partition.topic, partition=partition.partition, offset=-1, leader_epoch=-1, committed_at_ms=-1
             )
@@ -149,6 +164,13 @@ class GroupOffsets:
             return not view.complete or partition.topic in view.hidden_topics
         same_topic = topic.topic_id == committed.topic_id
         return same_topic and known.incarnation == committed.incarnation
+
+    def _is_unheard(self, partition: TopicPartition, committed: Committed) -> bool:
+        topic = self._groups.metadata.view.topics.get(partition.topic)
+        is_known = topic is not None and (
+            partition.partition in topic.partitions or topic.topic_id != committed.topic_id
+        )
+        return not is_known and is_young(committed, self._groups.situation().wall_ms)
 
     def _is_known(self, partition: GroupPartition) -> bool:
         topic = self._groups.metadata.view.topics.get(partition.topic)

@@ -132,7 +132,8 @@ class GroupService(GroupServiceServicer):
         for partition in partitions:
             if pace.is_due:
                 await pace.give_way()
-            offset = self._offsets.to_proto(partition, found.get(partition))
+            to_proto = self._offsets.to_proto if wanted is None else self._offsets.fetched
+            offset = to_proto(partition, found.get(partition))
             if wanted is not None or offset.offset >= 0:
                 response.offsets.append(offset)
         return response

@@ -177,11 +177,16 @@ _ORPHAN_AFTER_MS = 60_000
 """Largest time, in ms, by which a broker's view of the topics may be older than a commit."""
 
 
+def is_young(committed: Committed, wall_ms: int) -> bool:
+    """Whether a broker may not know the topic of an offset yet, because its view of the topics is older."""
+    return wall_ms - committed.committed_at_ms < _ORPHAN_AFTER_MS
+
+
 def _is_orphan(partition: TopicPartition, committed: Committed, now: Situation) -> bool:
     """Whether the topic of an offset was deleted since, and perhaps created again."""
     if now.topics is None or partition.topic in now.hidden_topics:
         return False
-    if now.wall_ms - committed.committed_at_ms < _ORPHAN_AFTER_MS:
+    if is_young(committed, now.wall_ms):
         return False
     facts = now.topics.get(partition.topic)
     return facts is None or facts.topic_id != committed.topic_id

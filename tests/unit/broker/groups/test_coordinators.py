@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -177,6 +178,23 @@ def test_an_offset_counts_unless_its_partition_is_known_to_be_another_one() -> N
     assert offset_of(offsets, "gone", "gone-id") == -1
     groups.metadata.update(view(THERE))
     assert offset_of(offsets, "bad", "bad-id") == -1
+
+
+def test_a_coordinator_without_the_newest_metadata_returns_young_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a consumer would begin at `offset_reset`: skip records, or read them again."""
+    groups, _ = groups_of(THERE)
+    offsets, now_ms = GroupOffsets(groups, cast(PartitionEnds, None)), 1_000_000_000_000
+    monkeypatch.setattr(groups, "situation", lambda: SimpleNamespace(wall_ms=now_ms))
+
+    def fetched(topic: str, partition: int, topic_id: str, *, age_ms: int) -> int:
+        committed = Committed(7, LeaderEpoch(4), "", topic_id, "", now_ms - age_ms)
+        return offsets.fetched(TopicPartition(topic, partition), committed).offset
+
+    assert fetched("new", 0, "new-id", age_ms=1000) == 7
+    assert fetched(OFFSETS_TOPIC, 900, "id", age_ms=1000) == 7, "the partition was just added"
+    assert fetched("deleted", 0, "deleted-id", age_ms=61_000) == -1
+    assert fetched(OFFSETS_TOPIC, 0, "another id", age_ms=1000) == -1, "this broker knows another topic"
+    assert offsets.fetched(TopicPartition("new", 0), None).offset == -1
 
 
 def test_an_offset_counts_while_the_metadata_is_not_complete() -> None:
