@@ -17,7 +17,7 @@ from tidemark.core.security.rights import Need, Right
 from tidemark.core.security.visible_views import hidden_topic
 from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.rpc.request_limits import check_named
-from tidemark.rpc.security.audit import AUDIT, Audit
+from tidemark.rpc.security.audit import AUDIT, Audit, bounded
 from tidemark.rpc.security.callers import caller_of, host_of
 from tidemark.runtime.slices import Pace
 
@@ -62,7 +62,8 @@ def audited(event: str, context: Any, facts: Mapping[str, object]) -> Iterator[N
         outcome = CANCELLED
         raise
     finally:
-        AUDIT.info("%s", event, extra={**caller, "outcome": outcome, **facts})
+        shown = {name: bounded(fact) for name, fact in facts.items()}
+        AUDIT.info("%s", event, extra={**caller, "outcome": outcome, **shown})
 
 
 def may_name(topic_name: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 
 from tidemark.core.security.acls import Operation, Resource
@@ -20,6 +21,23 @@ _LINES_MAX: Final = 20
 _KEYS_MAX: Final = 1_000
 """Number of keys that are counted separately in a window; all others share one count."""
 _OTHERS: Final = ""
+_CHARACTERS_MAX: Final = 1_000
+_ITEMS_MAX: Final = 100
+"""A fact of a line has this number of characters, or of items with this number of characters, at most: callers choose
+names and numbers of partitions.
+"""
+
+
+def bounded(fact: object) -> object:
+    """A fact for a line: the beginning of long texts, lists and mappings."""
+    if isinstance(fact, str):
+        return fact if len(fact) <= _CHARACTERS_MAX else f"{fact[:_CHARACTERS_MAX]}..."
+    if isinstance(fact, Mapping):
+        return {bounded(name): bounded(value) for name, value in islice(fact.items(), _ITEMS_MAX)}
+    if isinstance(fact, list):
+        more = [f"... and {len(fact) - _ITEMS_MAX} more"] if len(fact) > _ITEMS_MAX else []
+        return [*map(bounded, fact[:_ITEMS_MAX]), *more]
+    return fact
 
 
 class LineLimit:

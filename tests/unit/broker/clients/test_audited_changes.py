@@ -14,6 +14,7 @@ from tidemark.broker.clients.service import BrokerService
 from tidemark.broker.groups.service import GroupService
 from tidemark.broker.transactions.service import TransactionService
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.rpc.security.access import audited
 from tidemark.v1 import alter_log_dirs_pb2, delete_records_pb2
 from tidemark.v1 import group_service_pb2 as group_pb
 from tidemark.v1 import transaction_service_pb2 as transaction_pb
@@ -104,3 +105,18 @@ async def test_a_change_that_fails_has_a_line_with_its_code(method: str, caplog:
         await CALLS[method](late)
     (line,) = caplog.records
     assert (line.getMessage(), vars(line)["outcome"]) == (method, "REQUEST_TIMED_OUT")
+
+
+def test_a_line_has_the_beginning_of_long_facts(caplog: pytest.LogCaptureFixture) -> None:
+    """A caller may send a name of megabytes, or thousands of partitions."""
+    caplog.set_level(logging.INFO, "tidemark.audit")
+    configs = {str(number): "v" * 5000 for number in range(500)}
+    with audited("CreateTopic", CONTEXT, {"topic": "t" * 5000, "configs": configs, "refused": 2, "typed": True}):
+        pass
+    with audited("ElectLeaders", CONTEXT, {"partitions": [f"t-{number}" for number in range(5000)]}):
+        pass
+    created, elected = map(vars, caplog.records)
+    assert created["topic"] == "t" * 1000 + "..."
+    assert (len(created["configs"]), set(map(len, created["configs"].values()))) == (100, {1003})
+    assert (created["refused"], created["typed"]) == (2, True)
+    assert elected["partitions"][98:] == ["t-98", "t-99", "... and 4900 more"]
