@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tidemark.broker.node.typed_layouts import TypedLayouts
@@ -115,7 +115,7 @@ class TopicTable:
         for topic, topic_id in topic_ids.items():
             known = self._schemas.get(topic)
             if known is not None and known.topic_id != topic_id:
-                self.forget_schemas(topic)
+                self._forget_schemas(topic)
         for topic, added in new.items():
             known = self._schemas.get(topic, NO_SCHEMAS)
             self._schemas[topic] = known.extended(added.topic_id, added.texts)
@@ -124,8 +124,14 @@ class TopicTable:
         """Name and topic id of each topic whose schema is known."""
         return [(topic, schemas.topic_id) for topic, schemas in self._schemas.items()]
 
-    def forget_schemas(self, topic: str) -> None:
-        """Remove the schemas of a deleted topic."""
+    def forget(self, topics: Iterable[str]) -> None:
+        """Remove the settings and schemas of deleted topics."""
+        for topic in topics:
+            self._configs.pop(topic, None)
+            self._rules.pop(topic, None)
+            self._forget_schemas(topic)
+
+    def _forget_schemas(self, topic: str) -> None:
         self._schemas.pop(topic, None)
         self.layouts.forget(topic)
 

@@ -201,19 +201,24 @@ class BrokerControl(BrokerControlServiceServicer):
         self._check(request.header, context)
         before = self._metadata.view.topics
         self._metadata.update(view_from_proto(request.metadata))
-        self._forget_schemas(before)
+        self._forget_topics(before)
         return pb.UpdateMetadataResponse()
 
-    def _forget_schemas(self, before: Mapping[str, TopicView]) -> None:
-        """Forget the schemas of topics that this update has deleted. With the same update the controller forgets the
-        versions that this broker knows. For a recreated topic the controller sends all versions again.
+    def _forget_topics(self, before: Mapping[str, TopicView]) -> None:
+        """Forget settings and schemas of topics that this update has deleted. With the same update the controller
+        forgets the versions that this broker knows. For a recreated topic the controller sends all versions again.
         """
         after = self._metadata.view.topics
-        for topic, topic_id in () if after is before else self._topics.typed_topics():
+        if after is before:
+            return
+        gone = set(before).difference(after)
+        for topic, topic_id in self._topics.typed_topics():
             known, now = before.get(topic), after.get(topic)
-            is_gone = known is not None and known.topic_id == topic_id and (now is None or now.topic_id != topic_id)
-            if is_gone and not any(one.topic == topic for one in self._driver.core.queries.partitions()):
-                self._topics.forget_schemas(topic)
+            if known is not None and now is not None and known.topic_id == topic_id != now.topic_id:
+                gone.add(topic)
+        if gone:
+            gone.difference_update([one.topic for one in self._driver.core.queries.partitions()])
+            self._topics.forget(gone)
 
     async def Heartbeat(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """Answer each ping; the controller compares the broker epoch of the answer."""

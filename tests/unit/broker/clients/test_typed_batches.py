@@ -341,6 +341,6 @@ def test_the_layouts_of_a_deleted_topic_are_forgotten(topics: TopicTable) -> Non
     layout = topics.layouts.stored("flights", 1)
     held = weakref.ref(layout)
     del layout
-    topics.forget_schemas("flights")
+    topics.forget(["flights"])
     gc.collect()
     assert held() is None

@@ -226,13 +226,15 @@ async def test_schemas_come_with_any_part_of_a_command_and_an_overtaken_one_chan
     assert core.topics.schema_texts("t").texts == {}, "the partition of that command has another topic id"
 
 
-async def test_a_broker_forgets_the_schema_of_a_deleted_topic_without_a_replica_here() -> None:
+async def test_a_broker_forgets_settings_and_schema_of_a_deleted_topic_without_a_replica_here() -> None:
     core = Core()
+    core.topics.update({"t": {"flush.policy": "group-commit"}})
     held: list[TopicPartition] = []
     core.core = SimpleNamespace(queries=SimpleNamespace(partitions=lambda: tuple(held)))
     schemas = {"t": NewSchemas("first", {1: "{}"})}
     await core.control.LeaderAndIsr(
-        leader_and_isr_to_proto(replace(_settings(1, {}), partitions=(), schemas=schemas)), PlainContext()
+        leader_and_isr_to_proto(replace(_settings(1, {}), partitions=(), topic_configs={}, schemas=schemas)),
+        PlainContext(),
     )
 
     async def metadata(*ids: str, gone: tuple[str, ...] = ()) -> dict[int, str]:
@@ -249,6 +251,7 @@ async def test_a_broker_forgets_the_schema_of_a_deleted_topic_without_a_replica_
     assert await metadata("first") == {1: "{}"}
     held.append(TopicPartition("t", 0))
     assert await metadata(gone=("t",)) == {1: "{}"}, "a replica is still here"
+    assert core.topics.configs("t")
     held.clear()
     assert await metadata("first") == {1: "{}"}
     assert await metadata("second") == {}
@@ -260,6 +263,7 @@ async def test_a_broker_forgets_the_schema_of_a_deleted_topic_without_a_replica_
     )
     assert await metadata("second") == {1: "{}"}
     assert await metadata(gone=("t",)) == {}
+    assert not core.topics.configs("t")
 
 
 def _settings(sequence: int, configs: dict[str, str]) -> LeaderAndIsrCommand:
