@@ -348,6 +348,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "have the same issuer",
     ),
     ({**SECURE, "fullnameOverride": "a" * 40}, "has 40 characters: a CronJob"),
+    (with_security(cluster="a" * 65), "has 65 characters, and a certificate has 64 for it: set security.cluster"),
     (
         {
             **with_security(certificates={"source": "certManager", "issuerRef": {"name": "ca"}}),

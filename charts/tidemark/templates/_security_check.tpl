@@ -13,6 +13,9 @@
 {{- if not (regexMatch "^[a-z0-9][a-z0-9.-]*$" $cluster) -}}
 {{- fail (printf "the cluster's name in identities would be %q: set security.cluster to a name of a-z, 0-9, \".\" and \"-\"" $cluster) -}}
 {{- end -}}
+{{- if and (eq $certificates.source "chart") (gt (len $cluster) 64) -}}
+{{- fail (printf "the cluster's name in identities, %s, has %d characters, and a certificate has 64 for it: set security.cluster to a shorter name" $cluster (len $cluster)) -}}
+{{- end -}}
 {{- if gt (int .Values.broker.replicas) (int $certificates.brokersMax) -}}
 {{- fail (printf "broker.replicas is %d and security.certificates.brokersMax %d: pods mount no certificate of the last brokers; raise the second, which restarts brokers once" (int .Values.broker.replicas) (int $certificates.brokersMax)) -}}
 {{- end -}}

@@ -33,9 +33,11 @@ AUTHORITY_DAYS: Final = 3650
 DAYS: Final = 365
 _BACKDATED: Final = timedelta(minutes=5)
 """Certificates are valid from this time before their creation: clocks of machines differ."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
-_CLUSTER: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_COMMON_NAME_MAX: Final = 64
+_CLUSTER: Final = re.compile(rf"[a-z0-9][a-z0-9.-]{{0,{_COMMON_NAME_MAX - 1}}}")
+"""The common name of the authority is the name of the cluster."""
 
 
 class Authority:
@@ -56,7 +58,8 @@ class Authority:
     def create(cls, directory: Path, cluster: str, *, days: int = AUTHORITY_DAYS) -> Authority:
         """Create the authority of a cluster; raises INVALID_REQUEST if the directory has one, or for a wrong name."""
         if not _CLUSTER.fullmatch(cluster):
-            raise _invalid(f"the cluster's name is {cluster!r}: expected small letters, digits, '.' and '-'")
+            wanted = f"at most {_COMMON_NAME_MAX} small letters, digits, '.' and '-'"
+            raise _invalid(f"the cluster's name is {cluster!r}: expected {wanted}")
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (directory / f"{AUTHORITY}.key").exists():
             raise _invalid(
@@ -119,7 +122,7 @@ class Authority:
     def issue_zookeeper(self, name: str, hosts: Sequence[str], *, days: int = DAYS) -> TlsFiles:
         """Issue the certificate of a ZooKeeper server at `hosts`; `zookeeper-NAME.pem` has certificate and key."""
         if not _NAME.fullmatch(name):
-            raise _invalid(f"the server's name is {name!r}: expected letters, digits, '.', '_' and '-'")
+            raise _invalid(f"the server's name is {name!r}: expected at most 200 letters, digits, '.', '_' and '-'")
         files = self._issue(f"zookeeper-{name}", f"{SCHEME}://{self.cluster}/zookeeper/{name}", hosts, days)
         both = Path(files.certificate).read_bytes() + Path(files.key).read_bytes()
         _replace(self._directory / f"zookeeper-{name}.pem", both, 0o600)
@@ -128,14 +131,14 @@ class Authority:
     def issue_client(self, name: str, *, days: int = DAYS) -> TlsFiles:
         """Issue the certificate of the user `name`, whose identity is `tidemark://CLUSTER/user/NAME`."""
         if not _NAME.fullmatch(name):
-            raise _invalid(f"the client's name is {name!r}: expected letters, digits, '.', '_' and '-'")
+            raise _invalid(f"the client's name is {name!r}: expected at most 200 letters, digits, '.', '_' and '-'")
         return self._issue(f"client-{name}", f"{SCHEME}://{self.cluster}/user/{name}", (), days)
 
     def _issue(
         self, stem: str, uri: str, hosts: Sequence[str], days: int, subject: x509.Name | None = None
     ) -> TlsFiles:
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = subject or x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem)])
+        subject = subject or x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem[:_COMMON_NAME_MAX])])
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         names = [x509.UniformResourceIdentifier(uri), *map(_host_name, hosts)]
         certificate = (

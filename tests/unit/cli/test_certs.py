@@ -92,6 +92,7 @@ def test_a_second_authority_never_replaces_the_first(directory: Path) -> None:
         (("broker", "-1", "--host", "localhost"), "-1"),
         (("broker", "3"), "--host"),
         (("broker", "3", "--host", "böse.example"), "not a name or address of a host"),
+        (("client", "x" * 201), "expected at most 200 letters"),
         (("broker", "3", "--host", ""), "not a name or address of a host"),
         (("broker", "3", "--host", "a.example,b.example"), "repeat --host for several"),
         (("broker", "3", "--host", "a.example:9192"), "not a name or address of a host"),
@@ -103,6 +104,17 @@ def test_bad_usage_issues_nothing(directory: Path, arguments: tuple[str, ...], s
     before = sorted(path.name for path in directory.iterdir())
     assert sentence in refused(directory, *arguments)
     assert sorted(path.name for path in directory.iterdir()) == before
+
+
+def test_a_user_may_have_a_longer_name_than_a_subject_can_have(directory: Path) -> None:
+    certs(directory, "client", "loader-" + "x" * 100)
+    identity = TlsIdentity(files(directory, "client-loader-" + "x" * 100))
+    assert identity.current().uris == ("tidemark://shop/user/loader-" + "x" * 100,)
+
+
+def test_a_cluster_has_a_name_that_a_subject_can_have(tmp_path: Path) -> None:
+    assert "at most 64 small letters" in refused(tmp_path / "certs", "init", "x" * 65)
+    certs(tmp_path / "certs", "init", "x" * 64)
 
 
 def test_without_an_authority_the_error_names_the_command_that_makes_one(tmp_path: Path) -> None:
