@@ -7,6 +7,7 @@ Like Apache Iceberg's own server, it numbers the schemas of a table itself. Its 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -29,6 +30,13 @@ _STATUSES = {
 }
 
 
+class _Http(ThreadingHTTPServer):
+    def handle_error(self, *given: Any) -> None:
+        """A client may end before its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*given)
+
+
 class RestServer:
     """The server's address and state.
 
@@ -48,7 +56,7 @@ class RestServer:
         self.lost: Callable[[str, str], bool] = lambda *_: False
         self.catalog = SqlCatalog("served", uri=f"sqlite:///{root}/served.db", warehouse=(root / "warehouse").as_uri())
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._http = _Http(("127.0.0.1", 0), _handler(self))
         self.uri = f"http://127.0.0.1:{self._http.server_port}"
 
     @contextmanager

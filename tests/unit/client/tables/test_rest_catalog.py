@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 from pathlib import Path
 
@@ -18,6 +20,28 @@ from tests.unit.client.tables.logs import NAME, TOPIC, Logs, flights
 from tests.unit.client.tables.rest_server import RestServer
 
 TABLE = "/v1/namespaces/lake/tables/flights"
+
+
+def test_the_server_is_silent_about_a_client_that_ends_before_its_answer(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked, ended = threading.Event(), threading.Event()
+
+    def away(*_: object) -> int:
+        asked.set()
+        assert ended.wait(20)
+        return 500
+
+    rest = RestServer(tmp_path / "rest")
+    rest.failing = away
+    with rest.serving():
+        client = socket.create_connection(("127.0.0.1", int(rest.uri.rpartition(":")[2])))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # the close is a reset
+        client.sendall(b"GET /v1/config HTTP/1.1\r\n\r\n")
+        assert asked.wait(20)
+        client.close()
+        ended.set()
+    assert capfd.readouterr().err == ""
 
 
 class Lake:
