@@ -151,11 +151,7 @@ def advance(start: StreamOffset, available: Available, limit: int | None) -> Str
         available: current offsets.
         limit: most offsets of the micro-batch; None: no limit.
     """
-    ways = {
-        (name, index): _way(start, available, name, index)
-        for name, topic in available.latest.topics.items()
-        for index in topic.partitions
-    }
+    ways = _ways(start, available)
     lengths = {where: way.end.offset - way.begin for where, way in ways.items()}
     shares = lengths if limit is None else share(lengths, limit)
     topics: dict[str, TopicPosition] = {}
@@ -163,6 +159,14 @@ def advance(start: StreamOffset, available: Available, limit: int | None) -> Str
         moved = {index: _moved(ways[name, index], shares[name, index]) for index in topic.partitions}
         topics[name] = TopicPosition(topic.topic_id, moved)
     return StreamOffset(start.cluster_id, topics)
+
+
+def _ways(start: StreamOffset, available: Available) -> dict[tuple[str, int], _Way]:
+    return {
+        (name, index): _way(start, available, name, index)
+        for name, topic in available.latest.topics.items()
+        for index in topic.partitions
+    }
 
 
 def _way(start: StreamOffset, available: Available, topic: str, partition: int) -> _Way:
@@ -251,14 +255,7 @@ def _is_before(one: Position, other: Position | None) -> bool:
 
 def waiting(start: StreamOffset, available: Available) -> int:
     """Number of offsets that the next micro-batch could have."""
-    end = advance(start, available, None)
-    total = 0
-    for name, topic in end.topics.items():
-        for index, position in topic.partitions.items():
-            before = start.position(name, index)
-            from_offset = position.begin if position.begin is not None else (before.offset if before else 0)
-            total += max(0, position.offset - from_offset)
-    return total
+    return sum(way.end.offset - way.begin for way in _ways(start, available).values())
 
 
 # -- errors --------------------------------------------------------------------------------------------------------

@@ -116,6 +116,14 @@ def test_a_new_partition_is_read_from_its_first_offset_and_logged_once() -> None
     assert second.topics["flights"].partitions[1] == Position(30, 3, "incarnation-1")
 
 
+def test_records_of_a_new_partition_wait_until_they_are_read_and_no_longer() -> None:
+    start = offset_of({"flights": {0: 5}})
+    available = Available(offset_of({"flights": {0: 5, 1: 30}}), {("flights", 1): 10})
+    assert waiting(start, available) == 20
+    assert waiting(advance(start, available, 8), available) == 12
+    assert waiting(advance(start, available, None), available) == 0
+
+
 def test_an_available_now_query_stops_at_its_target() -> None:
     target = offset_of({"flights": {0: 10}})
     now = offset_of({"flights": {0: 25, 1: 4}, "trains": {0: 3}})
