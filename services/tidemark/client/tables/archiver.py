@@ -60,6 +60,7 @@ class ArchiveTask:
         file_bytes: approximate size of a file at most.
         last_epoch: upper bound of the leader epochs of the archived records before `start`; -1: unknown.
         end_epoch: upper bound of the leader epochs of the records before `end`; -1: unknown.
+        deadline_s: seconds that a request may take, with its retries.
     """
 
     bootstrap: Bootstrap | None
@@ -75,6 +76,7 @@ class ArchiveTask:
     file_bytes: int
     last_epoch: int = NO_EPOCH
     end_epoch: int = NO_EPOCH
+    deadline_s: float = 30.0
 
 
 Run = Callable[[Iterable[ArchiveTask]], Iterable[int]]
@@ -158,7 +160,7 @@ def plan(
             place = (str(archive.root), topic, view.topic_id, incarnation, index, start, bound.latest)
             last_epoch = archived.end_epoch if archived is not None and archived.end == start else NO_EPOCH
             epochs = last_epoch, bound.latest_epoch
-            tasks.append(ArchiveTask(bootstrap, *place, max(versions), texts, file_bytes, *epochs))
+            tasks.append(ArchiveTask(bootstrap, *place, max(versions), texts, file_bytes, *epochs, deadline_s))
     return tasks
 
 
@@ -191,7 +193,8 @@ def write_partition(task: ArchiveTask) -> int:
     versions = {version: from_text(text) for version, text in task.schemas.items()}
     typed = BatchRows(task.topic, versions, system=_SYSTEM, dictionaries=False, version=task.version)
     credentials = Credentials(None, None)
-    with RangeReader(task.bootstrap, deadline_s=30.0, tls=credentials, isolation_level=_ISOLATION_LEVEL) as reader:
+    deadline_s, level = task.deadline_s, _ISOLATION_LEVEL
+    with RangeReader(task.bootstrap, deadline_s=deadline_s, tls=credentials, isolation_level=level) as reader:
         batches = reader.read(
             task.topic,
             task.partition,

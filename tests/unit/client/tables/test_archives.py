@@ -103,6 +103,21 @@ def test_offsets_between_files_are_a_gap_once_a_file_is_missing(logs: Logs, evol
     assert Archive(evolved).gaps() == [(0, 3, 5)]
 
 
+def test_each_client_of_an_archive_has_the_deadline_of_the_call(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: list[float] = []
+
+    def opened(*_: object, deadline_s: float, **__: object) -> Logs:
+        deadlines.append(deadline_s)
+        return logs
+
+    monkeypatch.setattr(archiver, "RangeReader", opened)
+    logs.append(0, flights(0, 3))
+    assert archived(logs, tmp_path, deadline_s=7.0) == 3
+    assert deadlines == [7.0, 7.0]
+
+
 def test_offsets_of_aborted_records_are_archived_before_retention_deletes_them(
     logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
