@@ -33,7 +33,7 @@ from tidemark.broker.transactions.coordination import TransactionCoordination
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import SessionExpired, SettingsChanged
 from tidemark.core.security.listeners import Listener
-from tidemark.model import BrokerEpoch
+from tidemark.model import BrokerEpoch, ErrorCode, TidemarkError
 from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.quotas.metrics import QuotaMetrics
@@ -128,7 +128,12 @@ class BrokerProcess:
         await self._rules.start()
         await self._quotas.start()
         on_stop(self._leave_cluster)
-        await self._registration.start()
+        try:
+            await self._registration.start()
+        except TidemarkError as error:
+            if error.code is ErrorCode.BROKER_ID_TAKEN:
+                storage.logs.disown()
+            raise
         on_stop(self._server.set_serving, False)
         await self._server.set_serving(True, ready=False)
         on_stop(self._hand_over)

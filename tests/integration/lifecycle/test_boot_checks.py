@@ -122,6 +122,7 @@ def test_the_id_of_a_living_broker_is_refused(two: LocalCluster, newcomer: Newco
     assert message.startswith("the start failed: BROKER_ID_TAKEN: broker.id 1 is registered by ")
     assert two.address(broker_name(1)) in message
     assert "give this broker another id, or stop the other broker" in message
+    assert not (newcomer.log_dir / "meta.json").exists(), "another id can use the new directory"
 
 
 def test_an_unreachable_advertised_address_is_refused(newcomer: Newcomer) -> None:

@@ -180,9 +180,10 @@ class LogDirectory:
         unfinished: unfinished copies found at the start.
     """
 
-    def __init__(self, path: Path, directory_id: str, lock: _Lock) -> None:
+    def __init__(self, path: Path, directory_id: str, lock: _Lock, *, is_new: bool) -> None:
         self.path = path
         self.directory_id = directory_id
+        self._is_new = is_new
         self.failed: str | None = None
         self.on_failed: Callable[[], None] = lambda: None
         self.logs: dict[CheckpointKey, PartitionLog] = {}
@@ -231,11 +232,12 @@ class LogDirectory:
                 meta = read_json(path / META_FILE, cluster_id=str, broker_id=int, directory_id=str)
         except BadFile as error:
             raise _refusal(path, f"cannot be identified: {error}. Restore the file, or empty the directory") from None
+        is_new = meta is None
         try:
             if meta is None:
                 meta = _format(path, cluster_id, broker_id)
             _check_owner(path, meta, cluster_id, broker_id)
-            return cls(path, meta["directory_id"], lock)
+            return cls(path, meta["directory_id"], lock, is_new=is_new)
         except PermissionError as error:
             raise _unusable(path, error) from error
         except OSError as error:
@@ -400,6 +402,15 @@ class LogDirectory:
             replace_file(self.path / CLEAN_SHUTDOWN_FILE, pack_json({"broker_epoch": broker_epoch}), durable=True)
         except OSError as error:
             raise storage_error(f"write {CLEAN_SHUTDOWN_FILE} in {self.path}", error) from error
+
+    def disown(self) -> None:
+        """Remove the owner if this process has made it: the broker was refused, and has made no replica.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        if self._is_new:
+            (self.path / META_FILE).unlink(missing_ok=True)
 
     def release(self) -> None:
         """Close every log and unlock the directory."""

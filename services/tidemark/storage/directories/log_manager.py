@@ -394,6 +394,14 @@ class LogManager:
         finally:
             self.close()
 
+    def disown(self) -> None:
+        """Let other brokers use the directories that were new at this start: this broker was refused."""
+        for directory in self._directories:
+            try:
+                directory.disown()
+            except OSError as error:
+                _LOGGER.warning("the owner stays", extra={"directory": str(directory.path), "why": str(error)})
+
     def close(self) -> None:
         """Close without a write: for the next start, this is a kill."""
         for directory in self._directories:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.inspect.inspection import replica_paths
 from tidemark.storage.log.partition_log import PartitionLog
@@ -53,6 +53,18 @@ def test_a_second_broker_is_refused_also_after_the_lock_file_was_deleted(path: P
     assert refusal.code is ErrorCode.STORAGE_ERROR
     assert "is locked by another process: stop that broker first" in refusal.message
     logs.close()
+
+
+def test_a_refused_broker_disowns_only_directories_that_it_made(path: Path) -> None:
+    for name in ("old", "new"):
+        (path / name).mkdir()
+    open_logs([path / "old"], cluster_id=CLUSTER, broker_id=BROKER).close()
+    logs = open_logs([path / "old", path / "new"], cluster_id=CLUSTER, broker_id=BROKER)
+    logs.disown()
+    logs.close()
+    open_logs([path / "new"], cluster_id=CLUSTER, broker_id=BrokerId(7)).close()
+    with raises_code(ErrorCode.INVALID_CONFIG, "belongs to broker 1"):
+        open_logs([path / "old"], cluster_id=CLUSTER, broker_id=BrokerId(7))
 
 
 def test_a_directory_that_is_named_twice_is_refused(path: Path) -> None:
