@@ -562,19 +562,21 @@ class MetadataStore(Protocol):
         """
 
     # partitions added and removed (rule C7)
-    async def request_partitions(self, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+    async def request_partitions(
+        self,
+        added: Mapping[TopicPartition, tuple[BrokerId, ...]],
+        topic_ids: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Create nodes below /admin/partitions_add, all or none; idempotent.
 
-        Raises UNKNOWN_TOPIC, and INVALID_REQUEST if another request for one of these exists.
+        Raises UNKNOWN_TOPIC, also for a topic that has another id than in `topic_ids`, and INVALID_REQUEST if another
+        request for one of these exists.
         """
 
     async def request_partition_removal(
         self, removed: Mapping[TopicPartition, bool], topic_ids: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Create nodes below /admin/partitions_remove, all or none; as `request_partitions`.
-
-        Raises UNKNOWN_TOPIC for a topic that has another id than in `topic_ids`.
-        """
+        """Create nodes below /admin/partitions_remove, all or none; raises as `request_partitions`."""
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
         """The requests below /admin/partitions_add and /admin/partitions_remove."""

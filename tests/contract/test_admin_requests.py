@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import StoreEvent, WriteOutcome
+from tidemark.ports import MetadataStore, StoreEvent, WriteOutcome
 from tidemark.zookeeper.multis import Create, commit
 from tidemark.zookeeper.refusals import KEPT
 from tidemark.zookeeper.store import SessionMetadataStore
@@ -282,25 +283,41 @@ async def test_a_forced_removal_that_comes_while_the_refused_one_is_removed_stay
     assert (await store.partition_requests()).removed == {F3: True}
 
 
-async def test_a_removal_for_one_topic_removes_no_partition_of_the_next_topic_of_the_name(cluster: Cluster) -> None:
+Request = Callable[[MetadataStore, str], Awaitable[None]]
+"""A request about partitions of the topic flights with that id."""
+CHANGES: dict[str, Request] = {
+    "add": lambda store, topic_id: store.request_partitions(
+        {TopicPartition("flights", 4): (B1,)}, {"flights": topic_id}
+    ),
+    "remove": lambda store, topic_id: store.request_partition_removal({F1: True}, {"flights": topic_id}),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+async def test_a_request_for_one_topic_changes_no_partition_of_the_next_topic_of_the_name(
+    cluster: Cluster, kind: str
+) -> None:
     store = await cluster.store()
     term = await elected(store)
     before = await store.create_topic(topic_of())
     await store.write_states(term, [write_of(before, 0, -1)])
-    await store.request_partition_removal({F2: False}, {"flights": before.topic_id})
+    await CHANGES[kind](store, before.topic_id)
     await store.delete_topic(term, before)
     after = await store.create_topic(topic_of(topic_id="id-2"))
     await store.write_states(term, [write_of(after, 0, -1)])
     with pytest.raises(TidemarkError) as refused:
-        await store.request_partition_removal({F1: True}, {"flights": before.topic_id})
+        await CHANGES[kind](store, before.topic_id)
     assert code_of(refused) is ErrorCode.UNKNOWN_TOPIC
     assert await store.partition_requests() == PartitionRequests()
-    await store.request_partition_removal({F1: True}, {"flights": after.topic_id})
-    assert (await store.partition_requests()).removed == {F1: True}
+    await CHANGES[kind](store, after.topic_id)
+    assert await store.partition_requests() != PartitionRequests()
 
 
+@pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize("cluster", ["fake"], indirect=True)
-async def test_a_removal_does_not_reach_a_topic_that_is_created_again_at_that_moment(cluster: Cluster) -> None:
+async def test_a_request_does_not_reach_a_topic_that_is_created_again_at_that_moment(
+    cluster: Cluster, kind: str
+) -> None:
     store, other = await cluster.store(), await cluster.store()
     assert isinstance(store, FakeMetadataStore)
     term = await elected(other)
@@ -314,7 +331,7 @@ async def test_a_removal_does_not_reach_a_topic_that_is_created_again_at_that_mo
 
     store.session.before_commit(recreated)
     with pytest.raises(TidemarkError) as refused:
-        await store.request_partition_removal({F1: True}, {"flights": before.topic_id})
+        await CHANGES[kind](store, before.topic_id)
     assert code_of(refused) is ErrorCode.UNKNOWN_TOPIC
     assert await store.partition_requests() == PartitionRequests()
 

@@ -85,7 +85,7 @@ class PartitionAdministration:
             if added.keys() - requested:  # a retry is not counted again
                 admit(len(added.keys() - requested))
             if added:
-                await self._store.request_partitions(added)
+                await self._store.request_partitions(added, {name: planned.topic_id})
 
         async def all_lead() -> TopicView | None:
             refusal = await self._refusal("partitions_add", added, known)

@@ -31,9 +31,12 @@ _ROOTS: Final = {ADD: paths.PARTITIONS_ADD, REMOVE: paths.PARTITIONS_REMOVE}
 _TRIES_MAX: Final = 20
 
 
-async def request_added(session: Session, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+async def request_added(
+    session: Session, added: Mapping[TopicPartition, tuple[BrokerId, ...]], topic_ids: Mapping[str, str]
+) -> None:
     """Create znodes that request these partitions, either all or none; idempotent."""
-    await _request(session, ADD, {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()}, {})
+    nodes = {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()}
+    await _request(session, ADD, nodes, topic_ids)
 
 
 async def request_removed(

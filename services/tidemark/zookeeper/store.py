@@ -328,9 +328,13 @@ class SessionMetadataStore:
 
     # partitions added and removed
 
-    async def request_partitions(self, added: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+    async def request_partitions(
+        self,
+        added: Mapping[TopicPartition, tuple[BrokerId, ...]],
+        topic_ids: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Create znodes below /admin/partitions_add, either all or none."""
-        await partition_nodes.request_added(self._session, added)
+        await partition_nodes.request_added(self._session, added, topic_ids)
 
     async def request_partition_removal(
         self, removed: Mapping[TopicPartition, bool], topic_ids: Mapping[str, str] = MappingProxyType({})
