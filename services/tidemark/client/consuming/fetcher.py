@@ -230,16 +230,19 @@ class Fetcher:
             now_s = time.monotonic()
             if self.nearest.drop_silent(now_s):
                 self.regroup()
-            for partition, cursor in self.cursors.items():
-                if cursor.error is not None or self._cluster.leader(partition) is not None:
-                    self._homeless_since_s.pop(partition, None)
-                    continue
-                self._cluster.refresh()
-                since_s = self._homeless_since_s.setdefault(partition, now_s)
-                topic = self._cluster.view.topics.get(partition.topic)
-                if now_s - since_s > _GONE_S and (topic is None or topic.error is not None):
-                    error = None if topic is None else topic.error
-                    self._end(cursor, unknown_topic(partition.topic) if error is None else error)
+            self._end_deleted(now_s)
+
+    def _end_deleted(self, now_s: float) -> None:
+        """End the cursors of topics that stay missing; refresh the metadata of partitions without leader."""
+        cursors = {where: one for where, one in self.cursors.items() if one.error is None}
+        homeless = [where for where in cursors if self._cluster.leader(where) is None]
+        self._homeless_since_s = {where: self._homeless_since_s.get(where, now_s) for where in homeless}
+        for where, since_s in self._homeless_since_s.items():
+            self._cluster.refresh()
+            topic = self._cluster.view.topics.get(where.topic)
+            if now_s - since_s > _GONE_S and (topic is None or topic.error is not None):
+                error = None if topic is None else topic.error
+                self._end(cursors[where], unknown_topic(where.topic) if error is None else error)
 
     # -- fetching ------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ the batch would be retried until its delivery timeout.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from tidemark.client.metadata.cluster import Cluster, unknown_partition
@@ -53,6 +54,11 @@ class DeletedTopics:
             return None
         self._since_s.pop(partition, None)
         return error
+
+    def keep(self, partitions: Container[TopicPartition]) -> None:
+        """Forget since when other partitions are missing: they have no records that wait."""
+        for partition in [one for one in self._since_s if one not in partitions]:
+            del self._since_s[partition]
 
     def _missing(self, partition: TopicPartition) -> TidemarkError | None:
         """Return the error that the metadata has for the partition."""

@@ -571,6 +571,7 @@ class Sender:
         while not (self._ending and not self._active):
             await asyncio.sleep(_TICK_S)
             now_s = time.monotonic()
+            self._deleted_topics.keep(self._active)
             for stream in list(self._streams.values()):
                 stream.check_deadlines(now_s)
             for queue in list(self._active.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.metadata.cluster import Leader
 from tidemark.client.settings import consumer_settings
+from tidemark.core.cluster_view import ClusterView
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.rpc import errors
@@ -248,4 +250,29 @@ async def test_a_leader_whose_epoch_stays_below_that_of_a_commit_ends_the_cursor
     await turns()
     assert cursor.error is not None
     assert cursor.error.code is ErrorCode.LOG_TRUNCATED
+    await fetcher.stop()
+
+
+async def test_a_partition_that_is_assigned_again_is_not_missing_since_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic counts as deleted after 2 s, and the metadata of a broker that has just started may lack it shortly."""
+    questions: Any = Questions()
+    monkeypatch.setattr(questions, "leader", lambda where: None)
+    questions.view = ClusterView()
+    now_s = [100.0]
+    monkeypatch.setattr(fetcher_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(fetcher_module, "_TICK_S", 0.0)
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="i")
+    await turns()
+    fetcher.cursors.clear()
+    await turns()
+    now_s[0] += 60
+    again = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="i")
+    await turns()
+    assert again.error is None
+    now_s[0] += 3
+    await turns()
+    assert again.error is not None
+    assert again.error.code is ErrorCode.UNKNOWN_TOPIC
     await fetcher.stop()
