@@ -74,6 +74,13 @@ async def test_records_come_whole_and_in_order_and_the_position_follows_each(clu
         assert await consumer.end_offsets() == {ZERO: 12}
 
 
+@pytest.mark.parametrize(("start", "requests"), [("latest", [50]), (Timestamp(NOON_US), [50, 50]), (0, [])])
+async def test_an_assignment_asks_each_leader_once(start: str | Timestamp | int, requests: list[int]) -> None:
+    async with FakeCluster(partitions=50) as wide, Consumer(wide.bootstrap) as consumer:
+        assert len(await consumer.assign(TOPIC, start=start)) == 50
+        assert wide.listed == requests
+
+
 async def test_lists_of_records_follow_one_another_and_the_position_follows_each(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:
         await consumer.assign(TOPIC)

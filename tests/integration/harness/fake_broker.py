@@ -96,6 +96,7 @@ class FakeCluster:
 
     Attributes:
         produce_faults, fetch_faults: taken from the left, one a request; none left: FINE.
+        listed: the number of partitions in each request for offsets.
         produced: the base sequences of each produce request that arrived, by broker.
         racks: by broker; a leader names the lowest other broker in a consumer's rack, without a look at its log.
         behind: records that a broker lacks when it is read as a follower.
@@ -114,6 +115,7 @@ class FakeCluster:
         self.racks: dict[int, str] = {}
         self.behind: dict[int, int] = {}
         self.list_faults: deque[Fault] = deque()
+        self.listed: list[int] = []
         self.produced: list[tuple[BrokerId, list[int]]] = []
         self.fetched: list[tuple[BrokerId, pb.FetchRequest]] = []
         self.held: list[Callable[[], Awaitable[None]]] = []
@@ -389,6 +391,7 @@ class FakeBroker(BrokerServiceServicer):
 
     async def ListOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802
         cluster = self._cluster
+        cluster.listed.append(len(request.partitions))
         fault = cluster.list_faults.popleft() if cluster.list_faults else FINE
         response = pb.ListOffsetsResponse()
         for part in request.partitions:

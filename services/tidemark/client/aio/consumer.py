@@ -216,11 +216,10 @@ class Consumer(Lifecycle):
         check_start(start)
         view = await self.cluster.with_partitions(topic, wanted, timeout_s=self._timeout_s)
         indexes = sorted(range(view.count) if wanted is None else wanted)
-        offsets = await asyncio.gather(*(self._offsets.find(TopicPartition(topic, index), start) for index in indexes))
+        offsets = await self._offsets.find_each([TopicPartition(topic, index) for index in indexes], start)
         typed = await self._typed.open(topic)
         assigned = []
-        for index, offset in zip(indexes, offsets, strict=True):
-            where = TopicPartition(topic, index)
+        for where, offset in offsets.items():
             before = fetcher.cursors.get(where)
             if before is not None:
                 before.withheld = True
