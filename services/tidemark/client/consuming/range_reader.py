@@ -11,7 +11,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 import grpc
 import pyarrow as pa
 
+from tidemark.client.consuming.fetch_ahead import FetchAhead
 from tidemark.client.consuming.isolation import aborted_in, check_level, level_of
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
 from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
@@ -33,6 +33,7 @@ from tidemark.client.metadata.cluster import (
     no_brokers,
     none_answers,
     unknown_partition,
+    why_unusable,
 )
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.settings import checked_client_id
@@ -253,7 +254,7 @@ class RangeReader:
 
         rows_of = bytes_between if typed is None else partial(self._typed_between, typed, topic, partition)
         position, checked_from = start, -1
-        with _FetchAhead() as ahead:
+        with FetchAhead() as ahead:
             while position < end:
                 fetched = first or ahead.result() or self._begun(fetch, position, last_epoch)
                 first = None
@@ -534,17 +535,18 @@ class RangeReader:
         first = self._turn % len(addresses)
         for address in addresses[first:] + addresses[:first]:
             try:
-                response = self._call(address, _metadata_method, request, self._metadata_attempt)
-                update = view_from_proto(response.metadata)
+                update = view_from_proto(
+                    self._call(address, _metadata_method, request, self._metadata_attempt).metadata
+                )
             except TidemarkError as error:
                 causes[address] = error.message
                 failures.append(error)
                 continue
             self._metadata_attempt.reset()
-            if update.brokers:
+            if not (why := why_unusable(self._view, address, update)):
                 self._view = taken_over(self._view, update)
                 return
-            causes[address] = "the broker has just started and has no metadata yet"
+            causes[address] = why
         self._metadata_attempt.note(failures)
         if all(": unimplemented: " in cause for cause in causes.values()):  # such as the admin service
             raise no_brokers(causes)
@@ -631,37 +633,6 @@ class _Calls(threading.local):
         """Begin a series of attempts with a deadline."""
         self.until_s = until_s
         self.attempt.reset()
-
-
-class _FetchAhead:
-    """The next fetch of a range in a thread, which starts at the first `submit`.
-
-    The end of a range does not wait for a fetch in flight, which may last as long as a leader election.
-    """
-
-    def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
-        self._coming: Future[Fetched] | None = None
-
-    def __enter__(self) -> _FetchAhead:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def submit(self, fetch: Callable[[int, int], Fetched], offset: int, epoch: int) -> None:
-        """Start the next fetch in another thread."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "fetch-ahead")
-        self._coming = self._thread.submit(fetch, offset, epoch)
-
-    def result(self) -> Fetched | None:
-        """Wait for the fetch in flight, if any."""
-        coming, self._coming = self._coming, None
-        return None if coming is None else coming.result()
 
 
 def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int, *, check: bool = False) -> pb.PartitionFetch:

@@ -68,6 +68,8 @@ REPLACED_LEADER_S: Final = 30.0
 """Time for which a replaced leader may still answer: longer than the session of a broker."""
 ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 """Errors of a broker that has no metadata of the partition yet, or that knows of its deletion."""
+_REPLACED_CLUSTER_S: Final = 30.0
+"""Time without an answer of the known cluster, after which another cluster at a bootstrap address replaces it."""
 _NEXT_BROKER_S: Final = 0.2
 """Time to wait for one broker before the next one is asked as well."""
 _ASK_S_MIN: Final = 0.05
@@ -128,6 +130,10 @@ class Cluster:
         self._used: Counter[str] = Counter()
         self._warned_s = -math.inf
         self._closed = False
+        self._heard_s = -math.inf
+        """Time of the last answer of a broker of the known cluster."""
+        self._others: dict[str, ClusterView] = {}
+        """The last answer of addresses whose brokers are of another cluster."""
         self.other_services: set[str] = set()
         """Addresses that answered without BrokerService: no brokers, but perhaps the admin service."""
 
@@ -426,7 +432,7 @@ class Cluster:
         # A broker that has just started has no metadata, and lists no brokers, not even itself.
         if not update.brokers:
             return
-        before = self._view
+        before, self._heard_s = self._view, time.monotonic()
         self._view = taken_over(before, update)
         if before.cluster_id not in ("", self._view.cluster_id):
             ids = self._view.cluster_id, before.cluster_id
@@ -487,6 +493,10 @@ class Cluster:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
+        others = [view for address, view in self._others.items() if address in causes]
+        if others and time.monotonic() - self._heard_s > _REPLACED_CLUSTER_S:
+            self._merge(others[0])
+            return None
         self._attempt.note(causes.values())
         return causes
 
@@ -527,10 +537,23 @@ class Cluster:
                 self.other_services.add(address)
             return from_rpc_error(error, address=address)
         view = view_from_proto(response.metadata, shared=True)
-        if not view.brokers:
-            return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{address}: the broker has no metadata yet")
+        why = why_unusable(self._view, address, view)
+        if view.brokers:
+            self._note_other(address, view if why else None)
+        if why:
+            return TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{address}: {why}")
         self._merge(view)
         return None
+
+    def _note_other(self, address: str, other: ClusterView | None) -> None:
+        """Note the answer of a broker of another cluster; None: the broker is of this cluster."""
+        if other is None:
+            self._others.pop(address, None)
+            return
+        if address not in self._others:
+            ids = address, other.cluster_id, self._view.cluster_id
+            _log.error("bootstrap names two clusters: %s is of cluster %s; this client uses cluster %s only", *ids)
+        self._others[address] = other
 
     # -- metadata stream -----------------------------------------------------------------------------------------------
 
@@ -563,8 +586,11 @@ class Cluster:
         call = self.stub(address).WatchMetadata(pb.WatchMetadataRequest(topics=topics))
         try:
             async for response in call:
+                view = view_from_proto(response.metadata, shared=True)
+                if view.brokers and why_unusable(self._view, address, view):
+                    return
                 backoff.reset()
-                self._merge(view_from_proto(response.metadata, shared=True))
+                self._merge(view)
         except grpc.aio.AioRpcError as error:
             _log.debug("metadata stream lost: %s", from_rpc_error(error, address=address))
         finally:
@@ -573,9 +599,23 @@ class Cluster:
 
     def _choose_watched(self) -> str:
         """Choose one of the least used brokers, not the previous one if possible."""
-        addresses = list(self.addresses())
+        addresses = [address for address in self.addresses() if address not in self._others] or list(self.addresses())
         random.shuffle(addresses)
         return min(addresses, key=lambda address: (address == self._watch_address, self._used[address]))
+
+
+def why_unusable(known: ClusterView, address: str, answer: ClusterView) -> str:
+    """Return the reason for which a client ignores the answer of a broker; "": there is none.
+
+    The address of a known broker may belong to a new cluster, which the client then uses. Other addresses in
+    `bootstrap` may be of a second cluster by mistake: a client of both would split its records between them.
+    """
+    if not answer.brokers:
+        return "the broker has just started and has no metadata yet"
+    live = {f"{broker.host}:{broker.port}" for broker in known.brokers.values()}
+    if "" in (known.cluster_id, answer.cluster_id) or known.cluster_id == answer.cluster_id or address in live:
+        return ""
+    return f"the broker is of cluster {answer.cluster_id}, not of {known.cluster_id}"
 
 
 def hears_no_controller(view: ClusterView) -> bool:

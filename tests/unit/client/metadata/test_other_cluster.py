@@ -6,6 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata.cluster import Cluster
@@ -59,3 +60,53 @@ def test_a_range_reader_takes_over_the_metadata_of_a_new_cluster(monkeypatch: py
     with RangeReader("127.0.0.1:1", deadline_s=1) as reader:
         assert [reader.topics([TOPIC])[TOPIC].topic_id for _ in range(2)] == ["id of old", "id of new"]
         assert reader.cluster_id == "new"
+
+
+class Bootstrap:
+    """Answers at addresses with views; an address without a view does not answer. `stub` replaces that of a client."""
+
+    def __init__(self, views: dict[str, ClusterView]) -> None:
+        self.views = views
+
+    def stub(self, address: str) -> Any:
+        async def ask(request: Any, **_: Any) -> Any:
+            if address not in self.views:
+                raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+            return SimpleNamespace(metadata=view_to_proto(self.views[address]))
+
+        return SimpleNamespace(GetMetadata=ask)
+
+
+async def test_a_client_keeps_its_cluster_if_bootstrap_names_another_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a producer would send some records to each cluster."""
+    cluster = Cluster("127.0.0.1:1,elsewhere:2")
+    brokers = Bootstrap({"127.0.0.1:1": OLD})
+    monkeypatch.setattr(cluster, "stub", brokers.stub)
+    assert await cluster._ask_any() is None
+    brokers.views["elsewhere:2"] = NEW
+    for _ in range(20):
+        assert await cluster._ask_any() is None
+        assert cluster.view.cluster_id == "old"
+    assert [message for message in caplog.messages if "two clusters" in message] == [
+        "bootstrap names two clusters: elsewhere:2 is of cluster new; this client uses cluster old only"
+    ]
+    del brokers.views["127.0.0.1:1"]
+    assert await cluster._ask_any() is not None, "the cluster may only be unreachable for a moment"
+    cluster._heard_s -= 31
+    assert await cluster._ask_any() is None
+    assert cluster.view.cluster_id == "new", "a new cluster has replaced the old one"
+
+
+def test_a_range_reader_keeps_its_cluster_if_bootstrap_names_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    views = {"127.0.0.1:1": OLD, "elsewhere:2": NEW}
+
+    def call(_: Any, address: str, *__: Any) -> Any:
+        return SimpleNamespace(metadata=view_to_proto(views[address]))
+
+    monkeypatch.setattr(RangeReader, "_call", call)
+    with RangeReader("127.0.0.1:1,elsewhere:2", deadline_s=1) as reader:
+        for _ in range(4):
+            assert reader.topics([TOPIC])[TOPIC].topic_id == "id of old"
+            reader.ask_another()
