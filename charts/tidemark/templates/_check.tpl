@@ -121,7 +121,7 @@
 {{- end -}}
 
 {{- define "tidemark.checkStop" -}}
-{{- $config := merge (deepCopy .Values.broker.config) .Values.config -}}
+{{- $config := merge (.Values.broker.config | default dict | deepCopy) (.Values.config | default dict) -}}
 {{- $wait := int (index $config "controlled.shutdown.max.wait.ms" | default 30000) -}}
 {{- $grace := int (index $config "shutdown.grace.ms" | default 10000) -}}
 {{- $session := int (index $config "zookeeper.session.timeout.ms" | default 6000) -}}

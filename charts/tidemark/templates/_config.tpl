@@ -45,7 +45,7 @@
 {{- $_ := set $settings "tokens.file" "/etc/tidemark-tokens/tokens" -}}
 {{- end -}}
 {{- end -}}
-{{- $given := merge (deepCopy (index $root.Values $component).config) $root.Values.config -}}
+{{- $given := merge ((index $root.Values $component).config | default dict | deepCopy) ($root.Values.config | default dict) -}}
 {{- range $key, $value := merge (deepCopy $given) $settings }}
 {{ $key }}: {{ include "tidemark.setting" $value }}
 {{- end }}
@@ -104,7 +104,7 @@ service-accounts.json: {{ . | quote }}
 {{- define "tidemark.consoleHosts" -}}
 {{- $name := printf "%s-console" (include "tidemark.fullname" .) -}}
 {{- $ours := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s" $name (include "tidemark.domain" .)) -}}
-{{- concat $ours .Values.console.hosts | join "," -}}
+{{- concat $ours (.Values.console.hosts | default list) | join "," -}}
 {{- end -}}
 
 {{- define "tidemark.brokerExternalAddress" -}}

@@ -94,7 +94,7 @@ policy-clients: those for services, and those for clients. */}}
 {{/* Principals that need no rules, as a setting. */}}
 {{- define "tidemark.superUsers" -}}
 {{- $operator := printf "User:tidemark://%s/user/operator" (include "tidemark.clusterName" .) -}}
-{{- prepend .Values.security.authorization.superUsers $operator | join ";" -}}
+{{- prepend (.Values.security.authorization.superUsers | default list) $operator | join ";" -}}
 {{- end -}}
 
 {{/* The claim iss of tokens of service accounts. */}}
@@ -105,7 +105,7 @@ policy-clients: those for services, and those for clients. */}}
 {{/* The file of issuers of tokens. */}}
 {{- define "tidemark.issuers" -}}
 {{- $accounts := .Values.security.tokens.serviceAccounts -}}
-{{- $issuers := deepCopy .Values.security.tokens.issuers -}}
+{{- $issuers := .Values.security.tokens.issuers | default dict | deepCopy -}}
 {{- if $accounts.enabled -}}
 {{- $here := dict "issuer" (include "tidemark.serviceAccountIssuer" .) "audience" (include "tidemark.audience" .) "kubernetes" true -}}
 {{- if $accounts.keys -}}

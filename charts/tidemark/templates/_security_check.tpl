@@ -50,7 +50,7 @@
 {{/* Refuses issuers that services would refuse, at their next start: an upgrade that changes issuers restarts no pod. */}}
 {{- define "tidemark.checkIssuers" -}}
 {{- $accounts := .Values.security.tokens.serviceAccounts -}}
-{{- $issuers := .Values.security.tokens.issuers -}}
+{{- $issuers := .Values.security.tokens.issuers | default dict -}}
 {{- if hasKey $issuers "kubernetes" -}}
 {{- fail "security.tokens.issuers names kubernetes, which is the alias of security.tokens.serviceAccounts: choose another alias" -}}
 {{- end -}}

@@ -109,7 +109,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- fail (printf "zookeeper: podLabels names %s, which the chart or Kubernetes sets itself; remove it" $label) -}}
 {{- end -}}
 {{- end -}}
-{{- if hasKey .Values.podAnnotations "checksum/config" -}}
+{{- if hasKey (.Values.podAnnotations | default dict) "checksum/config" -}}
 {{- fail "zookeeper: podAnnotations names checksum/config, which the chart sets itself; remove it" -}}
 {{- end -}}
 {{- end -}}
