@@ -233,8 +233,7 @@ def _fit_map(array: Any, key: Column, value: Column, nullable: bool, made: Any) 
     if types.is_null(array.type):
         array = _nulls(len(array), made)
     if types.is_map(array.type):
-        entries = pa.struct([array.type.key_field, array.type.item_field])
-        array = array.cast(pa.list_(pa.field("item", entries, nullable=False)))
+        array = _entries(array)
     if not _is_list(array.type) or not types.is_struct(array.type.value_type) or array.type.value_type.num_fields != 2:
         raise _other_type(array, "a map, or a list of structs of key and value")
     offsets, entries_found = _unnested(array)
@@ -254,6 +253,14 @@ def _fit_map(array: Any, key: Column, value: Column, nullable: bool, made: Any) 
     _check_unique(offsets, columns[0])
     values = pa.StructArray.from_arrays(columns, fields=[made.key_field, made.item_field])
     return _nested(array, offsets, values, nullable, made)
+
+
+def _entries(maps: Any) -> Any:
+    """The maps as lists of their entries: a cast refuses a null struct below them that has a field that is never
+    null.
+    """
+    buffers, entries = maps.buffers()[:2], maps.values
+    return pa.Array.from_buffers(pa.list_(entries.type), len(maps), buffers, offset=maps.offset, children=[entries])
 
 
 def _check_unique(offsets: Any, keys: Any) -> None:

@@ -428,6 +428,20 @@ def test_a_null_map_stays_null_with_entries_below_it() -> None:
     assert [row["tags"] for row in fit(table_of(tags=tags))] == [None, [("b", 3), ("c", 4)]]
 
 
+def test_a_map_keeps_null_structs_whose_fields_are_never_null() -> None:
+    points = pa.StructArray.from_arrays(
+        [pa.array([1, None, 3], pa.int32())],
+        fields=[pa.field("a", pa.int32(), nullable=False)],
+        mask=pa.array([False, True, False]),
+    )
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), points)
+    maps = pa.MapArray.from_arrays(pa.array([0, 1, None, 2, 3], pa.int32()), pa.array(["k", "l", "m"]), lists)
+    schema = schema_of("m MAP<STRING, ARRAY<STRUCT<a: INT NOT NULL>>>")
+    wanted = [[("k", [{"a": 1}, None])], [("l", [])], None, [("m", [{"a": 3}])]]
+    for start in range(4):
+        assert [row["m"] for row in fit(pa.table({"m": maps.slice(start)}), schema)] == wanted[start:]
+
+
 def test_a_table_with_more_bytes_than_arrow_joins_keeps_all_rows() -> None:
     half_bytes = (1 << 30) + 1
     ends = pa.py_buffer(struct.pack("<iii", 0, half_bytes, half_bytes))
