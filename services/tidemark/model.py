@@ -110,7 +110,17 @@ TYPED_FEATURE: Final = "typed"
 """Feature of a broker that stores typed batches."""
 TRANSACTIONS_FEATURE: Final = "transactions"
 """Feature of a broker that stores pending batches and markers, and knows the last stable offset."""
-FEATURES: Final[Mapping[str, int]] = {"protocol": 1, TYPED_FEATURE: 1, TRANSACTIONS_FEATURE: 1}
+REMEMBERED_FEATURE: Final = "remembered_batches"
+"""Feature whose level is the number of batches of a producer that the broker remembers."""
+REMEMBERED_BATCHES: Final = 10
+"""Batches of a producer that each replica of a partition remembers, to recognise duplicates (rule P1)."""
+_REMEMBERED_BEFORE: Final = 5
+FEATURES: Final[Mapping[str, int]] = {
+    "protocol": 1,
+    TYPED_FEATURE: 1,
+    TRANSACTIONS_FEATURE: 1,
+    REMEMBERED_FEATURE: REMEMBERED_BATCHES,
+}
 """Features of a broker of this version, with their levels."""
 
 
@@ -143,6 +153,11 @@ class BrokerRegistration:
     def has_transactions(self) -> bool:
         """Whether the broker knows open and aborted transactions: an older version returns their records."""
         return bool(self.features.get(TRANSACTIONS_FEATURE))
+
+    @property
+    def remembered_batches(self) -> int:
+        """Number of batches of a producer that the broker remembers: an older version does not state the number."""
+        return self.features.get(REMEMBERED_FEATURE, _REMEMBERED_BEFORE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,12 @@ from typing import Final, TypedDict
 from tidemark.client.argument_types import flag, integer, number, text, versions
 from tidemark.client.isolation_levels import check_isolation_level
 from tidemark.core.quotas.client_ids import check_client_id
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import REMEMBERED_BATCHES, ErrorCode, TidemarkError
 from tidemark.record.envelope import Codec
 
 _ACKS: Final = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _OUT_OF_RANGE: Final = ("fail", "earliest", "latest")
-IN_FLIGHT_MAX: Final = 5
-"""Most batches in flight: for each producer a broker keeps the sequences of this number of batches (rule P1)."""
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -76,7 +74,7 @@ def producer_settings(
     enable_idempotence: bool | None = None,
     linger_ms: float = 5,
     batch_bytes: int = 128 << 10,
-    max_in_flight: int = IN_FLIGHT_MAX,
+    max_in_flight: int = REMEMBERED_BATCHES,
     codec: str = "none",
     delivery_timeout_ms: int = 120_000,
     request_timeout_ms: int = 30_000,
@@ -93,7 +91,7 @@ def producer_settings(
         enable_idempotence: retries neither duplicate nor reorder; needs acks="all". None: on with acks="all".
         linger_ms: time that a batch waits for more records, 0 to 60,000.
         batch_bytes: size at which a batch is sent immediately, up to 8 MiB.
-        max_in_flight: batches of one partition in flight at the same time, 1 to 5.
+        max_in_flight: batches of one partition in flight at the same time, 1 to 10.
         codec: compression: "none", "lz4" or "zstd".
         delivery_timeout_ms: time after which a record without acknowledgement fails.
         request_timeout_ms: timeout of one request, and of the look-up of a topic.
@@ -113,7 +111,7 @@ def producer_settings(
     check_bounds(("linger_ms", number("linger_ms", linger_ms), 0, 60_000))
     check_bounds(
         ("batch_bytes", integer("batch_bytes", batch_bytes), 1, 8 << 20),
-        ("max_in_flight", integer("max_in_flight", max_in_flight), 1, IN_FLIGHT_MAX),
+        ("max_in_flight", integer("max_in_flight", max_in_flight), 1, REMEMBERED_BATCHES),
         ("delivery_timeout_ms", integer("delivery_timeout_ms", delivery_timeout_ms), 1, 86_400_000),
         ("request_timeout_ms", integer("request_timeout_ms", request_timeout_ms), 1, 300_000),
         ("buffer_bytes", integer("buffer_bytes", buffer_bytes), 1, 1 << 40),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.model import (
     NO_LEADER,
+    REMEMBERED_BATCHES,
     BrokerId,
     BrokerRegistration,
     ControllerEpoch,
@@ -104,6 +105,11 @@ class ClusterView:
     def is_whole(self) -> bool:
         """Whether this update has the whole cluster or a part of it, instead of changes."""
         return self.complete or self.part > 0
+
+    @property
+    def remembered_batches(self) -> int:
+        """Number of batches of a producer that every live broker remembers (rule P1)."""
+        return min((broker.remembered_batches for broker in self.brokers.values()), default=REMEMBERED_BATCHES)
 
 
 def apply(view: ClusterView, update: ClusterView) -> ClusterView:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A replica's state of idempotent and transactional producers (rules P1-P4, X1-X3, X7).
 
-For each producer: its epoch, its last five batches, and its open transaction. The state follows the log: an append adds
+For each producer: its epoch, its last batches, and its open transaction. The state follows the log: an append adds
 a batch (`observe`), truncation and failover rebuild the state from snapshot and log. A producer without a batch for the
 expiration time is removed when a new producer is added. So memory is bounded by the producers of that time. A producer
 with an open transaction stays.
@@ -13,13 +13,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.model import REMEMBERED_BATCHES, ErrorCode, Offset, TidemarkError
 from tidemark.record.envelope import Batch, Envelope
 from tidemark.record.markers import EndMarker, read_marker
 
 NO_COORDINATOR_EPOCH: Final = -1
 NO_TRANSACTION: Final = Offset(-1)
-REMEMBERED_BATCHES = 5
 SEQUENCE_SPACE: Final = 1 << 31
 """Sequences run from 0 to 2^31 - 1 and start over at 0."""
 

@@ -16,7 +16,7 @@ from tidemark.client.aio import Consumer, Producer
 from tidemark.client.producing.batch_format import BytesFormat
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.partitioner import partition_of
-from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import FEATURES, REMEMBERED_BATCHES, BrokerId, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import from_columns
 
 from tests.integration.harness.fake_broker import (
@@ -91,18 +91,23 @@ async def test_each_record_is_written_once_in_order_despite_any_request_failure(
     assert cluster.producer_ids == 1
 
 
-async def test_no_more_than_five_batches_are_under_way_and_the_answers_may_come_backwards(cluster: FakeCluster) -> None:
-    cluster.produce_faults.extend([HOLD] * 2)
-    async with Producer(cluster.bootstrap, **ONE_RECORD_A_BATCH) as producer:
+@pytest.mark.parametrize(
+    ("features", "remembered"), [({"protocol": 1}, 5), (FEATURES, REMEMBERED_BATCHES)], ids=["older", "present"]
+)
+async def test_no_more_batches_are_under_way_than_brokers_remember_and_the_answers_may_come_backwards(
+    features: dict[str, int], remembered: int
+) -> None:
+    async with FakeCluster(features=features) as cluster, Producer(cluster.bootstrap, **ONE_RECORD_A_BATCH) as producer:
+        cluster.produce_faults.extend([HOLD] * 2)
         handles = await send(producer, 2)
         await cluster.until(lambda: len(cluster.held) == 1)
         handles += [await producer.send(TOPIC, value, partition=0) for value in values()[2:]]
         await cluster.until(lambda: len(cluster.held) == 2)
-        assert cluster.values() == values(5)
+        assert cluster.values() == values(remembered)
         assert not any(handle.done() for handle in handles)
         await cluster.release(backwards=True)
         assert [(await handle).offset for handle in handles] == list(range(COUNT))
-    assert cluster.values() == values()
+        assert cluster.values() == values()
 
 
 async def test_full_batches_gather_until_the_response_to_the_request_before(
@@ -143,11 +148,12 @@ async def test_a_silent_leader_is_left_after_new_metadata_and_its_batches_go_to_
     cluster.produce_faults.extend([HOLD])
     async with Producer(cluster.bootstrap, request_timeout_ms=60_000, **ONE_RECORD_A_BATCH) as producer:
         handles = await send(producer)
-        await cluster.until(lambda: len(cluster.values()) == 5 and cluster.watchers)
+        await cluster.until(lambda: len(cluster.values()) == REMEMBERED_BATCHES and cluster.watchers)
         await cluster.move(1)
         assert [(await handle).offset for handle in handles] == list(range(COUNT))
     assert cluster.values() == values()
-    assert [sequences for broker, sequences in cluster.produced if broker == 1][:5] == [[0], [1], [2], [3], [4]]
+    again = [sequences for broker, sequences in cluster.produced if broker == 1]
+    assert again[:REMEMBERED_BATCHES] == [[number] for number in range(REMEMBERED_BATCHES)]
 
 
 async def test_a_leader_that_dies_is_replaced_by_the_next(cluster: FakeCluster) -> None:

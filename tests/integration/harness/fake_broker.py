@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ import grpc
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import (
+    FEATURES,
     BrokerId,
     BrokerRegistration,
     ControllerEpoch,
@@ -106,7 +107,8 @@ class FakeCluster:
         late_s: seconds that each call waits before a broker handles it.
     """
 
-    def __init__(self, brokers: int = 2, partitions: int = 1) -> None:
+    def __init__(self, brokers: int = 2, partitions: int = 1, features: Mapping[str, int] = FEATURES) -> None:
+        self._features = features
         self.logs = {TopicPartition(TOPIC, index): FakeLog() for index in range(partitions)}
         self.brokers = {BrokerId(index): FakeBroker(self, BrokerId(index)) for index in range(brokers)}
         self.produce_faults: deque[Fault] = deque()
@@ -136,7 +138,10 @@ class FakeCluster:
             cluster_id="fake",
             controller_id=BrokerId(100),
             controller_epoch=ControllerEpoch(1),
-            brokers={broker.id: BrokerRegistration(broker.id, "127.0.0.1", broker.port) for broker in self._live()},
+            brokers={
+                broker.id: BrokerRegistration(broker.id, "127.0.0.1", broker.port, features=self._features)
+                for broker in self._live()
+            },
             topics={TOPIC: TopicView(TOPIC, "topic-id", 1, 1, partitions)},
             admin_address=self.bootstrap.split(",")[0],
             complete=True,

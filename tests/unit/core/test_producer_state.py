@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from tidemark.core.producer_state import REMEMBERED_BATCHES, SEQUENCE_SPACE, ProducerStates
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.core.producer_state import SEQUENCE_SPACE, ProducerStates
+from tidemark.model import REMEMBERED_BATCHES, ErrorCode, TidemarkError
 from tidemark.record.envelope import Envelope
 
 
@@ -55,9 +55,9 @@ def test_an_unknown_producer_that_does_not_start_at_zero_is_refused() -> None:
     assert refusal(ProducerStates(), envelope(4)) is ErrorCode.UNKNOWN_PRODUCER_ID
 
 
-def test_each_of_the_last_five_batches_is_found_with_its_offset() -> None:
-    states = observed(*(envelope(2 * n, records=2, offset=10 * n) for n in range(6)))
-    for n in range(1, 6):
+def test_each_remembered_batch_is_found_with_its_offset() -> None:
+    states = observed(*(envelope(2 * n, records=2, offset=10 * n) for n in range(1 + REMEMBERED_BATCHES)))
+    for n in range(1, 1 + REMEMBERED_BATCHES):
         duplicate = states.check(envelope(2 * n, records=2))
         assert duplicate is not None
         assert (duplicate.first_offset, duplicate.last_offset) == (10 * n, 10 * n + 1)
@@ -102,19 +102,22 @@ def test_sequences_wrap_around() -> None:
 
 @pytest.mark.parametrize("shift", [0, 4, 8, 16, SEQUENCE_SPACE - 100])
 def test_older_and_newer_sequences_are_distinguished_across_the_wrap_around(shift: int) -> None:
-    """Eight batches of two records up to sequence 15 or, shifted, around the maximum; five are remembered."""
+    """Three batches of two records that are forgotten, and all that are remembered; `shift`: of the first sequence."""
+    first, end = 6, 6 + 2 * REMEMBERED_BATCHES
 
     def at(sequence: int) -> int:
         return (sequence - shift) % SEQUENCE_SPACE
 
     states = ProducerStates()
-    for n in range(8):
+    for n in range(3 + REMEMBERED_BATCHES):
         states.observe(envelope(at(2 * n), records=2, offset=2 * n))
-    assert states.check(envelope(at(16), records=2)) is None
-    assert states.check(envelope(at(6), records=2)) is not None
-    written = [refusal(states, envelope(at(sequence), records=2)) for sequence in (4, 0, 16 - SEQUENCE_SPACE // 2)]
+    assert states.check(envelope(at(end), records=2)) is None
+    assert states.check(envelope(at(first), records=2)) is not None
+    forgotten = (first - 2, 0, end - SEQUENCE_SPACE // 2)
+    written = [refusal(states, envelope(at(sequence), records=2)) for sequence in forgotten]
     assert set(written) == {ErrorCode.DUPLICATE_SEQUENCE}
-    others = [refusal(states, envelope(at(sequence), records=2)) for sequence in (17, 7, 16 + SEQUENCE_SPACE // 2 - 1)]
+    unknown = (end + 1, first + 1, end + SEQUENCE_SPACE // 2 - 1)
+    others = [refusal(states, envelope(at(sequence), records=2)) for sequence in unknown]
     assert set(others) == {ErrorCode.OUT_OF_ORDER_SEQUENCE}
 
 

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 import pytest
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import RememberedBatch
-from tidemark.model import BrokerEpoch, EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import (
+    REMEMBERED_BATCHES,
+    BrokerEpoch,
+    EpochEntry,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+)
 from tidemark.record.envelope import Envelope, unpack_envelope
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.directories.scrub_position import ScrubPosition, write_scrub_position
@@ -454,7 +463,7 @@ def check_snapshot(snapshot: Item, batches: list[Item]) -> None:
     stored = {batch["base_offset"]: batch for batch in batches}
     for producer in snapshot["producers"]:
         has_marker = producer.get("coordinator_epoch", -1) >= 0
-        assert (0 if has_marker else 1) <= len(producer["batches"]) <= 5
+        assert (0 if has_marker else 1) <= len(producer["batches"]) <= REMEMBERED_BATCHES
         for one in producer["batches"]:
             batch = stored.get(one["first_offset"])
             if batch is not None:

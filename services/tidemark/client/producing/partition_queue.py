@@ -20,13 +20,11 @@ from tidemark.client.producing.batching import PendingBatch
 from tidemark.client.producing.deleted_topics import recreated
 from tidemark.client.producing.splitting import names_records, split
 from tidemark.core.transactions.state import ProducerIdentity
-from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import NO_PRODUCER, REMEMBERED_BATCHES, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import NO_SEQUENCE, Codec
 from tidemark.record.payload import reseal
 
 SEQUENCE_SPACE: Final = 1 << 31
-WINDOW_MAX: Final = 5
-"""Most batches from the oldest without acknowledgement to the newest sent: brokers remember this number (rule P1)."""
 
 _BEHIND_A_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.UNKNOWN_PRODUCER_ID})
 """Errors of a batch whose predecessor was not appended."""
@@ -83,6 +81,8 @@ class PartitionQueue:
         identity: producer id and epoch of the next batch; None: the queue needs one first.
         failing: an attempt failed; no batch is sent until every attempt has its outcome.
         sent_to: the leader that the batches in flight were sent to.
+        window: most batches from the oldest without acknowledgement to the newest sent: each live broker remembers this
+            number (rule P1).
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class PartitionQueue:
         self.identity: ProducerIdentity | None = None if idempotent else NO_IDENTITY
         self.failing = False
         self.sent_to: object = None
+        self.window = REMEMBERED_BATCHES
         self._codec = codec
         self._idempotent = idempotent
         self._transactional = transactional
@@ -146,7 +147,7 @@ class PartitionQueue:
         if self.failing or len(self._in_flight) >= self._max_in_flight:
             return False
         has_sequence = bool(self._ready) and self._ready[0].base_sequence >= 0
-        return has_sequence or len(self._window) < WINDOW_MAX
+        return has_sequence or len(self._window) < self.window
 
     @property
     def unanswered(self) -> int:

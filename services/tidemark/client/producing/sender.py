@@ -345,7 +345,9 @@ class Sender:
     def _sendable(self, now_s: float) -> dict[str, list[tuple[PartitionQueue, Leader]]]:
         """The queues whose next batches may be sent now, by address of the leader."""
         found: defaultdict[str, list[tuple[PartitionQueue, Leader]]] = defaultdict(list)
+        window = self._cluster.view.remembered_batches
         for queue in list(self._active.values()):
+            queue.window = window
             if queue.wants_identity:
                 self._want_identities()
             if not queue.can_send:

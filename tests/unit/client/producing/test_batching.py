@@ -206,7 +206,7 @@ def test_a_table_with_two_columns_of_a_name_is_refused(value: str | None) -> Non
         ({"acks": 2}, ErrorCode.INVALID_ACKS),
         ({"acks": 1, "enable_idempotence": True}, ErrorCode.INVALID_CONFIG),
         ({"codec": "gzip"}, ErrorCode.INVALID_CONFIG),
-        ({"max_in_flight": 6}, ErrorCode.INVALID_CONFIG),
+        ({"max_in_flight": 11}, ErrorCode.INVALID_CONFIG),
         ({"batch_bytes": 0}, ErrorCode.INVALID_CONFIG),
     ],
 )

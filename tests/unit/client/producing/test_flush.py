@@ -16,13 +16,14 @@ from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.produce_stream import Answer
 from tidemark.client.producing.sender import Sender
 from tidemark.client.settings import producer_settings
+from tidemark.core.cluster_view import ClusterView
 from tidemark.model import BrokerId, LeaderEpoch
 
 from tests.turns import turns
 
 _LEADER = Leader(BrokerId(1), "b:1", LeaderEpoch(2), "topic id", "first")
 _CLUSTER = SimpleNamespace(
-    view=None,
+    view=ClusterView(),
     headers=(),
     leader=lambda partition: _LEADER,
     channel=lambda address: None,

@@ -11,7 +11,7 @@ from tidemark.client.producing.batching import PendingBatch
 from tidemark.client.producing.partition_queue import PartitionQueue
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.transactions.state import ProducerIdentity
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import REMEMBERED_BATCHES, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch, Codec, parse_envelope, stamped
 from tidemark.record.payload import read_batch
 
@@ -23,8 +23,8 @@ def refusal(code: ErrorCode) -> TidemarkError:
     return TidemarkError(code, "refused")
 
 
-def queue_of(count: int, *, idempotent: bool = True) -> PartitionQueue:
-    queue = PartitionQueue(T0, "id", max_in_flight=5, idempotent=idempotent, codec=Codec.NONE)
+def queue_of(count: int, *, idempotent: bool = True, max_in_flight: int = 5) -> PartitionQueue:
+    queue = PartitionQueue(T0, "id", max_in_flight=max_in_flight, idempotent=idempotent, codec=Codec.NONE)
     for number in range(count):
         batch = PendingBatch(T0, opened_s=0, deadline_s=10 + number)
         batch.add(None, str(number).encode(), 7, None)
@@ -51,14 +51,16 @@ def outcomes(queue: PartitionQueue) -> list[ErrorCode | None]:
     return [told.error.code if told.error else None for told in queue.take_resolved()]
 
 
-def test_five_batches_are_in_flight_until_the_oldest_is_acknowledged() -> None:
-    queue = queue_of(7)
+@pytest.mark.parametrize("remembered", [5, REMEMBERED_BATCHES])
+def test_no_more_batches_are_in_flight_than_brokers_remember(remembered: int) -> None:
+    queue = queue_of(remembered + 2, max_in_flight=REMEMBERED_BATCHES)
+    queue.window = remembered
     first = take_all(queue)
-    assert sequences(first) == [0, 1, 2, 3, 4]
+    assert sequences(first) == list(range(remembered))
     queue.acknowledged(first[1], first[1].attempt, base_offset=1, append_time_us=-1)
     assert take_all(queue) == []
     queue.acknowledged(first[0], first[0].attempt, base_offset=0, append_time_us=-1)
-    assert sequences(take_all(queue)) == [5, 6]
+    assert sequences(take_all(queue)) == [remembered, remembered + 1]
 
 
 class RowsOf(BytesFormat):

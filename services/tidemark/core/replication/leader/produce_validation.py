@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidemark.core.producer_state import REMEMBERED_BATCHES, ProducerEntry, has_producer_state, is_idempotent
+from tidemark.core.producer_state import ProducerEntry, has_producer_state, is_idempotent
 from tidemark.core.replication.events import MarkerArrived, ProduceArrived
 from tidemark.core.replication.replica_log import ReplicaLog
-from tidemark.model import ErrorCode, LeaderAndIsr, Offset, TidemarkError
+from tidemark.model import REMEMBERED_BATCHES, ErrorCode, LeaderAndIsr, Offset, TidemarkError
 from tidemark.record.envelope import Batch
 from tidemark.record.markers import EndMarker, read_marker
 
@@ -107,7 +107,7 @@ def check_sequences(
     refuse the request.
 
     Raises:
-        TidemarkError: the errors of `ProducerStates.check`; INVALID_REQUEST for a sixth batch in flight.
+        TidemarkError: the errors of `ProducerStates.check`; INVALID_REQUEST for too many batches in flight.
     """
     producers = log.producers
     if not any(has_producer_state(batch.envelope) for batch in batches):
@@ -140,7 +140,7 @@ def check_sequences(
 
 
 def _check_in_flight(log: ReplicaLog, epoch_start_offset: Offset, entry: ProducerEntry | None, refuse: Refuse) -> None:
-    """Refuse a sixth batch, which would evict a batch that the producer may still retry (rule P1)."""
+    """Refuse a batch that would evict a batch that the producer may still retry (rule P1)."""
     if entry is None or len(entry.batches) < REMEMBERED_BATCHES:
         return
     oldest = entry.batches[0]

@@ -7,7 +7,7 @@ import pytest
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import REMEMBERED_BATCHES, ErrorCode, TidemarkError
 from tidemark.record.envelope import Batch
 
 from tests.unit.core.replication.leader.test_partition_leader import numbered
@@ -178,12 +178,12 @@ def test_a_producer_may_retry_batches_that_were_truncated() -> None:
 
 
 def test_a_batch_that_an_earlier_leader_appended_is_not_in_flight_here() -> None:
-    """Five batches of one producer may be uncommitted; the limit held at the last leader (rule P1)."""
-    stage = follower_of_a_producer(5)
+    """The limit of uncommitted batches of one producer held at the last leader (rule P1)."""
+    stage = follower_of_a_producer(REMEMBERED_BATCHES)
     stage.command(node(1, 6, (1, 2)))
     assert stage.high_watermark() == 0
-    stage.produce(numbered(5))
-    assert stage.one(fx.AppendToLog).base_offset == 5
+    stage.produce(numbered(REMEMBERED_BATCHES))
+    assert stage.one(fx.AppendToLog).base_offset == REMEMBERED_BATCHES
 
 
 @pytest.mark.parametrize("acks", [0, 1])

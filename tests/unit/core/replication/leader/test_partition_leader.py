@@ -7,7 +7,7 @@ import pytest
 from tidemark.core.messages import FollowerMessage
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
-from tidemark.model import ErrorCode, IsrEntry, LeaderEpoch, TidemarkError
+from tidemark.model import REMEMBERED_BATCHES, ErrorCode, IsrEntry, LeaderEpoch, TidemarkError
 
 from tests.refusals import raises_code
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
@@ -463,17 +463,17 @@ def test_a_request_is_refused_whole_and_leaves_no_trace() -> None:
     assert len(stage.one(fx.AppendToLog).batches) == 2, "a refused batch leaves no duplicate"
 
 
-def test_an_idempotent_batch_needs_acks_all_and_at_most_five_may_wait() -> None:
+def test_an_idempotent_batch_needs_acks_all_and_no_more_may_wait_than_are_remembered() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.produce(numbered(0), acks=1)
     assert stage.replies() == [(1, -1, ErrorCode.INVALID_ACKS)]
-    for sequence in range(5):
+    for sequence in range(REMEMBERED_BATCHES):
         stage.write(numbered(sequence))
-    stage.produce(numbered(5))
-    assert stage.replies() == [(7, -1, ErrorCode.INVALID_REQUEST)]
+    stage.produce(numbered(REMEMBERED_BATCHES))
+    assert stage.replies() == [(REMEMBERED_BATCHES + 2, -1, ErrorCode.INVALID_REQUEST)]
     stage.reports(2, 1)
-    stage.produce(numbered(5))
+    stage.produce(numbered(REMEMBERED_BATCHES))
     assert stage.got(fx.AppendToLog)
 
 
