@@ -110,9 +110,7 @@ class LogCleaner:
         self._loop = loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.log_cleaner_backoff_ms / 1000)
-            jobs = self._jobs(directory)
-            if jobs:
-                await loop.run_in_executor(self._threads[directory], self._clean_all, directory, jobs)
+            await loop.run_in_executor(self._threads[directory], self._clean_all, directory, self._jobs(directory))
 
     def _jobs(self, directory: int) -> list[Job]:
         """The compacted logs of a directory, with their current state."""

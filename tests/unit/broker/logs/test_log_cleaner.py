@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tidemark.broker.logs.disk_throttle import DiskThrottle
-from tidemark.broker.logs.log_cleaner import LogCleaner, Stopped, wait_unless_stopped
+from tidemark.broker.logs.log_cleaner import Job, LogCleaner, Stopped, wait_unless_stopped
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.model import Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, parse_envelope, seal
@@ -42,7 +44,18 @@ class World:
         self.metrics = Metrics()
         settings = read_settings(
             BrokerSettings,
-            ["--broker.id", "1", "--log.dirs", str(path), "--zookeeper.connect", "zk:2181", "--listeners", "h:9092"],
+            [
+                "--broker.id",
+                "1",
+                "--log.dirs",
+                str(path),
+                "--zookeeper.connect",
+                "zk:2181",
+                "--listeners",
+                "h:9092",
+                "--log.cleaner.backoff.ms",
+                "10",
+            ],
             {},
         )
         self.cleaner = LogCleaner(
@@ -113,6 +126,31 @@ def test_a_round_leaves_a_clean_log_whose_last_marker_of_a_producer_outlives_its
     read_bytes = world.metric("read_bytes_total")
     world.round()
     assert world.metric("read_bytes_total") == read_bytes
+    world.logs.close()
+
+
+async def test_the_cleaner_reports_no_dirt_once_the_last_compacted_log_is_deleted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(path, {"prices": {**COMPACT, "min.cleanable.dirty.ratio": "1"}})
+    world.fill("prices", 80)
+    world.fill("prices", 80)
+    world.round()
+    known = world.metrics.registry.get_sample_value
+    dirt = partial(known, "tidemark_broker_log_cleaner_dirty_ratio_max", {"directory": "0"})
+    assert dirt() == pytest.approx(1)
+    world.logs.set_aside(TopicPartition("prices", 0), "delete")
+    done, clean_all = threading.Event(), world.cleaner._clean_all
+
+    def clean_and_note(directory: int, jobs: list[Job]) -> None:
+        clean_all(directory, jobs)
+        done.set()
+
+    monkeypatch.setattr(world.cleaner, "_clean_all", clean_and_note)
+    world.cleaner.start()
+    assert await asyncio.to_thread(done.wait, 20)
+    await world.cleaner.stop()
+    assert dirt() == 0
     world.logs.close()
 
 
