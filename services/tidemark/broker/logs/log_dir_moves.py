@@ -185,9 +185,13 @@ class DirMoves:
         return self._logs.mover.target_of(partition) == target.directory
 
     def is_copying(self, partition: TopicPartition) -> bool:
-        """Whether the replica is being copied; cleaning and retention wait, since their changes would not be copied."""
+        """Whether a copy of the replica has records, or is being filled; cleaning and retention wait, since their
+        changes would not be copied.
+
+        A copy of an earlier process waits with its records while other replicas are copied.
+        """
         move = self._moves.get(partition)
-        return move is not None and move.copying
+        return move is not None and (move.copying or (move.future is not None and move.future.log.size_bytes() > 0))
 
     def futures(self) -> Iterator[tuple[int, FutureLog]]:
         """The copies in progress, each with the index of its target directory."""

@@ -103,6 +103,8 @@ class ReplicaMover:
     def begin(self, partition: TopicPartition, directory: int, configs: Mapping[str, str]) -> FutureLog:
         """Create a copy, or continue the copy in this directory; a copy in another directory is deleted.
 
+        So is a copy of a log that was cleaned since: a tombstone that the log has lost would be missing in the copy.
+
         Raises:
             TidemarkError: REPLICA_OFFLINE: the replica is not open; LOG_DIR_OFFLINE; STORAGE_ERROR, DISK_FULL.
         """
@@ -114,7 +116,7 @@ class ReplicaMover:
                 raise TidemarkError(ErrorCode.LOG_DIR_OFFLINE, target.failed)
             assert found.identity is not None, "an open replica has an identity"
             known = self._futures.get(partition)
-            if known is not None and (known[0] is not target or known[1].identity != found.identity):
+            if known is not None and not (known[0] is target and _continues(known[1], found, source)):
                 self.abandon(partition)
                 known = None
         try:
@@ -343,6 +345,10 @@ class ReplicaMover:
         found.path.rename(place)
         sync_directory(directory.path)
         return found._replace(path=place)
+
+
+def _continues(future: FoundFuture, found: FoundReplica, source: PartitionLog) -> bool:
+    return future.identity == found.identity and future.clean_point == source.cleaning.clean_point
 
 
 def _key(found: FoundReplica) -> CheckpointKey:

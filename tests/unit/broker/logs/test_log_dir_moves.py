@@ -15,9 +15,9 @@ import pytest
 from tidemark.broker.logs import log_dir_copier, log_dir_moves
 from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, PRESENT_LOG_DIR
-from tidemark.core.replication.effects import CloseLog
+from tidemark.core.replication.effects import AppendToLog, CloseLog
 from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
-from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs
 from tidemark.runtime.configuration.settings import UNLIMITED
@@ -28,7 +28,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.refusals import raises_code
 from tests.unit.broker.logs.moves_world import MovesWorld
-from tests.unit.storage.batches import IDENTITY, PARTITION, memory_directory, read_all
+from tests.unit.storage.batches import IDENTITY, PARTITION, make_batch, memory_directory, read_all
 from tests.unit.storage.directories.moving import names_in
 
 SLOW_BYTES_PER_S = 1024
@@ -186,6 +186,24 @@ async def test_retention_and_cleaning_wait_while_a_replica_is_copied(world: Move
     assert world.moves.is_copying(PARTITION)
     await world.alter(world.paths[0])
     await world.until(lambda: not world.moves.is_copying(PARTITION))
+
+
+async def test_retention_and_cleaning_wait_while_a_copy_with_records_waits_for_another_move(again: MovesWorld) -> None:
+    other = TopicPartition("other", 0)
+    again.threads.start()
+    again.logs.prefer(other, 0)
+    await again.open(other)
+    for number in range(300):
+        batch = make_batch(["x" * 80])
+        again.submit(AppendToLog(other, IDENTITY, Offset(number), LeaderEpoch(1), (batch,), stamp=True))
+    await again.until(lambda: again.end() == 300)
+    await again.moves.alter(AlterLogDirs(((other, again.paths[1]),), throttle_bytes_per_s=SLOW_BYTES_PER_S))
+    await again.until(lambda: again.moves.is_copying(other))
+    await again.open()
+    await again.until(lambda: len(list(again.moves.futures())) == 2)
+    assert not again.moves._moves[PARTITION].copying
+    assert again.moves.is_copying(PARTITION), "a tombstone that is deleted now would be missing in the copy"
+    await again.stop()
 
 
 async def test_a_cancelled_request_leaves_its_copy_to_be_made_and_the_broker_stops(

@@ -14,10 +14,11 @@ import pytest
 from tidemark.model import ReplicaIdentity, TopicPartition
 from tidemark.storage.directories.log_directory import future_document
 from tidemark.storage.files import PARTITION_FILE
+from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory
 from tests.unit.storage.directories.moving import begin, content, copy_all, move, names_in, open_in, open_two
-from tests.unit.storage.log.test_cleaner import CONFIGS, fill
+from tests.unit.storage.log.test_cleaner import CONFIGS, NOW_US, fill, keyed, rows_of
 
 STALE = "the replica as it was before it moved"
 
@@ -97,6 +98,23 @@ def test_a_copy_with_a_damaged_partition_file_is_set_aside_and_one_without_is_de
     assert content(log) == before
     logs.close()
     assert names_in(root, "b") == [copy.name], "kept as stray: it may be the replica"
+
+
+def test_a_copy_of_a_log_that_was_cleaned_since_begins_again(root: Path) -> None:
+    """The rest of the log lacks the tombstones of records in the copy: the copy would bring deleted keys back."""
+    logs, log = open_in(root)
+    lead(log, keyed([(b"deleted", b"value")]), *[keyed([(b"%d" % key, b"x" * 200)]) for key in range(40)])
+    lead(log, keyed([(b"deleted", None)]), *[keyed([(b"%d" % key, b"y" * 200)]) for key in range(40)])
+    assert begin(logs).copy(1000).size_bytes
+    logs.close()
+    logs, log = open_in(root)
+    settings = CleanerSettings(delete_retention_ms=1000)
+    for now_us in (NOW_US, NOW_US + 2_000_000):
+        clean_log(log, log.log_end_offset, settings, now_us=now_us, pace=lambda _: None)
+    before, future = rows_of(log), begin(logs)
+    copy_all(future)
+    assert rows_of(logs.mover.finish(future, log.log_end_offset)) == before
+    logs.close()
 
 
 def test_one_of_two_copies_is_continued(root: Path) -> None:
