@@ -60,7 +60,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """Write a table, or nothing without rows; cells are not truncated or folded if stdout is not a terminal."""
     table = Table(*columns)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*("\n".join(map(_escaped, str(cell).split("\n"))) for cell in row))
     if not table.row_count:
         return
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL)
@@ -69,7 +69,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def print_error(error: TidemarkError) -> None:
     """Write `error CODE: sentence` to stderr, always on one line."""
-    sys.stderr.write(f"error {error.code}: {' '.join(error.message.split())}\n")
+    sys.stderr.write(f"error {error.code}: {_escaped(' '.join(error.message.split()))}\n")
 
 
 def raise_all(refused: Sequence[TidemarkError]) -> None:
@@ -82,7 +82,14 @@ def raise_all(refused: Sequence[TidemarkError]) -> None:
 
 def print_warning(sentence: str) -> None:
     """Write `warning: sentence` to stderr; the command continues."""
-    sys.stderr.write(f"warning: {sentence}\n")
+    sys.stderr.write(f"warning: {_escaped(sentence)}\n")
+
+
+def _escaped(text: str) -> str:
+    """One line with escapes for control characters: names that others chose must not control the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def error_json(error: TidemarkError | None) -> Mapping[str, object] | None:
