@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from tidemark.broker.node.typed_layouts import TypedLayouts
@@ -83,6 +83,7 @@ class TopicTable:
         self._schemas: dict[str, TopicSchemas] = {}
         self._configs: dict[str, Mapping[str, str]] = {}
         self._rules: dict[str, TopicRules] = {}
+        self._topic_ids: dict[str, str] = {}
         self._default = _rules_of({})
         self.layouts = TypedLayouts(self.schemas, lambda topic: topic in self._schemas)
         self._listener: Callable[[frozenset[str]], None] | None = None
@@ -112,6 +113,7 @@ class TopicTable:
     def update_schemas(self, topic_ids: Mapping[str, str], new: Mapping[str, NewSchemas]) -> None:
         """Add versions of schemas (rule S3). `topic_ids` come from a command: another id is another topic, whose
         versions are forgotten."""
+        self._topic_ids.update(topic_ids)
         for topic, topic_id in topic_ids.items():
             known = self._schemas.get(topic)
             if known is not None and known.topic_id != topic_id:
@@ -124,12 +126,13 @@ class TopicTable:
         """Name and topic id of each topic whose schema is known."""
         return [(topic, schemas.topic_id) for topic, schemas in self._schemas.items()]
 
-    def forget(self, topics: Iterable[str]) -> None:
-        """Remove the settings and schemas of deleted topics."""
-        for topic in topics:
-            self._configs.pop(topic, None)
-            self._rules.pop(topic, None)
-            self._forget_schemas(topic)
+    def forget(self, topic_ids: Mapping[str, str]) -> None:
+        """Remove the settings and schemas of deleted topics; those of a newer topic of the name stay."""
+        for topic, topic_id in topic_ids.items():
+            if self._topic_ids.get(topic, topic_id) == topic_id:
+                for known in (self._configs, self._rules, self._topic_ids):
+                    known.pop(topic, None)
+                self._forget_schemas(topic)
 
     def _forget_schemas(self, topic: str) -> None:
         self._schemas.pop(topic, None)

@@ -211,14 +211,14 @@ class BrokerControl(BrokerControlServiceServicer):
         after = self._metadata.view.topics
         if after is before:
             return
-        gone = set(before).difference(after)
+        gone = {topic: before[topic].topic_id for topic in set(before).difference(after)}
         for topic, topic_id in self._topics.typed_topics():
             known, now = before.get(topic), after.get(topic)
             if known is not None and now is not None and known.topic_id == topic_id != now.topic_id:
-                gone.add(topic)
+                gone[topic] = topic_id
         if gone:
-            gone.difference_update([one.topic for one in self._driver.core.queries.partitions()])
-            self._topics.forget(gone)
+            here = {one.topic for one in self._driver.core.queries.partitions()}
+            self._topics.forget({topic: topic_id for topic, topic_id in gone.items() if topic not in here})
 
     async def Heartbeat(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """Answer each ping; the controller compares the broker epoch of the answer."""

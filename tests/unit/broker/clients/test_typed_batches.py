@@ -341,6 +341,6 @@ def test_the_layouts_of_a_deleted_topic_are_forgotten(topics: TopicTable) -> Non
     layout = topics.layouts.stored("flights", 1)
     held = weakref.ref(layout)
     del layout
-    topics.forget(["flights"])
+    topics.forget({"flights": "topic-one"})
     gc.collect()
     assert held() is None

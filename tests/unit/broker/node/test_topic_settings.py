@@ -72,3 +72,13 @@ def test_a_new_version_leaves_the_others_parsed() -> None:
     table.update_schemas({}, {"flights": NewSchemas("id-2", {1: schema_text(1)})})
     assert set(table.schemas("flights")) == {1}
     assert table.schemas("flights")[1] is not first
+
+
+def test_the_deletion_of_a_topic_leaves_the_settings_of_a_newer_topic_of_its_name() -> None:
+    topics = TopicTable()
+    topics.update({"orders": {"flush.policy": "group-commit"}})
+    topics.update_schemas({"orders": "newer"}, {})
+    topics.forget({"orders": "older"})
+    assert topics.configs("orders") == {"flush.policy": "group-commit"}
+    topics.forget({"orders": "newer"})
+    assert topics.configs("orders") == {}
