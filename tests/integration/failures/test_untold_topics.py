@@ -82,6 +82,16 @@ def subscribed(bootstrap: str) -> list[int]:
         return sorted(record.partition for record in found)
 
 
+def committed(bootstrap: str) -> list[int]:
+    """Commits without members, to groups of every coordinator."""
+    for number in range(6):
+        with Consumer(bootstrap, group=f"jobs-{number}") as consumer:
+            for where in consumer.assign(TOPIC, start=0):
+                consumer.commit({where: 0})
+            assert set(consumer.committed()) == set(consumer.assignment)
+    return list(range(PARTITIONS))
+
+
 def consumed(consumer: Consumer) -> list:
     found: list = []
     for _ in range(int(SOON_S)):
@@ -109,11 +119,13 @@ def test_every_client_uses_a_topic_whose_controller_died(cluster: LocalCluster, 
     """Every client succeeds without an error; none has a patience that is shorter than the controller's failover."""
     assert SESSION_MS / 1000 > TOPIC_PATIENCE_S
     order = cluster.directory / "dies"
+    with Consumer(cluster.bootstrap, group="first") as consumer:
+        consumer.committed()  # creates the topic of the offsets
     with AdminClient(cluster.admin_address) as admin:
         order.write_text(f"{TOPIC} {told}")
         created = admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=1)
         assert {one.leader for one in created.partitions.values()} == {0, 1}
-    uses: list[Callable[[str], list[int]]] = [produced, assigned, subscribed, ranges, command]
+    uses: list[Callable[[str], list[int]]] = [produced, assigned, subscribed, committed, ranges, command]
     with ThreadPoolExecutor(len(uses)) as pool:
         results = [pool.submit(use, cluster.bootstrap) for use in uses]
         errors = [(use.__name__, one.exception()) for use, one in zip(uses, results, strict=True)]

@@ -12,7 +12,7 @@ from tidemark.core.groups.group import Group
 from tidemark.core.groups.offsets import is_young
 from tidemark.core.groups.state import Committed, GroupPartition
 from tidemark.core.pending_writes import Writer
-from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition, unknown_partition
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import group_service_pb2 as pb
@@ -54,10 +54,12 @@ class GroupOffsets:
             if topic is None:
                 refused[partition] = metadata.unknown(one.topic)
                 continue
-            try:
-                known = _known(topic, one)
-            except TidemarkError as error:
-                refused[partition] = error
+            known = topic.partitions.get(one.partition)
+            if known is None:
+                refused[partition] = metadata.unknown_partition(partition)
+                continue
+            if one.topic_id not in ("", topic.topic_id) or one.incarnation not in ("", known.incarnation):
+                refused[partition] = _recreated(partition, topic, known)
                 continue
             # Absent from clients in other languages that do not know the epoch: 0 would be a statement.
             epoch = one.leader_epoch if one.HasField("leader_epoch") else NO_EPOCH
@@ -195,14 +197,9 @@ def fill_in_lag(row: pb.GroupPartition, found: Mapping[TopicPartition, Ends | Ti
     row.lag = ends.high_watermark - max(row.committed_offset, ends.log_start_offset)
 
 
-def _known(topic: TopicView, one: pb.OffsetCommit) -> PartitionView:
-    known = topic.partitions.get(one.partition)
-    if known is None:
-        raise unknown_partition(one.topic, one.partition, len(topic.partitions))
-    if one.topic_id not in ("", topic.topic_id) or one.incarnation not in ("", known.incarnation):
-        raise TidemarkError(
-            ErrorCode.UNKNOWN_TOPIC_ID,
-            f"{one.topic}-{one.partition} was deleted and recreated since it was read: its old offsets are invalid",
-            {"topic_id": topic.topic_id, "incarnation": known.incarnation},
-        )
-    return known
+def _recreated(partition: TopicPartition, topic: TopicView, known: PartitionView) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        f"{partition} was deleted and recreated since it was read: its old offsets are invalid",
+        {"topic_id": topic.topic_id, "incarnation": known.incarnation},
+    )

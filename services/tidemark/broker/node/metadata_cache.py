@@ -84,9 +84,12 @@ class MetadataCache:
         if controller_epoch == self._view.controller_epoch:
             self._pinged_s = self._now_s()
 
+    @property
+    def _is_silent(self) -> bool:
+        return self._now_s() - self._pinged_s > _SILENT_S
+
     def _answer(self, view: ClusterView) -> ClusterView:
-        is_silent = self._now_s() - self._pinged_s > _SILENT_S
-        return replace(view, controller_id=NO_LEADER) if is_silent else view
+        return replace(view, controller_id=NO_LEADER) if self._is_silent else view
 
     def _named_in(self, update: ClusterView) -> dict[str, TopicView]:
         """Only the partitions that the update names: there are thousands of watchers, and few partitions change."""
@@ -140,7 +143,18 @@ class MetadataCache:
                 ErrorCode.LEADER_NOT_AVAILABLE,
                 f"znodes of {topic} do not parse: restore those that the controller's log names",
             )
-        return unknown_topic(topic)
+        return self._in_doubt(unknown_topic(topic))
+
+    def unknown_partition(self, partition: TopicPartition) -> TidemarkError:
+        """The error for a partition that its topic does not have."""
+        topic = self._view.topics.get(partition.topic)
+        return self._in_doubt(unknown_partition(*partition, 0 if topic is None else len(topic.partitions)))
+
+    def _in_doubt(self, error: TidemarkError) -> TidemarkError:
+        if not self._is_silent:
+            return error
+        sentence = f"no controller is active, and this broker may not know the newest topics: {error.message}"
+        return TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, sentence, error.metadata)
 
     def explain(self, error: TidemarkError, partition: TopicPartition) -> TidemarkError:
         """Add the metadata of the partition to the NOT_LEADER of a broker without the replica."""
@@ -151,7 +165,7 @@ class MetadataCache:
             return self.unknown(partition.topic) if self._view.complete else error
         known = topic.partitions.get(partition.partition)
         if known is None:
-            return unknown_partition(*partition, len(topic.partitions))
+            return self.unknown_partition(partition)
         if known.leader_epoch <= int(error.metadata.get("leader_epoch", -1)):
             return error
         led = f"{partition} is led by broker {known.leader} in epoch {known.leader_epoch}"

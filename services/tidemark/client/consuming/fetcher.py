@@ -240,9 +240,9 @@ class Fetcher:
         for where, since_s in self._homeless_since_s.items():
             self._cluster.refresh()
             topic = self._cluster.view.topics.get(where.topic)
-            if now_s - since_s > _GONE_S and (topic is None or topic.error is not None):
-                error = None if topic is None else topic.error
-                self._end(cursors[where], unknown_topic(where.topic) if error is None else error)
+            error = unknown_topic(where.topic) if topic is None else topic.error
+            if now_s - since_s > _GONE_S and error is not None and error.code is ErrorCode.UNKNOWN_TOPIC:
+                self._end(cursors[where], error)
 
     # -- fetching ------------------------------------------------------------------------------------------------------
 

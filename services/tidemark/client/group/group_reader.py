@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.group.coordinator import Coordinator
 from tidemark.client.group.membership import Membership
-from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTransaction, raise_refused
+from tidemark.client.group.offset_commits import CommitPatience, Commits, GroupPosition, OpenTransaction
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
@@ -200,15 +200,24 @@ class GroupReader:
             positions = [self._at(where, offset) for where, offset in offsets.items()]
         if self._membership is not None:
             await self._membership.commit(positions, timeout_s=timeout_s, transaction=transaction)
-        elif positions:
-            for some in in_requests(positions):
-                request = self._commits.request(some, "", NO_EPOCH, transaction)
-                response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=timeout_s)
-                raise_refused(response.partitions)
+        else:
+            await self._commit_without_members(positions, time.monotonic() + timeout_s, transaction)
         for one in positions:
             cursor = self._fetcher.cursors.get(one.partition)
             if cursor is not None:
                 cursor.covered = one.offset
+
+    async def _commit_without_members(
+        self, positions: Sequence[GroupPosition], deadline_s: float, transaction: OpenTransaction | None
+    ) -> None:
+        patience = CommitPatience(deadline_s)
+        for some in in_requests(positions) if positions else ():
+            retries = True
+            while retries:
+                request = self._commits.request(some, "", NO_EPOCH, transaction)
+                left_s = deadline_s - time.monotonic()
+                response = await self._coordinator.call(lambda stub: stub.CommitOffsets, request, timeout_s=left_s)
+                retries = await patience.is_to_be_retried(response.partitions)
 
     async def seek_to_committed(self, *, timeout_s: float) -> None:
         """Move all cursors back to the committed offsets, or without one to the first position."""

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Protocol
 
 from tidemark.client.group.coordinator import Coordinator
-from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTransaction, raise_refused
+from tidemark.client.group.offset_commits import CommitPatience, Commits, GroupPosition, OpenTransaction
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import ON_ITS_WAY
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -216,6 +216,7 @@ class Membership:
         joins: int,
         transaction: OpenTransaction | None,
     ) -> None:
+        patience = CommitPatience(deadline_s)
         while found:
             if joins != self._joins:
                 raise _rejoined()
@@ -228,7 +229,8 @@ class Membership:
                 if error.code is not ErrorCode.STALE_MEMBER_EPOCH or not await self._newer_epoch(epoch, deadline_s):
                     raise
                 continue
-            raise_refused(response.partitions)
+            if await patience.is_to_be_retried(response.partitions):
+                continue
             if transaction is None:
                 self._committed.update((one.partition, one.offset) for one in found)
             return

@@ -3,16 +3,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
+import time
 import uuid
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.client.group.settings import GroupSettings
+from tidemark.client.metadata.cluster import ON_ITS_WAY, TOPIC_PATIENCE_S
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
+
+_PAUSE_S: Final = 0.5
 
 
 class OpenTransaction(NamedTuple):
@@ -93,8 +99,30 @@ def commit_positions(positions: Iterable[tuple[TopicPartition, int, int, str, st
     ]
 
 
-def raise_refused(results: Iterable[pb.GroupPartitionResult]) -> None:
-    """Raise the error of the first refused partition."""
-    for result in results:
-        if result.HasField("error"):
-            raise errors.from_proto(result.error)
+class CommitPatience:
+    """Decides after refused partitions whether a commit is retried: a coordinator may hear of a new topic last.
+
+    Args:
+        deadline_s: end of the retries, of time.monotonic.
+    """
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._known_by_s = time.monotonic() + TOPIC_PATIENCE_S
+
+    async def is_to_be_retried(self, results: Iterable[pb.GroupPartitionResult]) -> bool:
+        """Return True after a pause if a partition was refused and may be accepted later; False without a refusal.
+
+        Raises:
+            TidemarkError: the error of the first refused partition, if it is permanent, or at the deadline.
+        """
+        refusals = [errors.from_proto(result.error) for result in results if result.HasField("error")]
+        for error in refusals:
+            until_s = (
+                self._deadline_s if error.retriable else self._known_by_s if error.code in ON_ITS_WAY else -math.inf
+            )
+            if time.monotonic() + _PAUSE_S >= min(until_s, self._deadline_s):
+                raise error
+        if refusals:
+            await asyncio.sleep(_PAUSE_S)
+        return bool(refusals)

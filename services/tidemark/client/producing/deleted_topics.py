@@ -63,8 +63,9 @@ class DeletedTopics:
     def _missing(self, partition: TopicPartition) -> TidemarkError | None:
         """Return the error that the metadata has for the partition."""
         view = self._cluster.view.topics.get(partition.topic)
-        if view is None or view.error is not None:
-            return None if view is None else view.error
+        error = None if view is None else view.error
+        if view is None or error is not None:
+            return error if error is not None and error.code is ErrorCode.UNKNOWN_TOPIC else None
         if view.partitions and partition.partition >= view.count:
             return unknown_partition(partition, view.count)
         return None

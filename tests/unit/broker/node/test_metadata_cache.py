@@ -173,3 +173,16 @@ async def test_answers_name_a_controller_only_while_it_pings_this_broker() -> No
     assert await named() == {NO_LEADER}, "the metadata of the new controller have not arrived"
     known.pinged(ControllerEpoch(1))
     assert await named() == {100}
+
+
+def test_a_missing_name_may_be_a_new_one_while_no_controller_pings_this_broker() -> None:
+    now_s = 100.0
+    known = MetadataCache("", now_s=lambda: now_s)
+    known.update(update(topic("a"), complete=True))
+
+    def codes() -> tuple[ErrorCode, ErrorCode]:
+        return known.unknown("b").code, known.unknown_partition(TopicPartition("a", 1)).code
+
+    assert codes() == (ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION)
+    now_s += 3
+    assert codes() == (ErrorCode.LEADER_NOT_AVAILABLE,) * 2
