@@ -6,7 +6,7 @@
     manifests/D-H.json                        of that hour: valid compacted files, and the landed files they replace
 
 Invariant: a row is in exactly one valid file. A manifest is replaced by one rename, so a reader sees an hour either
-before or after its compaction. Files that no manifest names come from an interrupted compaction.
+before or after its compaction. Files that no manifest names come from an interrupted compaction, or one that runs.
 """
 
 from __future__ import annotations
@@ -90,6 +90,10 @@ class Files:
     def size_bytes(self, relative: str) -> int:
         """Size of a file in bytes."""
         return int(self._fs.getFileStatus(self.of(relative)).getLen())
+
+    def modified_ms(self, relative: str) -> int:
+        """Time of the last change of a file in milliseconds since 1970."""
+        return int(self._fs.getFileStatus(self.of(relative)).getModificationTime())
 
     def delete(self, relative: str) -> None:
         """Delete a file or a directory, if it exists."""

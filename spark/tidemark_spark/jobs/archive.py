@@ -38,7 +38,7 @@ from tidemark_spark.jobs.common import (
 from tidemark_spark.typed.archive import archive_with, compact_with, is_typed_archive, is_typed_topic
 
 NAME = "archive"
-_HOUR: Final = re.compile(r"date=([0-9-]+)/hour=(\d+)/")
+_HOUR: Final = re.compile(r"date=([^/]+)/hour=(\d+)/")
 _SCRATCH: Final = "scratch"
 """Directory of a running compaction; the next compaction deletes the files of an interrupted one."""
 _MIB: Final = 1 << 20
@@ -206,10 +206,10 @@ def compact(spark: SparkSession, root: str, *, min_files: int, file_bytes: int, 
     covered = {path for manifest in manifests.values() for path in manifest.covers}
     waiting: defaultdict[str, list[str]] = defaultdict(list)
     for path in landed_files(spark, files):
-        hour = _HOUR.search(path)
-        if hour is None:
+        empty = manifest_of(path)
+        if empty is None:
             raise ValueError(f"{root} is not an archive: {path} is not in a date=D/hour=H directory")
-        manifest = manifests.setdefault(f"date={hour[1]}/hour={int(hour[2])}", Manifest(hour[1], int(hour[2])))
+        manifest = manifests.setdefault(empty.directory, empty)
         if path not in covered:
             waiting[manifest.directory].append(path)
     rewritten = []
@@ -225,6 +225,12 @@ def compact(spark: SparkSession, root: str, *, min_files: int, file_bytes: int, 
             _sweep(files, manifest, grace_ms)
     say(f"compacted {len(rewritten)} hours of {len(manifests)}")
     return rewritten
+
+
+def manifest_of(path: str) -> Manifest | None:
+    """An empty manifest of the hour of a landed file; None: the file is in no directory of an hour."""
+    hour = _HOUR.search(path)
+    return None if hour is None else Manifest(hour[1], int(hour[2]))
 
 
 def _rewrite(spark: SparkSession, files: Files, manifest: Manifest, landed: list[str], file_bytes: int) -> None:
@@ -249,13 +255,16 @@ def _rewrite(spark: SparkSession, files: Files, manifest: Manifest, landed: list
 
 
 def _sweep(files: Files, manifest: Manifest, grace_ms: int) -> None:
-    """Delete files superseded more than `grace_ms` ago, and the files of an interrupted compaction."""
+    """Delete files that were superseded more than `grace_ms` ago, and equally old files that no manifest names.
+
+    Younger files without a manifest may belong to a compaction that runs.
+    """
+    until_ms = time.time_ns() // 1_000_000 - grace_ms
     known = {*manifest.files, *(path for path, _ in manifest.superseded)}
     for name in files.names(f"{COMPACTED}/{manifest.directory}"):
         path = f"{COMPACTED}/{manifest.directory}/{name}"
-        if path not in known:
+        if path not in known and files.modified_ms(path) <= until_ms:
             files.delete(path)
-    until_ms = time.time_ns() // 1_000_000 - grace_ms
     due = [path for path, at_ms in manifest.superseded if at_ms <= until_ms]
     for path in due:
         files.delete(path)

@@ -150,6 +150,34 @@ def test_compacted_archive_files_hold_the_same_rows_and_accept_later_ones(
     assert list((tmp_path / "archive" / "landing").rglob("part-*.parquet")) == []
 
 
+def test_a_compaction_deletes_no_files_of_another_one_that_runs(
+    spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, grace_ms = str(tmp_path / "archive"), 3_600_000
+    table = table_of(spark, cluster, sales)
+    land(spark, table, root, files=2)
+    expected = rows_of(table)
+
+    def compact() -> list[str]:
+        return archive.compact(spark, root, min_files=1, file_bytes=1 << 27, grace_ms=grace_ms)
+
+    def write_manifest(*given: Any) -> None:
+        monkeypatch.undo()
+        assert compact()
+        archive.write_manifest(*given)
+
+    monkeypatch.setattr(archive, "write_manifest", write_manifest)
+    assert compact()
+    assert rows_of(read_archive(spark, root)) == expected
+
+
+def test_a_compaction_finds_the_hour_of_a_landed_file_in_any_year() -> None:
+    for date in ("2026-11-20", "-1199-02-15", "+55840-11-08"):
+        found = archive.manifest_of(f"landing/date={date}/hour=7/part-0.parquet")
+        assert found is not None
+        assert found.directory == f"date={date}/hour=7"
+
+
 def test_a_typed_topic_is_archived_by_tasks_and_old_and_new_files_are_one_table(
     spark: SparkSession, cluster: LocalCluster, sales: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
