@@ -28,6 +28,7 @@ from tidemark.admin.topics import TopicAdministration
 from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.schemas.refusals import naming
 from tidemark.core.security.acls import Operation, Resource, ResourceType, option
+from tidemark.core.security.principals import Role
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, broker_to_proto, placed_to_proto, places_from_proto
@@ -45,7 +46,7 @@ from tidemark.rpc.quotas.codec import changed_to_proto, quotas_to_proto
 from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Accesses
-from tidemark.rpc.security.callers import listener_of_call
+from tidemark.rpc.security.callers import caller_of, check_id, listener_of_call
 from tidemark.v1 import admin_acls_pb2 as acls_pb
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_configs_pb2 as configs_pb
@@ -526,7 +527,9 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         async with observed("SafeToRestart", context):
             if not request.HasField("broker_id"):
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, "the request names no broker: set broker_id")
-            broker = BrokerId(request.broker_id)
+            broker, caller = BrokerId(request.broker_id), caller_of(context)
+            if request.claim and caller is not None and caller.role is Role.BROKER:
+                check_id(context, broker)
             obstacles = await self._brokers.obstacles_to_restart(broker, claim=request.claim)
             return brokers_pb.SafeToRestartResponse(
                 safe=not obstacles, obstacles=[obstacle_to_proto(obstacle) for obstacle in obstacles]

@@ -21,11 +21,18 @@ from tidemark.model import ErrorCode, TidemarkError, TopicDescription, TopicPart
 from tidemark.rpc.codecs.acl import acl_to_proto
 from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.runtime.clock import SystemClock
-from tidemark.v1 import admin_acls_pb2, admin_partitions_pb2, admin_quotas_pb2, admin_reassignments_pb2
+from tidemark.v1 import (
+    admin_acls_pb2,
+    admin_brokers_pb2,
+    admin_partitions_pb2,
+    admin_quotas_pb2,
+    admin_reassignments_pb2,
+)
 
 from tests.fakes.contexts import PlainContext
 from tests.refusals import raises_code
 from tests.unit.admin.moving import Cluster, Sizes, ids
+from tests.unit.rpc.security.pem import facts_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 READ = Acl(
@@ -44,6 +51,16 @@ class Context(PlainContext):
 
 
 CONTEXT: Any = Context()
+
+
+class CertifiedContext(Context):
+    """The context of a call with a certificate."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return facts_of(self._uri)
 
 
 class Hurried(Context):
@@ -244,3 +261,27 @@ async def test_refused_reassignment_is_checked_again_when_it_is_repeated(
     assert await alter(servicer, moves((T0, (3, 1)))) == [True]
     await cluster.start_broker(3)
     assert await alter(servicer, moves((T0, (3, 1)))) == [False]
+
+
+async def test_a_broker_claims_only_its_own_restart(servicer: AdminServicer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the claims of one stolen certificate no other broker could restart any more."""
+    asked: list[tuple[int, bool]] = []
+
+    class Brokers:
+        async def obstacles_to_restart(self, broker: int, *, claim: bool) -> list[Any]:
+            asked.append((broker, claim))
+            return []
+
+    monkeypatch.setattr(servicer, "_brokers", Brokers())
+
+    async def ask(uri: str, broker: int, *, claim: bool) -> None:
+        request = admin_brokers_pb2.SafeToRestartRequest(broker_id=broker, claim=claim)
+        context: Any = CertifiedContext(uri)
+        await servicer.SafeToRestart(request, context)
+
+    with raises_code(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "may not act as broker 2"):
+        await ask("tidemark://shop/broker/1", 2, claim=True)
+    await ask("tidemark://shop/broker/1", 1, claim=True)
+    await ask("tidemark://shop/broker/1", 2, claim=False)
+    await ask("tidemark://shop/user/root", 2, claim=True)
+    assert asked == [(1, True), (2, False), (2, True)]
