@@ -269,18 +269,23 @@ def decode_topic(path: str, data: bytes, name: str) -> TopicDescription:
     if _TOPIC_NAME.fullmatch(name) is None:
         sentence = f"the ZooKeeper node {path} cannot be understood: no topic has such a name; delete the node"
         raise TidemarkError(ErrorCode.INTERNAL, sentence, {"path": path})
-    return decode(
-        path,
-        data,
-        lambda fields: TopicDescription(
-            topic=name,
-            topic_id=name_of(fields["topic_id"]),
-            partitions=_all_partitions(fields["partitions"]),
-            incarnations={_index(partition): name_of(found) for partition, found in fields["incarnations"].items()},
-            adding=_replicas_in(fields.get("adding", {})),
-            removing=_replicas_in(fields.get("removing", {})),
-            original=_replicas_in(fields.get("original", {})),
-        ),
+    return decode(path, data, lambda fields: _topic_in(name, fields))
+
+
+def _topic_in(name: str, fields: Mapping[str, Any]) -> TopicDescription:
+    partitions = _all_partitions(fields["partitions"])
+    adding, removing, original = (_replicas_in(fields.get(kind, {})) for kind in ("adding", "removing", "original"))
+    unknown = {*adding, *removing, *original} - set(partitions)
+    if unknown:
+        raise _MalformedError(f"it names a reassignment of partition {min(unknown)}, which it does not have")
+    return TopicDescription(
+        topic=name,
+        topic_id=name_of(fields["topic_id"]),
+        partitions=partitions,
+        incarnations={_index(partition): name_of(found) for partition, found in fields["incarnations"].items()},
+        adding=adding,
+        removing=removing,
+        original=original,
     )
 
 

@@ -56,3 +56,12 @@ def test_no_bytes_are_blamed_on_a_codec() -> None:
             codecs.decode_topic("/brokers/topics/t", bytes([first, 0, 255, first]), "t")
         assert "codec" not in refused.value.message
         assert "utf" not in refused.value.message
+
+
+@pytest.mark.parametrize("kind", ["adding", "removing", "original"])
+def test_a_topic_with_a_reassignment_of_a_partition_that_it_lacks_is_unreadable(kind: str) -> None:
+    """An error of the controller would end its term, and the term of each next controller."""
+    topic = {"topic_id": "id", "partitions": {"0": [1, 2]}, "incarnations": {"0": "i"}, kind: {"3": [1]}}
+    with raises_code(ErrorCode.INTERNAL) as refused:
+        codecs.decode_topic("/brokers/topics/t", json.dumps(topic).encode(), "t")
+    assert "a reassignment of partition 3, which it does not have" in refused.value.message
