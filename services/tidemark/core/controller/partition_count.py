@@ -339,6 +339,7 @@ class PartitionCountChanges:
     def rewrite(self, topic: TopicDescription) -> TopicDescription:
         """The node as it should be next."""
         partitions, incarnations = dict(topic.partitions), dict(topic.incarnations)
+        adding, removing, original = dict(topic.adding), dict(topic.removing), dict(topic.original)
         for index, replicas in sorted(self._added.get(topic.topic, {}).items()):
             if index == len(partitions):
                 partitions[index] = replicas
@@ -346,11 +347,18 @@ class PartitionCountChanges:
         removal = self._removals.get(topic.topic)
         if removal is not None and len(removal.ready) == len(removal.forced):
             for index in removal.forced:
-                partitions.pop(index, None)
-                incarnations.pop(index, None)
+                for fields in (partitions, incarnations, adding, removing, original):
+                    fields.pop(index, None)
         if partitions == topic.partitions:
             return topic
-        return replace(topic, partitions=partitions, incarnations=incarnations)
+        return replace(
+            topic,
+            partitions=partitions,
+            incarnations=incarnations,
+            adding=adding,
+            removing=removing,
+            original=original,
+        )
 
     def topic_learned(self, topic: TopicDescription) -> None:
         """The node as it is now: additions and removals that it shows are done."""

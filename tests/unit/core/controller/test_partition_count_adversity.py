@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tidemark.core.controller import effects as fx
@@ -240,3 +241,18 @@ def test_a_new_controller_begins_no_reassignment_of_a_partition_that_is_being_re
     assert partitions(world) == [0, 1]
     assert codes(world) == [ErrorCode.UNKNOWN_PARTITION], "the reassignment is refused, not the removal"
     is_whole(world)
+
+
+def test_a_removal_ends_though_its_partition_is_written_into_a_reassignment_by_hand() -> None:
+    """The next controller could not read a topic with a reassignment of a partition that it lacks."""
+    world = a_world()
+    world.remove(P2, force=True)
+    topic = world.topics["orders"]
+    world.topics["orders"] = replace(
+        topic, adding={2: (4,)}, removing={2: (0,)}, original={2: topic.partitions[2]}, version=topic.version + 1
+    )
+    world.topics_seen()
+    world.settle(catching_up=True)
+    assert partitions(world) == [0, 1]
+    after = world.topics["orders"]
+    assert (after.adding, after.removing, after.original) == ({}, {}, {})
