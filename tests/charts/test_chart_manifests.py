@@ -427,7 +427,8 @@ def test_monitoring_objects_exist_when_enabled() -> None:
         name: {"enabled": True} for name in ("serviceMonitor", "prometheusRule", "dashboards")
     }
     enabled["serviceMonitor"]["endpoint"] = {"scheme": "https", "tlsConfig": {"serverName": "tide"}}
-    found = manifests({"monitoring": enabled, "config": {"metrics.tls": "server"}})
+    secure = {"security": {"mode": "secure"}, "zookeeper": {"tls": {"enabled": True}}}
+    found = manifests({**secure, "monitoring": enabled, "config": {"metrics.tls": "server"}})
     monitor = one(found, "ServiceMonitor", "tide-tidemark")["spec"]
     assert monitor["endpoints"][0]["port"] == "metrics"
     assert monitor["endpoints"][0]["tlsConfig"] == {"serverName": "tide"}

@@ -159,6 +159,14 @@ def test_other_external_addresses_restart_brokers(changed: dict[str, Any]) -> No
     assert pods_before_after[0] != pods_before_after[1]
 
 
+def test_metrics_with_tls_are_accepted_with_a_scrape_that_uses_it() -> None:
+    endpoint = {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}
+    scraped = {"monitoring": {"serviceMonitor": {"enabled": True, "endpoint": endpoint}}}
+    manifests({**SECURE, "config": {"metrics.tls": "server"}, **scraped})
+    manifests({**SECURE, "config": {"metrics.tls": "mutual"}})
+    manifests({"config": {"metrics.tls": "none"}})
+
+
 def test_names_as_long_as_kubernetes_permits_are_accepted() -> None:
     manifests({**SECURE, "fullnameOverride": "a" * 39})
     manifests({"fullnameOverride": "a" * 43})
@@ -346,6 +354,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             tokens={"issuers": {"corp": ISSUER | {"issuer": "https://kubernetes.default.svc.cluster.local"}}}
         ),
         "have the same issuer",
+    ),
+    ({"config": {"metrics.tls": "server"}}, "metrics.tls is server, and with security.mode: plain"),
+    ({"broker": {"config": {"metrics.tls": "mutual"}}}, "metrics.tls is mutual, and with security.mode: plain"),
+    (
+        {
+            **SECURE,
+            "config": {"metrics.tls": "server"},
+            "monitoring": {"serviceMonitor": {"enabled": True, "endpoint": {"tlsConfig": {}}}},
+        },
+        "set monitoring.serviceMonitor.endpoint to scheme: https",
     ),
     ({**SECURE, "fullnameOverride": "a" * 40}, "has 40 characters: a CronJob"),
     (with_security(cluster="a" * 65), "has 65 characters, and a certificate has 64 for it: set security.cluster"),

@@ -12,6 +12,7 @@
 {{- include "tidemark.checkStop" . -}}
 {{- include "tidemark.checkSettings" . -}}
 {{- include "tidemark.checkEnvironment" . -}}
+{{- include "tidemark.checkMetrics" . -}}
 {{- include "tidemark.checkNodes" . -}}
 {{- end -}}
 
@@ -136,6 +137,23 @@
 {{- $stop := add (int .Values.broker.safeToRestartWaitSeconds) (int .Values.broker.shutdownSeconds) -}}
 {{- if and (gt $registered 0) (lt $registered (int $stop)) -}}
 {{- fail (printf "zookeeper.registrationWaitSeconds is %d, but a broker may take broker.safeToRestartWaitSeconds and broker.shutdownSeconds, %d s together, to stop: at an uninstall its registration would outlive ZooKeeper; use at least %d, or 0 for no wait" $registered $stop $stop) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidemark.checkMetrics" -}}
+{{- $root := . -}}
+{{- range $component := list "broker" "controller" "admin" -}}
+{{- $config := merge ((index $root.Values $component).config | default dict | deepCopy) ($root.Values.config | default dict) -}}
+{{- $tls := index $config "metrics.tls" | default "none" -}}
+{{- if ne $tls "none" -}}
+{{- if not (or (include "tidemark.secure" $root) (index $config "tls.certificate.file")) -}}
+{{- fail (printf "metrics.tls is %s, and with security.mode: plain services have no certificates; remove it, or set security.mode: secure" $tls) -}}
+{{- end -}}
+{{- $monitor := $root.Values.monitoring.serviceMonitor -}}
+{{- if and (include "tidemark.monitored" (list $root $monitor.enabled)) (ne (dig "scheme" "" ($monitor.endpoint | default dict)) "https") -}}
+{{- fail (printf "metrics.tls is %s, and Prometheus would scrape in plain text: set monitoring.serviceMonitor.endpoint to scheme: https and a tlsConfig" $tls) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
