@@ -28,6 +28,9 @@ from tidemark.model import (
 )
 
 LAG_CHECKS_PER_LAG_TIME: Final = 20
+_FETCHED_MIN: Final = 10_000
+"""A stream to a leader that has fetched so many partitions, beyond twice the present ones, is replaced: both ends
+remember each of them until the stream ends."""
 
 
 class BrokerStreams:
@@ -85,8 +88,10 @@ class BrokerStreams:
             self._followers[follower.leader] = {}
             link.connect()
         self._unused.pop(link, None)
-        self._followers[follower.leader][follower.log.partition] = follower
-        if link.fetched_another(follower.log):
+        followers = self._followers[follower.leader]
+        followers[follower.log.partition] = follower
+        too_many = link.fetched_count > 2 * len(followers) + _FETCHED_MIN
+        if too_many or link.fetched_another(follower.log):
             self._reconnect(link)
         if link.connected:
             follower.on_connected(link)

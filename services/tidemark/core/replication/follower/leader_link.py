@@ -116,6 +116,11 @@ class LeaderLink:
         fetched = self._fetched.get(log.partition)
         return fetched is not None and fetched[0] != log.identity
 
+    @property
+    def fetched_count(self) -> int:
+        """Number of partitions that this stream has fetched; chunks of those that were stopped may still arrive."""
+        return len(self._fetched)
+
     def report(self, report: Report) -> None:
         """Report a log end to the leader."""
         self._reports[report.partition] = report

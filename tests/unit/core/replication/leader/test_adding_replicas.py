@@ -18,6 +18,7 @@ from tidemark.core.messages import (
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
+from tidemark.core.replication import streams
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
@@ -310,3 +311,22 @@ def test_another_incarnation_reconnects_a_stream_that_other_partitions_use() -> 
     assert not stage.got(fx.AppendToLog), "the chunk was sent on the old stream"
     stage.feed(ev.LeaderConnected(2))
     assert {position.identity for position in stage.said().positions} == {ID, AGAIN}
+
+
+def test_a_stream_that_has_fetched_many_deleted_partitions_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_FETCHED_MIN", 8)
+    stage = Stage().follows(leader=2, epoch=0)
+    ended = 0
+    for number in range(40):
+        partition = TopicPartition(f"brief-{number}", 0)
+        command = PartitionCommand(partition, ID, (1, 2), node(2, 0, (1, 2)), 1)
+        stage.feed(ev.LeaderAndIsrArrived(3, LeaderAndIsrCommand(9, 1, 11, (command,))))
+        stage.feed(ev.LogOpened(partition, ID, ev.RecoveredLog(0, 0, 0, 0, (), ProducerStates(), None)))
+        if stage.got(fx.DisconnectFromLeader):
+            ended += 1
+            stage.feed(ev.LeaderConnected(2))
+            assert {position.partition for position in stage.said().positions} == {P, partition}
+        stop = StopReplicaCommand(9, 1, 11, (StoppedReplica(partition, ID, 0, True),), 0)
+        stage.feed(ev.StopReplicaArrived(4, stop))
+        assert not stage.got(fx.DisconnectFromLeader)
+    assert 2 <= ended <= 5
