@@ -18,7 +18,7 @@ from tidemark.zookeeper.whole_nodes import packed
 async def read(session: Session, watch: Callable[[Any], None] | None) -> Rules:
     """The rules; empty, with generation -1, while the node does not exist; its creation is watched, too.
 
-    A read without watch is no older than this call. Raises INTERNAL for a damaged node.
+    The result is no older than this call. Raises INTERNAL for a damaged node.
     """
     return await packed.read(session, paths.ACLS, watch, decode) or Rules()
 

@@ -27,11 +27,11 @@ async def read(
 ) -> T | None:
     """The decoded node; None while the node does not exist; its creation is watched, too. Another thread decodes.
 
-    A read without watch is no older than this call. Raises INTERNAL for a damaged node.
+    The result is no older than this call: a new session may have a server that is behind, and a rule that was removed
+    must not come back. Raises INTERNAL for a damaged node.
     """
-    if watch is None:
-        await session.sync()
-    else:
+    await session.sync()
+    if watch is not None:
         await session.exists(path, watch)
     node = await session.get(path)
     return None if node is None else await asyncio.to_thread(decode, node[0], node[1].version)

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 async def read(session: Session, watch: Callable[[Any], None] | None) -> Quotas:
     """The quotas; empty, with generation -1, while the node does not exist; its creation is watched, too.
 
-    A read without watch is no older than this call. Raises INTERNAL for a damaged node.
+    The result is no older than this call. Raises INTERNAL for a damaged node.
     """
     return await packed.read(session, paths.QUOTAS, watch, decode) or Quotas()
 
