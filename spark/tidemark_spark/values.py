@@ -130,7 +130,7 @@ def _string(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
 
 
 def _json(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
-    """Wrap each value in an object, one per line, so a value makes one row or is malformed."""
+    """Wrap each value in a list in an object, one per line, so a value makes a list of one item or is malformed."""
     if not len(values):
         return pa.array([], value_type)
     if values.nbytes > _JOINED_BYTES_MAX and len(values) > 1:
@@ -138,7 +138,7 @@ def _json(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
         halves = [_json(values.slice(0, middle), value_type), _json(values.slice(middle), value_type)]
         return pa.concat_arrays(halves)
     # Created here: pa.scalar imports pandas, which a task that reads bytes does not need.
-    opening, closing, nothing, newline = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}", b"", b"\n"))
+    opening, closing, nothing, newline = (pa.scalar(text, pa.binary()) for text in (b'{"v":[', b"]}", b"", b"\n"))
     lines = pc.binary_join_element_wise(opening, values, closing, nothing)
     ends = pa.array([0, len(values)], pa.int32())
     text = pc.binary_join(pa.ListArray.from_arrays(ends, lines), newline)[0].as_buffer()
@@ -147,12 +147,14 @@ def _json(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
         source,
         read_options=pa_json.ReadOptions(use_threads=False, block_size=text.size + 1),
         parse_options=pa_json.ParseOptions(
-            explicit_schema=pa.schema([pa.field("v", _parsed_as(value_type))]), unexpected_field_behavior="ignore"
+            explicit_schema=pa.schema([pa.field("v", pa.list_(_parsed_as(value_type)))]),
+            unexpected_field_behavior="ignore",
         ),
     )
-    if table.num_rows != len(values):
-        raise pa.ArrowInvalid("a value has more than one JSON document")
-    found = pa.concat_arrays(table.column(0).chunks)
+    lists: Any = pa.concat_arrays(table.column(0).chunks)
+    if len(lists) != len(values) or not pc.all(pc.equal(pc.list_value_length(lists), 1)).as_py():
+        raise pa.ArrowInvalid("a value is not one JSON document")
+    found: pa.Array[Any] = lists.flatten()
     return found if found.type == value_type else found.cast(value_type)
 
 

@@ -58,6 +58,8 @@ MALFORMED = [
     b'{"delay": 1}\n{"delay": 2}',
     b'{"delay": 1}, "v": {"delay": 2}',
     b'1}\n{"v":2',
+    b'{"delay": 1}, "x": 2',
+    b'{"delay": 1}, {"delay": 2}',
     b'{"carrier": "\xff"}',
     b'{"delay": 99999999999}',
 ]
