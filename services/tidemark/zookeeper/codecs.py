@@ -43,6 +43,9 @@ BROKER_EPOCH_MAX: Final = (1 << 24) - 1
 """Highest epoch that a reader accepts; a session that expired every 4 s would need two years for that many. A larger
 epoch was written manually, and restoring a lost epoch znode takes as many writes as its epoch."""
 _INDEX_MAX: Final = (1 << 31) - 1
+_LEADER_EPOCH_MAX: Final = (1 << 30) - 1
+_LINEAGE_MAX: Final = (1 << 62) - 1
+"""Highest numbers that a reader accepts, so that the next ones fit into messages and batches."""
 _PORT_MAX: Final = (1 << 16) - 1
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Longest name that a reader accepts; names in znodes become part of paths."""
@@ -176,12 +179,12 @@ def _state_of(data: bytes) -> LeaderAndIsr:
     fields = _object_of(data)
     return LeaderAndIsr(
         leader=BrokerId(_int32(fields["leader"])),
-        leader_epoch=LeaderEpoch(_int32(fields["leader_epoch"])),
+        leader_epoch=LeaderEpoch(_not_negative(fields["leader_epoch"], _LEADER_EPOCH_MAX)),
         isr=_entries(fields["isr"]),
         elr=_entries(fields.get("elr", ())),
         last_known=_entries(fields.get("last_known", ())),
         min_isr=_int32(fields.get("min_isr", 1)),
-        lineage=_int(fields.get("lineage", 0)),
+        lineage=_not_negative(fields.get("lineage", 0), _LINEAGE_MAX),
         sealed=_bool(fields.get("sealed", False)),
         controller_epoch=ControllerEpoch(_int32(fields.get("controller_epoch", 0))),
     )

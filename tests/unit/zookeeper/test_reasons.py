@@ -28,6 +28,9 @@ WHOLE = {"leader": 0, "leader_epoch": 1, "isr": [[0, 0]]}
         (json.dumps({**WHOLE, "isr": 5}).encode(), "a field has a wrong type or value"),
         (json.dumps({**WHOLE, "isr": [[1]]}).encode(), "a field has a wrong type or value"),
         (json.dumps({**WHOLE, "leader": "x"}).encode(), "'x' is not a whole number"),
+        # the next leader epoch would fit into no message: the term of each controller would end
+        (json.dumps({**WHOLE, "leader_epoch": 2**31 - 1}).encode(), "2147483647 is not between 0 and 1073741823"),
+        (json.dumps({**WHOLE, "lineage": 2**62}).encode(), f"{2**62} is not between 0 and {2**62 - 1}"),
     ],
 )
 def test_the_reason_names_the_node_and_the_field(data: bytes, why: str) -> None:
