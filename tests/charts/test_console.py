@@ -150,3 +150,25 @@ def test_a_console_without_tokens_of_its_users_is_refused() -> None:
     values["security"]["tokens"] = {"serviceAccounts": {"enabled": False}, "issuers": {}, "existingSecret": ""}
     with pytest.raises(helm_python.HelmError, match="users of the console log in with one"):
         manifests(values)
+
+
+def test_the_console_is_scraped_in_plain_text_beside_services_with_tls() -> None:
+    """The console has no certificate for its metrics."""
+    endpoint = {"scheme": "https", "tlsConfig": {"serverName": "tide"}}
+    found = manifests(
+        {
+            "security": {"mode": "secure"},
+            "zookeeper": {"tls": {"enabled": True}},
+            "console": {"enabled": True},
+            "config": {"metrics.tls": "server"},
+            "monitoring": {"serviceMonitor": {"enabled": True, "endpoint": endpoint}},
+        }
+    )
+    scraped = {each["port"]: each for each in one(found, "ServiceMonitor", "tide-tidemark")["spec"]["endpoints"]}
+    (of_console,) = [each["name"] for each in one(found, "Service", NAME)["spec"]["ports"] if each["port"] == 9295]
+    (of_admin,) = [
+        each["name"] for each in one(found, "Service", "tide-tidemark-admin")["spec"]["ports"] if each["port"] == 9294
+    ]
+    assert (scraped[of_admin]["scheme"], scraped[of_console].get("scheme", "http")) == ("https", "http")
+    assert "tlsConfig" not in scraped[of_console]
+    assert scraped[of_console]["relabelings"] == scraped[of_admin]["relabelings"]
