@@ -49,7 +49,7 @@ class LogCleaner:
     """Started and stopped with the broker. A failure is logged, and delays no other log.
 
     Args:
-        paused: whether the replica is being copied, and must not be cleaned (rule M3).
+        paused: whether a copy of the replica has records, so that it must not be cleaned (rule M3).
         suspect: called on the event loop with an offset of each damaged segment that kept a log from being cleaned.
     """
 

@@ -185,8 +185,12 @@ class DirMoves:
         return self._logs.mover.target_of(partition) == target.directory
 
     def is_copying(self, partition: TopicPartition) -> bool:
-        """Whether a copy of the replica has records, or is being filled; cleaning and retention wait, since their
-        changes would not be copied.
+        """Whether the replica is being copied; cleaning and retention wait, since their changes would not be copied."""
+        move = self._moves.get(partition)
+        return move is not None and move.copying
+
+    def has_copied(self, partition: TopicPartition) -> bool:
+        """Whether the replica is being copied, or a copy with records waits; cleaning waits, too.
 
         A copy of an earlier process waits with its records while other replicas are copied.
         """

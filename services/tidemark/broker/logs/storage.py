@@ -120,7 +120,7 @@ class Storage:
             node.core.queries.last_stable_offsets,
             settings,
             METRICS,
-            self.dir_moves.is_copying,
+            self.dir_moves.has_copied,
             self.repairs.suspect,
         )
         self._scrubber = LogScrubber(

@@ -184,11 +184,13 @@ async def test_retention_and_cleaning_wait_while_a_replica_is_copied(world: Move
     assert not world.moves.is_copying(PARTITION)
     await slow_move(world)
     assert world.moves.is_copying(PARTITION)
+    assert world.moves.has_copied(PARTITION)
     await world.alter(world.paths[0])
     await world.until(lambda: not world.moves.is_copying(PARTITION))
+    await world.until(lambda: not world.moves.has_copied(PARTITION))
 
 
-async def test_retention_and_cleaning_wait_while_a_copy_with_records_waits_for_another_move(again: MovesWorld) -> None:
+async def test_cleaning_waits_while_a_copy_with_records_waits_for_another_move(again: MovesWorld) -> None:
     other = TopicPartition("other", 0)
     again.threads.start()
     again.logs.prefer(other, 0)
@@ -201,8 +203,8 @@ async def test_retention_and_cleaning_wait_while_a_copy_with_records_waits_for_a
     await again.until(lambda: again.moves.is_copying(other))
     await again.open()
     await again.until(lambda: len(list(again.moves.futures())) == 2)
-    assert not again.moves._moves[PARTITION].copying
-    assert again.moves.is_copying(PARTITION), "a tombstone that is deleted now would be missing in the copy"
+    assert not again.moves.is_copying(PARTITION)
+    assert again.moves.has_copied(PARTITION), "a tombstone that is deleted now would be missing in the copy"
     await again.stop()
 
 
