@@ -10,7 +10,7 @@ from typing import Final
 from tidemark.controller.ports import ControllerObserver
 from tidemark.controller.term import ActiveTerm
 from tidemark.model import BrokerId, TidemarkError
-from tidemark.ports import Clock, ControllerTerm, MetadataStore, Scheduler, StoreEvent
+from tidemark.ports import Clock, ControllerInfo, ControllerTerm, MetadataStore, Scheduler, StoreEvent
 
 _log = logging.getLogger(__name__)
 _POLL_MS: Final = 2000
@@ -49,6 +49,8 @@ class ControllerLoop:
         self._changed = scheduler.signal()
         """Event that is set when /controller or the session may have changed."""
         self._expired = False
+        self._namesake = ""
+        """Address of the last active controller that has the id of this process."""
         store.listen(self._on_store_event)
 
     def is_within_lease(self) -> bool:
@@ -76,6 +78,7 @@ class ControllerLoop:
                 self._controller_id, self._address, election_wait_ms=self._election_wait_ms
             )
         if won is None:
+            self._check_id(holder)
             await self._scheduler.wait(self._changed, _POLL_MS)
             return
         _log.info("elected", extra={"controller_epoch": won.epoch})
@@ -92,6 +95,18 @@ class ControllerLoop:
             if not self._expired:
                 await self._resign(term)
         await self._scheduler.sleep_ms(_RETRY_MS)  # the wait lets a standby be elected first
+
+    def _check_id(self, holder: ControllerInfo | None) -> None:
+        """Warn once of another process with this id; the epochs of their terms keep them apart."""
+        if holder is None or holder.controller_id != self._controller_id or holder.address == self._address:
+            return
+        if self._namesake != holder.address:
+            self._namesake = holder.address
+            _log.warning(
+                "controller.id %d is in use at %s: give each controller another id",
+                holder.controller_id,
+                holder.address,
+            )
 
     async def _resign(self, term: ActiveTerm) -> None:
         try:
