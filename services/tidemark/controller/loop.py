@@ -103,9 +103,8 @@ class ControllerLoop:
         if self._namesake != holder.address:
             self._namesake = holder.address
             _log.warning(
-                "controller.id %d is in use at %s: give each controller another id",
-                holder.controller_id,
-                holder.address,
+                "another controller has this controller.id: give each its own",
+                extra={"controller_id": holder.controller_id, "address": holder.address},
             )
 
     async def _resign(self, term: ActiveTerm) -> None:

@@ -14,7 +14,7 @@ from tidemark.runtime.scheduler import AsyncioScheduler
 from tests.fakes.metadata_store import FakeZooKeeper, ManualClock
 from tests.turns import turns
 
-WARNING = "controller.id 100 is in use at host:1: give each controller another id"
+WARNING = "another controller has this controller.id: give each its own"
 
 
 async def warnings_of(zookeeper: FakeZooKeeper, controller: int, address: str, caplog: pytest.LogCaptureFixture) -> int:
