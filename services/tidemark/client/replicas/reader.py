@@ -87,7 +87,9 @@ class ReplicaReader:
         backoff = Backoff()
         while True:
             causes: dict[str, str] = {}
-            for address in dict.fromkeys([*self._bootstrap, *self._brokers]):
+            missing: TidemarkError | None = None
+            asked = list(dict.fromkeys([*self._bootstrap, *self._brokers]))
+            for address in asked:
                 try:
                     view = view_from_proto(self._call(address, "GetMetadata", request).metadata)
                 except TidemarkError as error:
@@ -95,8 +97,14 @@ class ReplicaReader:
                     continue
                 if view.brokers:
                     self._brokers = tuple(addresses(view).values())
-                    return _with(view, topics)
-                causes[address] = "the broker has just started and has no metadata yet"
+                    missing = _missing(view, topics)
+                    if missing is None:
+                        return view
+                    asked += [one for one in self._brokers if one not in asked]  # they may know a new topic
+                else:
+                    causes[address] = "the broker has just started and has no metadata yet"
+            if missing is not None:
+                raise missing
             if time.monotonic() >= until_s:
                 raise none_answers(causes)
             time.sleep(backoff.next_s())
@@ -163,10 +171,11 @@ def addresses(view: ClusterView) -> Mapping[int, str]:
     return {broker_id: f"{broker.host}:{broker.port}" for broker_id, broker in view.brokers.items()}
 
 
-def _with(view: ClusterView, topics: Sequence[str]) -> ClusterView:
+def _missing(view: ClusterView, topics: Sequence[str]) -> TidemarkError | None:
+    """The error of the first topic that the view does not describe."""
     for topic in topics:
         found = view.topics.get(topic)
         if found is None or not found.partitions:
             error = found.error if found is not None else None
-            raise error or unknown_topic(topic)
-    return view
+            return error or unknown_topic(topic)
+    return None
