@@ -36,7 +36,7 @@ def peer_of(text: str, port: int) -> Peer | None:
 
 
 class _Unchecked(NamedTuple):
-    """Takes the place of a large request in a stream until its items are counted."""
+    """Takes the place of a request in a stream that is large, until its items are counted, or malformed."""
 
     data: bytes
 
@@ -105,13 +105,16 @@ class Call:
             self._took(size_bytes)
             if size_bytes >= COUNTED_FROM_BYTES and is_checked:
                 return _Unchecked(data)
-            return data if decode is None else decode(data)
+            try:
+                return data if decode is None else decode(data)
+            except DecodeError:  # `checked` refuses the request
+                return _Unchecked(data)
 
         return decoded
 
     async def checked(self, request: _Unchecked) -> Any:
         """A request of a stream as its handler takes it; raises INVALID_REQUEST as `request` does."""
-        refused = await _refusal(request.data, self._descriptor, unary=False)
+        refused = None if self._descriptor is None else await _refusal(request.data, self._descriptor, unary=False)
         if refused is not None:
             del request
             await self._refuse(refused)

@@ -105,11 +105,15 @@ async def test_a_program_that_repeats_a_refused_request_waits_for_its_answers(ch
     assert time.monotonic() - began_s >= 2 / REFUSALS_PER_S
 
 
-async def test_a_malformed_request_is_refused_by_name(channel: grpc.aio.Channel) -> None:
+@pytest.mark.parametrize("method", EMPTY_ITEMS)
+async def test_a_malformed_request_is_refused_by_name(
+    channel: grpc.aio.Channel, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await _call(channel, "ListOffsets", b"\x0a\xff")
+        await _call(channel, method, b"\x0a\xff")
     error = errors.from_rpc_error(refused.value, address="server")
     assert (error.code, "malformed" in error.message) == (ErrorCode.INVALID_REQUEST, True)
+    assert not caplog.records, "any caller could fill the log with tracebacks"
 
 
 def test_the_most_items_with_all_their_fields_are_taken() -> None:
