@@ -25,7 +25,7 @@ COMPACTED: Final = "compacted"
 _MANIFESTS: Final = "manifests"
 
 SCHEMA: Final = (
-    "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp, timestampType int, "
+    "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp_ltz, timestampType int, "
     "headers array<struct<key: string, value: binary>>, date date, hour int"
 )
 """Schema of an archive; `date` and `hour` are of the record's timestamp in UTC, and directories on disk."""

@@ -73,7 +73,9 @@ class Columns:
 
     def ddl(self) -> str:
         """The schema as DDL; raises ValueError if values need a schema and do not have one."""
-        types = _TYPES | {"value": self._value_type() if "value" in self.names else "", DEAD_LETTER: "binary"}
+        value = self._value_type() if "value" in self.names else ""
+        # A session may choose what the word timestamp means.
+        types = _TYPES | {"value": value, "timestamp": "timestamp_ltz", DEAD_LETTER: "binary"}
         return ", ".join(f"{name} {types[name]}" for name in self.all_names)
 
     def type_of(self, name: str) -> str | None:

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
+from tidemark_spark.archive_layout import SCHEMA
 
 from tests.spark.harness.secure import secrets_of, with_token
 
@@ -68,6 +69,20 @@ def test_every_record_is_a_row_with_the_columns_of_sparks_kafka_source(
         assert (row["topic"], row["us"], row["timestampType"]) == ("rows", 1_700_000_000_000_000 + number, 0)
         headers = [(header["key"], header["value"] and bytes(header["value"])) for header in row["headers"] or ()]
         assert headers == ([("n", str(number).encode()), ("none", None)] if number % 2 else [])
+
+
+def test_a_session_whose_timestamps_have_no_time_zone_reads_the_same_columns(
+    spark: SparkSession, cluster: LocalCluster, places: dict[tuple[int, int], int]
+) -> None:
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        table = read(spark, cluster)
+        assert table.schema["timestamp"].dataType.simpleString() == "timestamp"
+        assert table.where("timestamp_micros(1700000000000000) <= timestamp").count() == COUNT
+        empty = spark.createDataFrame([], SCHEMA)
+        assert empty.schema["timestamp"].dataType.simpleString() == "timestamp"
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 def test_offsets_bound_a_read_that_many_tasks_share(
