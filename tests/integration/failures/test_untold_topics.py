@@ -71,7 +71,7 @@ def produced(bootstrap: str) -> list[int]:
 def assigned(bootstrap: str) -> list[int]:
     with Consumer(bootstrap) as consumer:
         consumer.assign(TOPIC, start="earliest")
-        return sorted(record.partition for record in consumed(consumer))
+        return consumed(consumer)
 
 
 def subscribed(bootstrap: str) -> list[int]:
@@ -79,26 +79,27 @@ def subscribed(bootstrap: str) -> list[int]:
         consumer.subscribe([TOPIC])
         found = consumed(consumer)
         consumer.commit()
-        return sorted(record.partition for record in found)
+        return found
 
 
 def committed(bootstrap: str) -> list[int]:
     """Commits without members, to groups of every coordinator."""
     for number in range(6):
         with Consumer(bootstrap, group=f"jobs-{number}") as consumer:
-            for where in consumer.assign(TOPIC, start=0):
+            for where in consumer.assign(TOPIC, range(PARTITIONS), start=0):
                 consumer.commit({where: 0})
             assert set(consumer.committed()) == set(consumer.assignment)
     return list(range(PARTITIONS))
 
 
-def consumed(consumer: Consumer) -> list:
-    found: list = []
+def consumed(consumer: Consumer) -> list[int]:
+    """Read until a record of each partition has come."""
+    found: set[int] = set()
     for _ in range(int(SOON_S)):
-        found += consumer.poll_records(1.0)
-        if len(found) >= PARTITIONS:
+        found.update(record.partition for record in consumer.poll_records(1.0))
+        if len(found) == PARTITIONS:
             break
-    return found
+    return sorted(found)
 
 
 def ranges(bootstrap: str) -> list[int]:
@@ -114,20 +115,26 @@ def command(bootstrap: str) -> list[int]:
     return list(range(PARTITIONS))
 
 
-@pytest.mark.parametrize("told", ["none", "0", "1"])
-def test_every_client_uses_a_topic_whose_controller_died(cluster: LocalCluster, told: str) -> None:
+@pytest.mark.parametrize(("before", "told"), [(0, "none"), (0, "0"), (1, "none"), (1, "1")])
+def test_every_client_uses_a_topic_whose_controller_died(cluster: LocalCluster, told: str, before: int) -> None:
     """Every client succeeds without an error; none has a patience that is shorter than the controller's failover."""
     assert SESSION_MS / 1000 > TOPIC_PATIENCE_S
     order = cluster.directory / "dies"
     with Consumer(cluster.bootstrap, group="first") as consumer:
         consumer.committed()  # creates the topic of the offsets
     with AdminClient(cluster.admin_address) as admin:
+        if before:
+            admin.create_topic(TOPIC, partitions=before, replication_factor=1)
         order.write_text(f"{TOPIC} {told}")
-        created = admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=1)
-        assert {one.leader for one in created.partitions.values()} == {0, 1}
-    uses: list[Callable[[str], list[int]]] = [produced, assigned, subscribed, committed, ranges, command]
+        if before:
+            admin.create_partitions(TOPIC, PARTITIONS)
+        else:
+            admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=1)
+        assert {one.leader for one in admin.describe_topics([TOPIC])[0].partitions.values()} == {0, 1}
+    uses: list[Callable[[str], list[int]]] = [produced, subscribed, committed, ranges, command]
+    uses += [] if before else [assigned]  # which reads the partitions that there are now
     with ThreadPoolExecutor(len(uses)) as pool:
         results = [pool.submit(use, cluster.bootstrap) for use in uses]
-        errors = [(use.__name__, one.exception()) for use, one in zip(uses, results, strict=True)]
+        ended = {use.__name__: one.exception() or one.result() for use, one in zip(uses, results, strict=True)}
     assert not order.exists()
-    assert errors == [(use.__name__, None) for use in uses]
+    assert ended == {use.__name__: list(range(PARTITIONS)) for use in uses}
