@@ -10,10 +10,12 @@ import re
 import uuid
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote
 
 _METADATA: Final = "metadata"
-_HADOOPS_NAME: Final = re.compile(r"^s3[an]://")
+_HADOOPS_PATH: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(//[^/]*)?(.*)", re.DOTALL)
+"""Scheme, authority and path. The path is a name that Hadoop does not decode: %20 stays three characters."""
+_HADOOPS_S3: Final = ("s3a", "s3n")
 
 
 def read_query_id(checkpoint: str) -> str:
@@ -34,13 +36,15 @@ def read_query_id(checkpoint: str) -> str:
 
 
 def _content(checkpoint: str) -> bytes:
-    scheme = urlsplit(checkpoint).scheme
+    found = _HADOOPS_PATH.fullmatch(checkpoint)
+    assert found is not None, "each part is optional"
+    scheme, authority, name = (found[1] or "").lower(), found[2] or "", found[3]
     if not scheme:
         return Path(checkpoint, _METADATA).read_bytes()
     if scheme == "file":
-        return Path(unquote(urlsplit(checkpoint).path), _METADATA).read_bytes()
+        return Path(name, _METADATA).read_bytes()
     from pyarrow.fs import FileSystem  # a separate library: only for checkpoints that need it
 
-    system, path = FileSystem.from_uri(_HADOOPS_NAME.sub("s3://", checkpoint))
+    system, path = FileSystem.from_uri(f"{'s3' if scheme in _HADOOPS_S3 else scheme}:{authority}{quote(name)}")
     with system.open_input_file(f"{path}/{_METADATA}") as file:
         return bytes(file.read())

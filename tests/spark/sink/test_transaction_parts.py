@@ -7,10 +7,12 @@ import json
 import pickle
 import uuid
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import fs
 from tidemark_spark.sink.options import parse_write_options
 from tidemark_spark.transactions.checkpoint import read_query_id
 from tidemark_spark.transactions.members import (
@@ -100,15 +102,35 @@ def test_a_query_has_the_id_of_its_checkpoint_and_no_version() -> None:
         check_streaming(parsed(txnAppId="sums", txnVersion="3"))
 
 
-@pytest.mark.parametrize("form", ["{}", "{}/", "file:{}", "file://{}"])
-def test_the_id_of_a_query_is_read_from_its_checkpoint(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("name", ["a b", "a%20b", "a#b?c"])
+@pytest.mark.parametrize("form", ["{}", "{}/", "file:{}", "file://{}", "FILE://{}"])
+def test_the_id_of_a_query_is_read_from_its_checkpoint_whose_name_is_not_decoded(
+    tmp_path: Path, form: str, name: str
+) -> None:
     query_id = str(uuid.uuid4())
-    (tmp_path / "a b").mkdir()
-    (tmp_path / "a b" / "metadata").write_text(json.dumps({"id": query_id}), encoding="ascii")
-    path = str(tmp_path / "a b")
-    uri = form.format(path.replace(" ", "%20") if form.startswith("file") else path)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "metadata").write_text(json.dumps({"id": query_id}), encoding="ascii")
+    uri = form.format(tmp_path / name)
     assert read_query_id(uri) == query_id
     assert parsed(checkpointLocation=uri).checkpoint == uri
+
+
+def test_a_checkpoint_of_another_file_system_has_the_name_that_hadoop_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class System:
+        uris: ClassVar[list[str]] = []
+
+        @classmethod
+        def from_uri(cls, uri: str) -> tuple[fs.FileSystem, str]:
+            cls.uris.append(uri)
+            return fs.LocalFileSystem(), str(tmp_path)
+
+    monkeypatch.setattr(fs, "FileSystem", System)
+    (tmp_path / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}), encoding="ascii")
+    for uri in ("hdfs://name:8020/a%20b/c d", "s3a://bucket/a#b"):
+        assert read_query_id(uri)
+    assert System.uris == ["hdfs://name:8020/a%2520b/c%20d", "s3://bucket/a%23b"]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"id": 7}', '{"id": "x"}', "\xff"])
