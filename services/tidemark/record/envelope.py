@@ -77,8 +77,7 @@ class Attributes(IntFlag):
 
 KNOWN_ATTRIBUTES: Final = 0b11111
 VERSION_SHIFT: Final = 5
-"""The bits from this one on are the schema version of a typed batch, 1 to SCHEMA_VERSION_MAX; else 0."""
-SCHEMA_VERSION_MAX: Final = (1 << 11) - 1
+"""The bits from this one on are the schema version of a typed batch, 1 to 2047; else 0."""
 
 # Plain numbers: an operation on members of a flag costs as much as the CRC of a small batch.
 _CONTROL: Final = int(Attributes.CONTROL)
