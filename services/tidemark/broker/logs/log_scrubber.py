@@ -97,8 +97,8 @@ class LogScrubber:
         _store(path, position)
         while True:
             if position.ended:
-                due_ms = position.began_ms + self._interval_ms
-                await asyncio.sleep(max(0, due_ms - _now_ms()) / 1000)
+                left_ms = position.began_ms + self._interval_ms - _now_ms()
+                await asyncio.sleep(min(max(0, left_ms), self._interval_ms) / 1000)  # the clock may have been wrong
                 position = ScrubPosition(began_ms=_now_ms())
             await self._pass(directory, position)
             position = ScrubPosition(began_ms=position.began_ms, ended=True)
