@@ -87,9 +87,10 @@ async def test_the_next_member_continues_at_the_committed_offset(cluster: LocalC
 
 @pytest.mark.parametrize("epoch", [-1, 1_000_000])
 async def test_a_member_continues_behind_a_leader_epoch_that_is_unknown_or_an_upper_bound(
-    cluster: LocalCluster, topic: str, group: str, epoch: int
+    cluster: LocalCluster, topic: str, group: str, epoch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark commits the epoch of a leader that may have no record."""
+    monkeypatch.setattr("tidemark.client.consuming.fetcher.REPLACED_LEADER_S", 0.5)
     async with Consumer(cluster.bootstrap, group=group, auto_commit_interval_ms=0) as simple:
         commits = simple.reading_group._commits
         positions = [GroupPosition(TopicPartition(topic, index), 45, epoch, "", "") for index in range(4)]
