@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -82,8 +83,9 @@ def commit(options: WriteOptions, decision: Decision, sequence: int) -> bool:
         await _completed(coordinator)
         return already
 
+    deadline_s = options.deadline_ms / 1000
     try:
-        return _call(options, transaction.transactional_id, ask, options.deadline_ms / 1000)
+        return _call(options, transaction.transactional_id, ask, deadline_s, connect_s=deadline_s)
     except TidemarkError as error:
         advice = _ADVICE.get(error.code)
         if advice is None:
@@ -124,18 +126,33 @@ def _call(
     transactional_id: str,
     ask: Callable[[Cluster, TransactionCoordinator], Awaitable[T]],
     timeout_s: float,
+    *,
+    connect_s: float = 0.0,
 ) -> T:
-    """The answer of the coordinator, by connections that are closed after it."""
+    """The answer of the coordinator, by connections that are closed after it.
+
+    `connect_s` is the least time for which brokers are looked for while none answers.
+    """
 
     async def work() -> T:
         cluster = open_cluster(options)
         try:
-            await cluster.start()
+            await _start(cluster, time.monotonic() + connect_s)
             return await ask(cluster, TransactionCoordinator(cluster, transactional_id, timeout_s=timeout_s))
         finally:
             await cluster.close()
 
     return background_loop().call(work())
+
+
+async def _start(cluster: Cluster, until_s: float) -> None:
+    while True:
+        try:
+            return await cluster.start()
+        except TidemarkError as error:
+            if not error.retriable or time.monotonic() >= until_s:
+                raise
+            await asyncio.sleep(_PAUSE_S)
 
 
 def open_cluster(options: WriteOptions) -> Cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from copy import copy
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from tidemark_spark.sink.options import WriteOptions
     from tidemark_spark.transactions.members import WriteTransaction
 
+_log = logging.getLogger("tidemark.spark")
+
 _KEPT_IN_A_TIMEOUT: Final = 3
+_AGAIN_S: Final = 1.0
 
 
 class OtherQueryError(RuntimeError):
@@ -74,16 +78,24 @@ class Keeping:
         interval_s = self._transaction.timeout_ms / 1000 / _KEPT_IN_A_TIMEOUT
         await asyncio.sleep(interval_s)  # most tasks end before they need this connection
         cluster = open_cluster(self._options)
+        coordinator = TransactionCoordinator(
+            cluster, self._transaction.transactional_id, timeout_s=self._options.deadline_ms / 1000
+        )
+        is_started = False
         try:
-            await cluster.start()
-            coordinator = TransactionCoordinator(
-                cluster, self._transaction.transactional_id, timeout_s=self._options.deadline_ms / 1000
-            )
             while True:
-                await coordinator.keep(self._transaction.generation)
-                await asyncio.sleep(interval_s)
-        except TidemarkError as error:
-            self._failure = error
+                try:
+                    if not is_started:
+                        await cluster.start()
+                        is_started = True
+                    await coordinator.keep(self._transaction.generation)
+                    await asyncio.sleep(interval_s)
+                except TidemarkError as error:
+                    if not error.retriable:
+                        self._failure = error
+                        return
+                    _log.info("transaction %s is not kept open yet: %s", coordinator.transactional_id, error)
+                    await asyncio.sleep(min(interval_s, _AGAIN_S))
         finally:
             await cluster.close()
 

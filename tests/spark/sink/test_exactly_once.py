@@ -23,15 +23,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from tidemark.client import AdminClient, Producer
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.transactions.phases import Phase
 from tidemark.errors import ProducerFencedError, TransactionAbortedError
 from tidemark.local.cluster import LocalCluster
-from tidemark.model import TidemarkError
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark_spark.jobs import audit
 from tidemark_spark.sink import writer as writer_module
-from tidemark_spark.sink.options import parse_write_options
+from tidemark_spark.sink.options import WriteOptions, parse_write_options
 from tidemark_spark.sink.writer import TidemarkCommitMessage, TidemarkStreamWriter, open_stream_writer, open_writer
-from tidemark_spark.transactions import coordinator, driver
+from tidemark_spark.transactions import coordinator, driver, task
 from tidemark_spark.transactions.checkpoint import read_query_id
 from tidemark_spark.transactions.driver import StaleCheckpointError
 from tidemark_spark.transactions.settings import TransactionSettings, query_identity
@@ -329,6 +330,38 @@ def test_a_transaction_stays_open_as_long_as_a_task_runs_and_no_longer(
     assert counted(cluster, sums) == EXPECTED, "waits until the coordinator has aborted the transaction"
     with pytest.raises(TransactionAbortedError, match="raise the option tidemark"):
         abandoned.commit([late], 1)
+
+
+def test_a_task_and_a_commit_outlast_a_time_without_brokers(
+    cluster: LocalCluster, sums: str, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = coordinator.open_cluster
+    refusals: list[str] = []
+
+    def unreachable_at_first(given: WriteOptions) -> Cluster:
+        found = real(given)
+        start = found.start
+
+        async def again() -> None:
+            monkeypatch.setattr(found, "start", start)
+            refusals.append(given.bootstrap)
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers")
+
+        monkeypatch.setattr(found, "start", again)
+        return found
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        time.sleep(3)
+        yield from rows_of(0)
+
+    writer = micro_batch(cluster, sums, checkpoint, **{"tidemark.transaction.timeout.ms": "1000"})
+    message = writer.write(rows_of(1))
+    for module in (coordinator, task):
+        monkeypatch.setattr(module, "open_cluster", unreachable_at_first)
+    messages = [message, writer.write(slowly()), writer.write(rows_of(2))]
+    writer.commit(messages, 0)
+    assert len(refusals) == 2
+    assert counted(cluster, sums) == EXPECTED
 
 
 def test_an_old_copy_of_a_checkpoint_writes_nothing(cluster: LocalCluster, sums: str, checkpoint: str) -> None:
