@@ -304,9 +304,9 @@ async def _form_of(request: Request) -> dict[str, str]:
 
 
 def _address(request: Request) -> str:
-    """Path and parameters of a request."""
+    """Path and parameters of a request, for a link: with two slashes at its beginning it would lead to another site."""
     query = request.url.query
-    return request.url.path + (f"?{query}" if query else "")
+    return "/" + request.url.path.lstrip("/") + (f"?{query}" if query else "")
 
 
 __all__ = ["HEALTH_PATH", "Console"]

@@ -55,6 +55,14 @@ async def test_markup_in_a_search_or_an_address_is_shown_as_text(browser: httpx.
         assert SCRIPT not in (await browser.get(path)).text
 
 
+@pytest.mark.parametrize("path", ["//evil.example/topics", "///evil.example/?q=1"])
+async def test_an_error_page_links_to_no_other_site(path: str, browser: httpx.AsyncClient) -> None:
+    page = await browser.get(httpx.URL(scheme="http", host="localhost", port=9195, raw_path=path.encode()))
+    assert page.status_code == 404
+    assert 'href="//' not in page.text
+    assert 'href="/evil.example/' in page.text
+
+
 @pytest.mark.parametrize(
     "host", ["localhost:9195", "127.0.0.1", "[::1]:9195", "10.1.2.3:80", "console.example", "CONSOLE.example"]
 )
