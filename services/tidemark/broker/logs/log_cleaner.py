@@ -29,6 +29,8 @@ from tidemark.storage.log.segment_repair import find_damage
 _log = logging.getLogger(__name__)
 _NEVER_S: Final = float("inf")
 _BURST_S: Final = 1.0
+_DAMAGED_S: Final = 1800.0
+"""Time for which a damaged log without a repair is left: each attempt reads the whole log."""
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the broker stops while a log is being cleaned
@@ -79,6 +81,8 @@ class LogCleaner:
         ]
         self._horizons_s: list[dict[PartitionLog, float]] = [{} for _ in self._directories]
         """By directory and log: time at which records of a cleaned log may be deleted."""
+        self._damaged: list[dict[PartitionLog, tuple[int, float]]] = [{} for _ in self._directories]
+        """By directory and damaged log: `LogSegments.moves` then, and the time of the next attempt without a repair."""
         self._runs = metrics.counter("broker_log_cleaner_runs", "Logs that were cleaned completely")
         self._failures = metrics.counter("broker_log_cleaner_failures", "Logs that could not be cleaned")
         self._read = metrics.counter("broker_log_cleaner_read_bytes", "Bytes that the cleaner read")
@@ -116,6 +120,8 @@ class LogCleaner:
         """The compacted logs of a directory, with their current state."""
         horizons_s = self._horizons_s[directory]
         self._horizons_s[directory] = {log: at_s for log, at_s in horizons_s.items() if log.broken is None}
+        damaged = self._damaged[directory].items()
+        self._damaged[directory] = {log: until for log, until in damaged if log.broken is None}
         rules = {}
         found: list[tuple[TopicPartition, PartitionLog, int]] = []
         for partition, log in self._logs.logs_in(directory):
@@ -149,6 +155,9 @@ class LogCleaner:
             dirt = dirt_of(view, job.settings, now_us=_now_us())
             dirtiest = max(dirtiest, dirt.ratio)
             horizon_passed = self._horizons_s[directory].get(job.log, _NEVER_S) <= time.time()
+            moves, until_s = self._damaged[directory].get(job.log, (-1, 0.0))
+            if moves == job.log.segments.moves and time.monotonic() < until_s:
+                continue
             if horizon_passed or (dirt.dirty_bytes and dirt.ratio >= job.settings.min_cleanable_dirty_ratio):
                 due.append((dirt.ratio, job))
         self._dirtiest.labels(str(directory)).set(dirtiest)
@@ -174,7 +183,9 @@ class LogCleaner:
         except TidemarkError as error:
             self._failures.inc()
             _log.error("a log could not be cleaned", extra={"partition": str(job.partition), "why": error.message})
-            self._find_damage(directory, job)
+            moves = job.log.segments.moves  # before the search: a repair may end during it
+            if self._find_damage(directory, job):
+                self._damaged[directory][job.log] = (moves, time.monotonic() + _DAMAGED_S)
             return
         except Exception:  # noqa: BLE001 - logged and retried in the next round: one log delays no other
             self._failures.inc()
@@ -182,16 +193,24 @@ class LogCleaner:
             return
         self._note(directory, job, done, time.perf_counter() - started_s)
 
-    def _find_damage(self, directory: int, job: Job) -> None:
-        """Have the damaged segments repaired (rule T6); the next round cleans the log again."""
+    def _find_damage(self, directory: int, job: Job) -> bool:
+        """Have the damaged segments repaired (rule T6); the next round after the repair cleans the log again.
+
+        Returns:
+            Whether the log is damaged.
+        """
+        found = False
         view = job.log.cleaning.view(job.end_offset, truncations=job.truncations)
         pace = partial(wait_unless_stopped, self._throttles[directory], self._stopping)
         try:
             for segment in view.segments if view is not None else ():
-                if find_damage(job.log.cleaning, segment, pace) and self._loop is not None:
-                    self._loop.call_soon_threadsafe(self._suspect, job.partition, segment.base_offset)
+                if find_damage(job.log.cleaning, segment, pace):
+                    found = True
+                    if self._loop is not None:
+                        self._loop.call_soon_threadsafe(self._suspect, job.partition, segment.base_offset)
         except (OSError, Stopped):
-            return
+            return False
+        return found
 
     def _note(self, directory: int, job: Job, done: CleaningDone, took_s: float) -> None:
         self._read.inc(done.bytes_read)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -206,6 +207,29 @@ def test_a_log_that_cannot_be_cleaned_delays_no_other(path: Path) -> None:
     assert world.metric("failures_total") == 1
     assert world.metric("runs_total") == 1
     assert damaged.read_bytes() == content
+    world.logs.close()
+
+
+def test_the_cleaner_leaves_a_damaged_log_until_its_repair_or_for_half_an_hour(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(path, {"prices": COMPACT})
+    world.fill("prices", 80)
+    damaged = path / "prices-0" / f"{0:020d}.log"
+    content, later_s = damaged.read_bytes(), time.monotonic() + 1860
+    for end in ("repaired", "later"):
+        damaged.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
+        failures = world.metric("failures_total")
+        for _ in range(3):
+            world.round()
+        assert world.metric("failures_total") == failures + 1, "each attempt reads the whole log"
+        if end == "repaired":
+            world.opened["prices"].segments.swaps += 2  # as the repair of a segment does
+        else:
+            monkeypatch.setattr(time, "monotonic", lambda: later_s)
+    damaged.write_bytes(content)
+    world.round()
+    assert world.metric("runs_total") == 1
     world.logs.close()
 
 
