@@ -176,8 +176,11 @@ def _arrow(values: pa.Array[Any], value_type: pa.DataType) -> pa.Array[Any]:
     assert isinstance(wanted, pa.StructType)
     ends, parts = [0], []
     for value in values:
-        with pa.ipc.open_stream(value.as_buffer()) as stream:
+        content = pa.BufferReader(value.as_buffer())
+        with pa.ipc.open_stream(content) as stream:
             table = stream.read_all()
+            if content.read().strip(b"\0"):  # a second stream, whose rows would be lost
+                raise pa.ArrowInvalid("more bytes behind the end of the Arrow stream")
         table.validate(full=True)
         missing = [field.name for field in wanted if field.name not in table.schema.names]
         if missing:

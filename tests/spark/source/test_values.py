@@ -154,6 +154,15 @@ def test_a_damaged_arrow_value_is_a_dead_letter_and_the_others_are_read() -> Non
     assert found == [*[None] * len(damaged), rows.select(["carrier", "delay"]).to_pylist()]
 
 
+def test_an_arrow_value_of_two_streams_is_a_dead_letter() -> None:
+    rows = pa.table({"delay": pa.array([1, 2], pa.int32()), "carrier": ["UA", "AA"]})
+    whole, wanted = stream(rows), rows.select(["carrier", "delay"]).to_pylist()
+    values = [whole, whole + whole, whole[:-8], whole + bytes(8), whole + b"\x01"]
+    found, letters = decoded(values, ValueFormat.ARROW, pa.list_(pa.field("element", FLIGHT)))
+    assert found == [wanted, None, wanted, wanted, None]
+    assert letters == [None, whole + whole, None, None, whole + b"\x01"]
+
+
 @pytest.mark.parametrize(
     ("value_format", "kind", "sentence"),
     [
