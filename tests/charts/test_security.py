@@ -355,6 +355,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         ),
         "have the same issuer",
     ),
+    (
+        {**SECURE, "admin": {"extraEnv": [{"name": "XDG_CONFIG_HOME", "value": "/x"}]}},
+        "admin.extraEnv names XDG_CONFIG_HOME: the chart sets this variable itself",
+    ),
     ({"config": {"metrics.tls": "server"}}, "metrics.tls is server, and with security.mode: plain"),
     ({"broker": {"config": {"metrics.tls": "mutual"}}}, "metrics.tls is mutual, and with security.mode: plain"),
     (

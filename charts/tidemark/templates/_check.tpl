@@ -159,7 +159,7 @@
 {{- end -}}
 
 {{- define "tidemark.checkEnvironment" -}}
-{{- $ours := list "POD_NAME" "POD_IP" "ADMIN_ADDRESS" "WAIT_S" -}}
+{{- $ours := list "POD_NAME" "POD_IP" "ADMIN_ADDRESS" "WAIT_S" "XDG_CONFIG_HOME" -}}
 {{- range $component := list "broker" "controller" "admin" "console" -}}
 {{- range (index $.Values $component).extraEnv -}}
 {{- if or (has .name $ours) (hasPrefix "TIDEMARK_" .name) -}}
