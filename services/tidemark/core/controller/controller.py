@@ -371,9 +371,11 @@ class ControllerCore:
         self._read_again(hinted)
 
     def _adopt(self, partition_state: PartitionState, found: VersionedState) -> None:
-        """A leader's own write is sent as metadata only. After an unknown outcome, or where the node was unreadable
-        before, the replicas need a LeaderAndIsr too."""
-        unsent = partition_state.outcome_unknown or partition_state.state is None
+        """A leader's own write is sent as metadata only. The replicas need a LeaderAndIsr too after an unknown outcome,
+        where the node was unreadable before, and of a rebuilt state: leaders never change their leader epoch."""
+        known = partition_state.state
+        rebuilt = known is None or known.leader_epoch != found.state.leader_epoch
+        unsent = partition_state.outcome_unknown or rebuilt
         partition_state.adopt(found)
         if unsent:
             self._ctx.send_leader_and_isr(partition_state)

@@ -311,6 +311,27 @@ def test_a_state_that_parses_again_is_sent_even_without_a_leader() -> None:
         assert (told.leader, told.leader_epoch) == (NO_LEADER, 7)
 
 
+def test_a_state_that_was_rebuilt_before_the_core_saw_the_damage_is_sent() -> None:
+    """Otherwise its replicas never describe their logs in its leader epoch, and the partition has no leader."""
+    world = World()
+    for broker in range(2):
+        world.register(broker)
+    world.make_topic("t", (0, 1), m="2")
+    world.elected()
+    world.settle(catching_up=True)
+    partition = TopicPartition("t", 0)
+    world.down(0, 1)
+    world.settle()
+    world.up(0, 1, crashed=True)
+    found, version = world.states[partition]
+    assert (found.leader, len(found.elr)) == (NO_LEADER, 2), "their logs are compared first"
+    rebuilt = replace(found, leader_epoch=LeaderEpoch(found.leader_epoch + 100))
+    world.states[partition] = VersionedState(rebuilt, version + 2)
+    world.happens(ev.IsrChangesReported((partition,)))
+    world.settle()
+    assert world.states[partition].state.leader != NO_LEADER
+
+
 def test_a_state_deleted_and_created_again_gets_a_new_epoch() -> None:
     world = hurt_world()
     world.elected()
