@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from tidemark.core.reassignment.request import fields_of
 from tidemark.core.security.listeners import Endpoint, address_in, for_services_of
 from tidemark.model import (
+    NO_LEADER,
     REQUEST_ID_CHARACTERS_MAX,
     BrokerEpoch,
     BrokerEpochRecord,
@@ -177,10 +178,13 @@ def decode_state(path: str, data: bytes) -> LeaderAndIsr:
 @lru_cache(_STATES_KEPT)
 def _state_of(data: bytes) -> LeaderAndIsr:
     fields = _object_of(data)
+    leader, isr = BrokerId(_int32(fields["leader"])), _entries(fields["isr"])
+    if leader != NO_LEADER and leader not in {entry.broker_id for entry in isr}:
+        raise _MalformedError(f"its leader {leader} is not in its isr")
     return LeaderAndIsr(
-        leader=BrokerId(_int32(fields["leader"])),
+        leader=leader,
         leader_epoch=LeaderEpoch(_not_negative(fields["leader_epoch"], _LEADER_EPOCH_MAX)),
-        isr=_entries(fields["isr"]),
+        isr=isr,
         elr=_entries(fields.get("elr", ())),
         last_known=_entries(fields.get("last_known", ())),
         min_isr=_int32(fields.get("min_isr", 1)),
@@ -191,7 +195,10 @@ def _state_of(data: bytes) -> LeaderAndIsr:
 
 
 def _entries(pairs: Iterable[Any]) -> tuple[IsrEntry, ...]:
-    return tuple(IsrEntry(_broker_id(broker_id), BrokerEpoch(_int(broker_epoch))) for broker_id, broker_epoch in pairs)
+    found = tuple(IsrEntry(_broker_id(broker_id), BrokerEpoch(_int(broker_epoch))) for broker_id, broker_epoch in pairs)
+    if len({entry.broker_id for entry in found}) < len(found):
+        raise _MalformedError("it names a broker twice")
+    return found
 
 
 def encode_registration(registration: BrokerRegistration) -> bytes:

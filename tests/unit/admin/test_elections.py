@@ -105,10 +105,11 @@ class Cluster:
         states = await self.store.states(request.partitions)
         for partition in request.partitions if leader is not None else ():
             old, version = states[partition]
-            unclean = kind is LAST_KNOWN
+            unclean, elected = kind is LAST_KNOWN, BrokerId(leader or 0)
             state = replace(
                 old,
-                leader=BrokerId(leader or 0),
+                leader=elected,
+                isr=old.isr if elected in old.isr_ids else (*old.isr, IsrEntry(elected, BrokerEpoch(0))),
                 leader_epoch=LeaderEpoch(old.leader_epoch + 1),
                 lineage=old.lineage + unclean,
             )

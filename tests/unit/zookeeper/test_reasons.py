@@ -28,6 +28,9 @@ WHOLE = {"leader": 0, "leader_epoch": 1, "isr": [[0, 0]]}
         (json.dumps({**WHOLE, "isr": 5}).encode(), "a field has a wrong type or value"),
         (json.dumps({**WHOLE, "isr": [[1]]}).encode(), "a field has a wrong type or value"),
         (json.dumps({**WHOLE, "leader": "x"}).encode(), "'x' is not a whole number"),
+        # a broker that leads asserts that it is in sync: its process would end
+        (json.dumps({**WHOLE, "isr": [[1, 0]]}).encode(), "its leader 0 is not in its isr"),
+        (json.dumps({**WHOLE, "isr": [[0, 0], [0, 1]]}).encode(), "it names a broker twice"),
         # the next leader epoch would fit into no message: the term of each controller would end
         (json.dumps({**WHOLE, "leader_epoch": 2**31 - 1}).encode(), "2147483647 is not between 0 and 1073741823"),
         (json.dumps({**WHOLE, "lineage": 2**62}).encode(), f"{2**62} is not between 0 and {2**62 - 1}"),
