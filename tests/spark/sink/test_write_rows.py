@@ -69,7 +69,7 @@ def test_the_address_may_have_the_name_that_it_has_for_sparks_kafka_sink() -> No
             "option 'kafka.compression.type' is 'gzip': expected none, lz4",
         ),
         ({**BOOTSTRAP, "kafka.acks": "2"}, "option 'kafka.acks' is '2': expected 0, 1 or 'all'"),
-        ({**BOOTSTRAP, "tidemark.max.in.flight.requests.per.connection": "9"}, "per.connection' is 9: expected 1 to 5"),
+        ({**BOOTSTRAP, "tidemark.max.in.flight.requests.per.connection": "0"}, "connection' is 0: expected 1 to 10"),
         ({**BOOTSTRAP, "tidemark.batch.size": "0"}, "option 'tidemark.batch.size' is 0: expected 1 to"),
         ({**BOOTSTRAP, "kafka.acks": "1", "kafka.enable.idempotence": "true"}, "idempotence needs acks='all', not '1'"),
         (

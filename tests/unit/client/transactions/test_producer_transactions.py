@@ -21,6 +21,7 @@ from tidemark.client.producing.sender import Sender
 from tidemark.client.settings import consumer_settings, producer_settings
 from tidemark.client.transactions.coordinator import Started, TransactionCoordinator
 from tidemark.client.transactions.producer_transactions import ProducerTransactions
+from tidemark.core.cluster_view import ClusterView
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import (
     BatchTooLargeError,
@@ -67,7 +68,7 @@ class FakeCoordinator:
 class FakeCluster:
     """Every partition has one leader."""
 
-    view = None
+    view = ClusterView()
     headers = ()
 
     def leader(self, partition: TopicPartition) -> Leader:
