@@ -74,8 +74,9 @@ chaos: $(READY)
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(LOAD),--load $(LOAD))
 endif
 
-stream: $(READY) ## [LOAD=20] | A Spark stream through killed brokers and a killed driver, beside LOAD processes that compute
+stream: $(READY) ## [LOAD=20] | A Spark stream through killed brokers and a killed driver, beside LOAD processes that compute; then copies through a killed executor
 	@$(BIN)/python -m tests.chaos.stream $(if $(LOAD),--load $(LOAD))
+	@$(BIN)/python -m pytest -q tests/spark/sink -m long
 
 flights: $(READY) ## [ARGS="--days 60 --kills 2"] | The flights rolled up through five killed brokers and five killed drivers, and compared with pandas
 	@$(BIN)/python -m tests.chaos.flights $(ARGS)

@@ -122,7 +122,7 @@ PARTS = (
     Part("unit", (_pytest_on_every_core("tests/unit"),), lane=Lane.COMPUTING, nice=_NICE),
     Part("compiled", _COMPILED, {"TIDEMARK_COMPILE": "1", "MYPYC_OPT_LEVEL": "0"}, Lane.COMPUTING, _NICE),
     Part("contract", (_pytest_by_few("tests/contract"),), lane=Lane.BESIDE),
-    Part("spark", (_pytest_by_few("tests/spark"),), lane=Lane.BESIDE),
+    Part("spark", ((*_pytest_by_few("tests/spark"), "-m", "not long"),), lane=Lane.BESIDE),
     Part("charts", (_pytest_by_few("tests/charts"),), lane=Lane.BESIDE),
     # A seed that fails is to fail again.
     Part("simulation", _SIMULATION, {"PYTHONHASHSEED": "0"}, Lane.BESIDE, _NICEST),
