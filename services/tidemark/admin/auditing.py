@@ -18,7 +18,7 @@ from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.audit import audit_from_proto, filter_to_proto
-from tidemark.rpc.security.access import audited
+from tidemark.rpc.security.access import audited, outcome_to
 from tidemark.rpc.security.audit_ring import RING, AuditRing
 from tidemark.runtime.metrics import METRICS
 from tidemark.v1.audit_pb2 import ListBrokerAuditLinesRequest
@@ -27,7 +27,6 @@ from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 _REQUESTS = METRICS.counter("admin_requests", "Calls by method and result: OK or an error code", ("method", "code"))
 _SECONDS = METRICS.histogram("admin_request_seconds", "Duration of a call", ("method",))
 
-_INTERNAL: Final = "INTERNAL"
 _DEADLINE_S: Final = 3.0
 """Deadline of a call to one broker, in seconds. A broker that misses the deadline is listed with its error."""
 _OUTCOMES: Final = frozenset({"", OK, DENIED, FAILED, CANCELLED, *map(str, ErrorCode)})
@@ -48,20 +47,13 @@ async def observed(
             nothing.
     """
     started_s = time.monotonic()
-    outcome = _INTERNAL
-    try:
-        with nullcontext() if change is None else audited(method, context, change):
-            yield
-        outcome = OK
-    except TidemarkError as error:
-        outcome = str(error.code)
-        raise
-    except (asyncio.CancelledError, GeneratorExit):  # GeneratorExit: the caller cancelled a stream
-        outcome = CANCELLED
-        raise
-    finally:
+
+    def count(outcome: str) -> None:
         _REQUESTS.labels(method, outcome).inc()
         _SECONDS.labels(method).observe(time.monotonic() - started_s)
+
+    with outcome_to(count), nullcontext() if change is None else audited(method, context, change):
+        yield
 
 
 class AuditLines:

@@ -55,10 +55,10 @@ def test_a_broker_that_has_not_heard_of_a_deletion_brings_no_topic_back() -> Non
 
 
 def test_a_broker_that_is_behind_does_not_delete_a_recreated_topic() -> None:
-    anew = replace(KNOWN, topic_id="new", created_zxid=9, modified_zxid=9)
+    recreated = replace(KNOWN, topic_id="new", created_zxid=9, modified_zxid=9)
     deletion = replace(answer(None, 9), deleted_topics=(TOPIC,))
-    assert after(answer(anew, 10), deletion).topics[TOPIC].topic_id == "new"
-    assert after(answer(anew, 10), answer(UNKNOWN, 9), answer(KNOWN, 7)).topics[TOPIC].topic_id == "new"
+    assert after(answer(recreated, 10), deletion).topics[TOPIC].topic_id == "new"
+    assert after(answer(recreated, 10), answer(UNKNOWN, 9), answer(KNOWN, 7)).topics[TOPIC].topic_id == "new"
 
 
 def test_a_complete_view_that_is_behind_drops_no_newer_topic() -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -51,7 +51,20 @@ def audited(event: str, context: Any, facts: Mapping[str, object]) -> Iterator[N
         context: context of the call.
         facts: the change; read at its end.
     """
-    caller, outcome = audit_facts(context), str(ErrorCode.INTERNAL)
+    caller = audit_facts(context)
+
+    def write(outcome: str) -> None:
+        shown = {name: bounded(fact) for name, fact in facts.items()}
+        AUDIT.info("%s", event, extra={**caller, "outcome": outcome, **shown})
+
+    with outcome_to(write):
+        yield
+
+
+@contextmanager
+def outcome_to(note: Callable[[str], None]) -> Iterator[None]:
+    """Call `note` at the end with the outcome: OK, CANCELLED or an error code."""
+    outcome = str(ErrorCode.INTERNAL)
     try:
         yield
         outcome = OK
@@ -62,8 +75,7 @@ def audited(event: str, context: Any, facts: Mapping[str, object]) -> Iterator[N
         outcome = CANCELLED
         raise
     finally:
-        shown = {name: bounded(fact) for name, fact in facts.items()}
-        AUDIT.info("%s", event, extra={**caller, "outcome": outcome, **shown})
+        note(outcome)
 
 
 def may_name(topic_name: str) -> bool:
