@@ -219,8 +219,8 @@ def check_topics(messages: Sequence[WriterCommitMessage | None]) -> None:
     for message in messages:
         for name, topic_id in message.topic_ids.items() if isinstance(message, TidemarkCommitMessage) else ():
             if ids.setdefault(name, topic_id) != topic_id:
-                sentence = f"topic {name} was deleted and created again during the write; rows are missing"
-                raise TidemarkError(ErrorCode.UNKNOWN_TOPIC_ID, sentence)
+                why = f"topic {name} was deleted and created again during the write: write all rows again"
+                raise TidemarkError(ErrorCode.UNKNOWN_TOPIC_ID, why)
 
 
 _ALREADY: Final = "committed before, so the rows of this repetition do not count: "

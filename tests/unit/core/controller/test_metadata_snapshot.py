@@ -63,6 +63,16 @@ def something_happens(world: World, chance: random.Random) -> None:
         world.passes(500)
 
 
+def answer_or_change(world: World, chance: random.Random, *, answers: float) -> None:
+    """Answer the oldest effect, with this probability; a fifth of the metadata messages fails."""
+    if world.pending and chance.random() < answers:
+        effect = world.pending.pop(0)
+        fails = isinstance(effect, fx.SendUpdateMetadata) and chance.random() < 0.2
+        (world.fail if fails else world.answer)(effect)
+    else:
+        something_happens(world, chance)
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_every_broker_gets_all_metadata_with_any_events_between_the_parts(seed: int) -> None:
     chance = random.Random(seed)
@@ -73,12 +83,7 @@ def test_every_broker_gets_all_metadata_with_any_events_between_the_parts(seed: 
         world.make_topic(name, *[(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2)], m="1")
     world.elected()
     for _ in range(120):
-        if world.pending and chance.random() < 0.75:
-            effect = world.pending.pop(0)
-            fails = isinstance(effect, fx.SendUpdateMetadata) and chance.random() < 0.2
-            (world.fail if fails else world.answer)(effect)
-        else:
-            something_happens(world, chance)
+        answer_or_change(world, chance, answers=0.75)
     world.up(*({0, 1, 2} - {int(one) for one in world.brokers}))
     for _ in range(30):
         world.settle()
@@ -123,12 +128,7 @@ def test_a_client_loses_no_topic_whichever_brokers_answer(seed: int) -> None:
     world, client = two_topics(), ClusterView()
     names: set[str] = set()
     for _ in range(150):
-        if world.pending and chance.random() < 0.7:
-            effect = world.pending.pop(0)
-            fails = isinstance(effect, fx.SendUpdateMetadata) and chance.random() < 0.2
-            (world.fail if fails else world.answer)(effect)
-        else:
-            something_happens(world, chance)
+        answer_or_change(world, chance, answers=0.7)
         names |= world.topics.keys()
         before = known_to(client)
         client = taken_over(client, answered(world, chance.choice(sorted(world.brokers) or [BrokerId(0)]), names))
