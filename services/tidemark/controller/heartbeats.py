@@ -158,7 +158,13 @@ class Heartbeats:
         try:
             for sequence in count(1):
                 may_shut_down = released.is_set()
-                await call.write(pb.HeartbeatRequest(header=header, sequence=sequence, may_shut_down=may_shut_down))
+                ping = pb.HeartbeatRequest(
+                    header=header,
+                    sequence=sequence,
+                    may_shut_down=may_shut_down,
+                    interval_ms=round(1000 * self._interval_s),
+                )
+                await call.write(ping)
                 await _either(self._interval_s, None if may_shut_down else released)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             # The pending read also fails. Cancelling the call here would cancel the task that reads.

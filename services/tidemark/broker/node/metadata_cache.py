@@ -28,7 +28,9 @@ from tidemark.runtime.slices import Pace
 _BEHIND_MAX: Final = 64
 """Changes queued for a slow watcher; beyond that it gets the whole view instead."""
 _SILENT_S: Final = 2.0
-"""Time without a ping after which answers name no controller; the interval of pings is 0.5 s by default."""
+"""Least time without a ping after which answers name no controller."""
+_PINGS: Final = 4
+"""Number of intervals of pings, if that is longer."""
 
 
 class MetadataCache:
@@ -42,6 +44,7 @@ class MetadataCache:
         self._view = ClusterView(admin_address=admin_address)
         self._now_s = now_s
         self._pinged_s = -math.inf
+        self._silent_s = _SILENT_S
         self._assembler = MetadataAssembler()
         self._watchers: set[_Watcher] = set()
         self._closed = False
@@ -79,14 +82,19 @@ class MetadataCache:
         for watcher in self._watchers:
             watcher.add(changed)
 
-    def pinged(self, controller_epoch: ControllerEpoch) -> None:
-        """A ping of this controller has arrived. A new controller counts once its metadata have arrived."""
+    def pinged(self, controller_epoch: ControllerEpoch, *, interval_ms: int = 0) -> None:
+        """A ping of this controller has arrived, which states the interval of its pings; 0: it does not.
+
+        A new controller counts once its metadata have arrived.
+        """
         if controller_epoch == self._view.controller_epoch:
             self._pinged_s = self._now_s()
+            if interval_ms:
+                self._silent_s = max(_SILENT_S, _PINGS * interval_ms / 1000)
 
     @property
     def _is_silent(self) -> bool:
-        return self._now_s() - self._pinged_s > _SILENT_S
+        return self._now_s() - self._pinged_s > self._silent_s
 
     def _answer(self, view: ClusterView) -> ClusterView:
         return replace(view, controller_id=NO_LEADER) if self._is_silent else view

@@ -231,7 +231,8 @@ class BrokerControl(BrokerControlServiceServicer):
                 try:
                     check_id(context, ping.header.controller_id)
                     self._epochs.check_controller(ControllerEpoch(ping.header.controller_epoch))
-                    self._metadata.pinged(ControllerEpoch(ping.header.controller_epoch))
+                    epoch = ControllerEpoch(ping.header.controller_epoch)
+                    self._metadata.pinged(epoch, interval_ms=ping.interval_ms)
                 except TidemarkError as error:
                     await abort_with(context, error)
                 self._on_ping(ping.may_shut_down and ping.header.broker_epoch == self._epoch.value)

@@ -175,6 +175,17 @@ async def test_answers_name_a_controller_only_while_it_pings_this_broker() -> No
     assert await named() == {100}
 
 
+def test_a_controller_with_rare_pings_is_named_between_them() -> None:
+    now_s = 100.0
+    known = MetadataCache("", now_s=lambda: now_s)
+    known.update(update(topic("a"), complete=True))
+    known.pinged(ControllerEpoch(1), interval_ms=5000)
+    now_s += 15
+    assert known.unknown("b").code is ErrorCode.UNKNOWN_TOPIC
+    now_s += 10
+    assert known.unknown("b").code is ErrorCode.LEADER_NOT_AVAILABLE
+
+
 def test_a_missing_name_may_be_a_new_one_while_no_controller_pings_this_broker() -> None:
     now_s = 100.0
     known = MetadataCache("", now_s=lambda: now_s)
