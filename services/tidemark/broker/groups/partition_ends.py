@@ -15,6 +15,7 @@ from tidemark.broker.coordination.broker_channels import BrokerChannels
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicPartition, unknown_partition
 from tidemark.rpc import errors
+from tidemark.rpc.request_limits import in_requests
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -93,15 +94,17 @@ class PartitionEnds:
         self, leader: BrokerId, partitions: list[TopicPartition]
     ) -> Mapping[TopicPartition, Ends | TidemarkError]:
         partitions = sorted(partitions)
-        request = pb.ListOffsetsRequest()
+        parts = []
         for topic, index in partitions:  # the log start first: a log start never passes an end that is read later
-            request.partitions.add(topic=topic, partition=index, current_leader_epoch=-1, earliest=True)
-            request.partitions.add(topic=topic, partition=index, current_leader_epoch=-1, latest=True)
+            parts += [
+                pb.PartitionListOffsets(topic=topic, partition=index, current_leader_epoch=-1, earliest=True),
+                pb.PartitionListOffsets(topic=topic, partition=index, current_leader_epoch=-1, latest=True),
+            ]
         try:
-            response = await self._call(leader, request)
+            answers = [await self._call(leader, pb.ListOffsetsRequest(partitions=some)) for some in in_requests(parts)]
         except TidemarkError as error:
             return dict.fromkeys(partitions, error)
-        results = iter(response.partitions)
+        results = (result for answer in answers for result in answer.partitions)
         found: dict[TopicPartition, Ends | TidemarkError] = {}
         for partition, (start, end) in zip(partitions, zip(results, results, strict=True), strict=True):
             failed = next((one for one in (start, end) if one.HasField("error")), None)

@@ -26,6 +26,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_top
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.fetch import Fetched
 from tidemark.rpc.quotas.told import told_wait_s
+from tidemark.rpc.request_limits import NAMED_MAX
 from tidemark.runtime.clock import timeout
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -261,14 +262,21 @@ class Fetcher:
             loop.stream.close()
 
     def _wanting(self, loop: _LeaderLoop) -> list[_Asked]:
-        """List the cursors to fetch for, the cursor that got records longest ago first."""
+        """List the cursors to fetch for, as many as a request may name.
+
+        The cursor that got records longest ago is the first. Cursors that this fetch leaves out are the first of the
+        next fetch.
+        """
         room = sum(cursor.buffered_bytes for cursor in self.cursors.values()) < self._settings.read_ahead_bytes
         now_s = time.monotonic()
-        asked = []
+        asked: list[_Asked] = []
         self._leave_the_damaged(loop, now_s)
         for partition, cursor in self.cursors.items():
             if partition not in loop.partitions:
                 continue
+            if len(asked) == NAMED_MAX:
+                self.cursors |= {one.cursor.partition: self.cursors.pop(one.cursor.partition) for one in asked}
+                break
             leader = self._cluster.leader(partition)
             wanted = room and leader is not None and self._has_room(cursor, now_s)
             self.nearest.asked(partition, now_s, wanted=wanted)

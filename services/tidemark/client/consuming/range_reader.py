@@ -51,6 +51,7 @@ from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.rpc.raw_methods import fetch_method
+from tidemark.rpc.request_limits import in_requests
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
@@ -190,7 +191,7 @@ class RangeReader:
         return None if found < 0 else found
 
     def offsets(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, StatedOffset]:
-        """Return the offset at each position, with one request to each leader; -1 without a record after the time.
+        """Return the offset at each position, from all leaders at the same time; -1 without a record after the time.
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_TOPIC_ID; REQUEST_TIMED_OUT at the deadline.
@@ -459,31 +460,32 @@ class RangeReader:
     ) -> list[TidemarkError]:
         """Ask all leaders at the same time; results go into `found`, refusals are returned."""
         refusals = []
-        requests: dict[str, pb.ListOffsetsRequest] = defaultdict(
-            lambda: pb.ListOffsetsRequest(isolation_level=self._isolation_level)
-        )
+        parts: dict[str, list[pb.PartitionListOffsets]] = defaultdict(list)
         for where, position in positions.items():
             try:
                 leader = self._leader(*where)
             except TidemarkError as error:
                 refusals.append(error)
                 continue
-            part = requests[leader.address].partitions.add(
+            part = pb.PartitionListOffsets(
                 topic=where.topic,
                 partition=where.partition,
                 current_leader_epoch=leader.leader_epoch,
                 topic_id=self._known(where.topic).topic_id,
             )
+            parts[leader.address].append(part)
             if isinstance(position, int):
                 part.timestamp_us = position
             else:
                 setattr(part, position, True)
         timeout_s = self._call_s()
-        calls = {
-            address: BrokerServiceStub(self._channel(address)).ListOffsets.future(request, timeout=timeout_s)
-            for address, request in requests.items()
-        }
-        for address, call in calls.items():
+        calls = []
+        for address, led in parts.items():
+            stub = BrokerServiceStub(self._channel(address))
+            for some in in_requests(led):
+                request = pb.ListOffsetsRequest(partitions=some, isolation_level=self._isolation_level)
+                calls.append((address, stub.ListOffsets.future(request, timeout=timeout_s)))
+        for address, call in calls:
             try:
                 results = call.result().partitions
             except grpc.RpcError as error:

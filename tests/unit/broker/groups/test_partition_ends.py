@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tidemark.broker.groups.offsets import fill_in_lag
 from tidemark.broker.groups.partition_ends import Ends, PartitionEnds
 from tidemark.broker.node.metadata_cache import MetadataCache
@@ -17,7 +18,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.rpc import errors
+from tidemark.rpc import errors, request_limits
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import group_service_pb2 as groups_pb
 
@@ -73,6 +74,18 @@ async def test_each_leader_gets_one_request_for_all_its_partitions_with_start_be
     assert found == {p(0): Ends(1, 5), p(1): Ends(0, 0)}
     (request,) = own.asked
     assert [part.WhichOneof("position") for part in request.partitions] == ["earliest", "latest"] * 2
+
+
+async def test_a_leader_of_more_partitions_than_a_request_may_name_gets_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A partition is named twice, so 20,000 names are 10,000 partitions."""
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 3)
+    own = OwnLeader()
+    own.answers = [{0: (1, 5), 1: (0, 7)}] * 2
+    found = await PartitionEnds(HERE, cache(HERE, HERE), own, between_s=0).ask([p(0), p(1)])
+    assert found == {p(0): Ends(1, 5), p(1): Ends(0, 7)}
+    assert [len(request.partitions) for request in own.asked] == [3, 1]
 
 
 async def test_a_new_leader_is_asked_again_only_for_the_failed_partitions() -> None:

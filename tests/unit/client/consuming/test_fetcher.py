@@ -276,3 +276,24 @@ async def test_a_partition_that_is_assigned_again_is_not_missing_since_before(mo
     assert again.error is not None
     assert again.error.code is ErrorCode.UNKNOWN_TOPIC
     await fetcher.stop()
+
+
+async def test_more_partitions_than_a_fetch_may_name_are_fetched_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them has records: a partition that never returned records must not wait for one that did."""
+    monkeypatch.setattr(fetcher_module, "NAMED_MAX", 3)
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    for index in range(5):
+        where = TopicPartition("t", index)
+        fetcher.cursors[where] = Cursor(where, 0, topic_id="id", incarnation="i")
+    fetcher.regroup()
+    for asked in range(5):
+        await turns()
+        _, request, answer = questions.asked[asked]
+        facts = [pb.PartitionFetchResult(topic="t", partition=one.partition) for one in request.partitions]
+        answer.set_result(Results([Fetched(one, b"") for one in facts]))
+    await fetcher.stop()
+    named = [[part.partition for part in request.partitions] for _, request, _ in questions.asked[:5]]
+    assert named == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1], [2, 3, 4]]
+    assert {request.max_wait_ms for _, request, _ in questions.asked} == {fetcher_module._SHORT_WAIT_MS}

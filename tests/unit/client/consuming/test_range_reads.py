@@ -22,10 +22,11 @@ from tidemark.model import (
     ErrorCode,
     LeaderEpoch,
     TidemarkError,
+    TopicPartition,
 )
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
-from tidemark.rpc import errors
+from tidemark.rpc import errors, request_limits
 from tidemark.rpc.codecs.fetch import Fetched, Results
 from tidemark.rpc.codecs.metadata import view_to_proto
 from tidemark.rpc.raw_methods import fetch_method
@@ -285,3 +286,30 @@ def test_a_wait_that_a_broker_asks_for_prolongs_the_deadline_and_counts_for_that
             rows = sum(one.num_rows for one in reader.read("t", partition, 0, BATCH_RECORDS))
             assert rows == BATCH_RECORDS
     assert waits_s == [60, 10], "longer waits are cut off"
+
+
+def test_offsets_of_more_partitions_than_a_request_may_name_take_several(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def stub(address: str) -> Any:
+        def ask(request: pb.ListOffsetsRequest, timeout: float) -> Any:
+            asked.append((address, len(request.partitions)))
+            named = [(one.topic, one.partition) for one in request.partitions]
+            parts = [
+                pb.PartitionListOffsetsResult(topic=topic, partition=index, offset=index) for topic, index in named
+            ]
+            return SimpleNamespace(result=lambda: pb.ListOffsetsResponse(partitions=parts))
+
+        return SimpleNamespace(ListOffsets=SimpleNamespace(future=ask))
+
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 1)
+    monkeypatch.setattr(RangeReader, "_channel", lambda _, address: address)
+    monkeypatch.setattr(range_reader, "BrokerServiceStub", stub)
+    with reader() as kept:
+        found = kept.offsets({TopicPartition("t", index): "latest" for index in range(PARTITIONS)})
+    assert {where.partition: one.offset for where, one in found.items()} == {
+        index: index for index in range(PARTITIONS)
+    }
+    assert sorted(asked) == [(f"h:{9000 + index % BROKERS}", 1) for index in (0, 3, 1, 4, 2, 5)]
