@@ -165,6 +165,22 @@ def test_truncation_cuts_before_the_batch_that_spans_the_offset(log: Log) -> Non
     read_all(log)
 
 
+@pytest.mark.parametrize("end", [1, 4, 6, 7, 19, 20])
+def test_a_log_that_is_truncated_in_a_hole_ends_where_its_last_batch_ends(world: World, end: int) -> None:
+    """A log that ended in the hole would have nothing for a follower or a reader whose next offset is in the hole."""
+    log, _ = world.open()
+    first, second = at(make_batch(["a"]), 0), at(make_batch(["b", "c"]), 5)
+    follow(log, first, second)
+    follow(log, at(make_batch(["d" * 1900]), 20))
+    log.truncate(Offset(end))
+    kept = [batch for batch in (first, second) if batch.envelope.next_offset <= end]
+    assert log.log_end_offset == kept[-1].envelope.next_offset
+    assert read_all(log) == b"".join(batch.data for batch in kept)
+    world.logs.checkpoint({PARTITION: log.log_end_offset})
+    log, recovered = world.restart().open(PARTITION, IDENTITY, SMALL)
+    assert (recovered.damaged, log.log_end_offset) == (None, kept[-1].envelope.next_offset)
+
+
 @pytest.mark.parametrize("end", [0, 1, 2, 59, 60, 61, 200])
 def test_truncation_at_any_offset_leaves_a_prefix(log: Log, end: int) -> None:
     lead(log, *(make_batch(["a", "b"]) for _ in range(30)))

@@ -47,11 +47,11 @@ class StoredReplica:
     damage_over: bool = False
 
     def cut(self, end_offset: int) -> None:
-        """Drop every batch with a record at or past `end_offset`, and set the end there or before."""
+        """Drop every batch with a record at or past `end_offset`; the log then ends with its last batch."""
         keep = bisect_right(self.next_offsets, end_offset)
-        end = min(end_offset, self.end)
         if keep < len(self.batches):
-            end = min(end, self.batches[keep].envelope.base_offset)
+            end_offset = min(end_offset, self.batches[keep].envelope.base_offset)
+        end = max(self.next_offsets[keep - 1] if keep else 0, min(self.start, end_offset))
         del self.batches[keep:], self.next_offsets[keep:]
         self.end = end
         self.start = min(self.start, end)

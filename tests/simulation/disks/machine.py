@@ -94,6 +94,7 @@ class StoredLog:
         self.cuts += 1
         while self.batches and self.batches[-1].envelope.next_offset > end:
             end = min(end, self.batches.pop().envelope.base_offset)
+        end = max(self.batches[-1].envelope.next_offset if self.batches else 0, min(self.start, end))
         del self.values[end:]
         self.flipped = {one for one in self.flipped if one < end}
         self.start = min(self.start, self.end)

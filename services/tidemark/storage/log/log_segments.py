@@ -209,7 +209,7 @@ class LogSegments:
         self._lowest_truncation = min(self._lowest_truncation, end_offset)
 
     def boundary(self, end_offset: int) -> Boundary:
-        """The end of the log after a truncation to `end_offset`: there, or before the batch that spans it.
+        """The end of the log after a truncation to `end_offset`: where its last batch at or below this offset ends.
 
         The caller holds `files_lock`. Raises OSError, Damage.
         """
@@ -217,12 +217,15 @@ class LogSegments:
         descriptor = self.open(segment)
         with self._context.memory_lock:
             index = segment.ensure_index(descriptor.number, self._context.settings.index_interval_bytes)
-            number = index.floor(end_offset)
-            start = index.positions[number] if number >= 0 else 0
-        for position, envelope in walk(descriptor.number, start, segment.size_bytes):
+            before = index.floor(end_offset) - 1  # the batch of the last entry may span the offset, after a hole
+            start = index.positions[before] if before >= 0 else 0
+        position, reached = start, segment.base_offset
+        for at, envelope in walk(descriptor.number, start, segment.size_bytes):
             if envelope.next_offset > end_offset:
-                return Boundary(segment, index, position, min(envelope.base_offset, end_offset))
-        return Boundary(segment, index, segment.size_bytes, min(end_offset, self.end_offset))
+                end_offset = min(end_offset, envelope.base_offset)
+                break
+            position, reached = at + envelope.batch_length, envelope.next_offset
+        return Boundary(segment, index, position, max(reached, min(self.start_offset, end_offset)))
 
     def truncate(self, boundary: Boundary) -> tuple[Segment, ...]:
         """Set the log end, in memory; returns the segments to `remove`. The caller holds both locks."""
