@@ -39,6 +39,9 @@ from tidemark.rpc.security.access import may_name
 from tidemark.runtime.clock import SystemClock
 
 _PLANS_MAX: Final = 5
+_LASTING: Final = frozenset({ErrorCode.THROTTLE_TOO_LOW, ErrorCode.INVALID_REQUEST})
+"""Refusals of a move that a removal reports: other refusals come from concurrent changes, and the plan is made again.
+INVALID_REQUEST is that of a broker of an older version, which may hold no typed topic."""
 _DELETED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 """Refusals of a plan with partitions that were deleted after they were read: the plan is made again."""
 
@@ -100,6 +103,19 @@ class _Snapshot(NamedTuple):
                 *self.topics[partition.topic].original.get(partition.partition, ()),
                 *self.wanted[partition],
             }
+        ]
+
+    def endless(self, brokers: Collection[BrokerId]) -> list[TopicPartition]:
+        """List reassignments whose target has one of these brokers, which is not live and will not return.
+
+        The cancellation of a reassignment is not listed.
+        """
+        offline = set(brokers) - self.live.keys()
+        return [
+            partition
+            for partition in sorted(self.busy)
+            if not offline.isdisjoint(self.wanted[partition])
+            and self.wanted[partition] != _original(partition, self.topics[partition.topic])
         ]
 
 
@@ -180,7 +196,8 @@ class BrokerAdministration:
         """Drain brokers and deregister them; yields the plan, then updates; with `validate_only` only the plan.
 
         Raises:
-            TidemarkError: INVALID_REQUEST; THROTTLE_TOO_LOW; UNKNOWN_BROKER for a broker that never registered.
+            TidemarkError: INVALID_REQUEST, also if brokers of an older version would have to hold a typed topic;
+                THROTTLE_TOO_LOW; UNKNOWN_BROKER for a broker that never registered.
                 INVALID_REPLICATION_FACTOR if too few brokers would be left. NO_REASSIGNMENT_IN_PROGRESS if another
                 request adds one of the brokers again. INTERNAL while the node of a topic cannot be read.
         """
@@ -203,6 +220,8 @@ class BrokerAdministration:
             empty_looks = 0 if left or await self._is_asked_for_on(brokers) else empty_looks + 1
             if not snapshot.draining.issuperset(brokers):
                 raise _added_again(brokers)
+            if endless := snapshot.endless(brokers):
+                await self._reassignments.alter(MovesQuery(cancel=endless, allow_partial=True), validate_only=False)
             if left and not snapshot.busy.issuperset(left):
                 await self._ask_for_missing(brokers, snapshot, throttle_bytes_per_s, name)
             moves = (await self._reassignments.list_moves(left))[0] if left else ()
@@ -261,8 +280,7 @@ class BrokerAdministration:
         )
         _, refused = await self._begin(query, validate_only=False)
         for error in refused:
-            # Other refusals come from concurrent changes of the cluster: the next round plans again.
-            if error.code is ErrorCode.THROTTLE_TOO_LOW:
+            if error.code in _LASTING:
                 raise error
 
     async def _begin_all(self, query: MovesQuery, *, validate_only: bool) -> int:
@@ -374,8 +392,11 @@ def _added_again(brokers: Sequence[BrokerId]) -> TidemarkError:
 
 
 def _destination(move: PartitionReassignment, topic: TopicDescription) -> tuple[BrokerId, ...]:
-    index = move.partition.partition
-    return topic.original.get(index, topic.partitions[index]) if move.cancel else move.replicas
+    return _original(move.partition, topic) if move.cancel else move.replicas
+
+
+def _original(partition: TopicPartition, topic: TopicDescription) -> tuple[BrokerId, ...]:
+    return topic.original.get(partition.partition, topic.partitions[partition.partition])
 
 
 def _spread(query: PlanQuery, snapshot: _Snapshot, sizes: Mapping[TopicPartition, int]) -> Plan:

@@ -17,7 +17,7 @@ from tidemark.core.planning.restart_safety import Obstacle
 from tidemark.core.security.acls import Operation, allow_rule, topic
 from tidemark.core.security.authorizer import Authorizer, Rules
 from tidemark.core.security.principals import Principal
-from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, SchemaText, TidemarkError, TopicPartition
 from tidemark.rpc.security.access import CURRENT, Access
 from tidemark.rpc.security.audit import Audit
 
@@ -259,6 +259,38 @@ async def test_offline_broker_can_be_removed(cluster: Cluster, brokers: BrokerAd
     assert update[0].plan.plan.moved_replicas == 2
 
 
+@pytest.mark.parametrize("is_begun", [False, True], ids=["queued", "copying"])
+async def test_removal_of_an_offline_broker_cancels_the_reassignments_that_add_replicas_to_it(
+    cluster: Cluster, brokers: BrokerAdministration, is_begun: bool
+) -> None:
+    """Such as those of an addition during which the new broker failed permanently."""
+    assert cluster.term is not None
+    moved, other = TopicPartition("t", 0), TopicPartition("t", 1)
+    await cluster.store.submit_moves(
+        [PartitionReassignment(moved, ids(0, 3)), PartitionReassignment(other, ids(1, 0), request_id="other")]
+    )
+    topic = (await cluster.store.topics(["t"]))["t"]
+    if is_begun:
+        copying = {**topic.partitions, 0: ids(0, 3, 1)}
+        await cluster.rewrite(
+            replace(topic, partitions=copying, adding={0: ids(3)}, removing={0: ids(1)}, original={0: ids(0, 1)})
+        )
+    await cluster.kill_broker(3)
+    ended, looks = RemovalUpdate(), 0
+    async for update in brokers.remove(
+        ids(3), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
+    ):
+        ended, looks = update, looks + 1
+        assert looks < 10, "the removal makes no progress"
+        wanted = {move.partition: move for move in (await cluster.store.move_requests()).moves}
+        assert not wanted[other].cancel
+        if moved in wanted and wanted[moved].cancel:
+            now = (await cluster.store.topics(["t"]))["t"]
+            await cluster.rewrite(replace(now, partitions=topic.partitions, adding={}, removing={}, original={}))
+            await cluster.store.finish_moves(cluster.term, [wanted[moved]], [])
+    assert ended.removed == ids(3)
+
+
 @pytest.mark.parametrize(
     ("removed", "code"),
     [
@@ -282,6 +314,20 @@ async def test_removal_with_too_low_throttle_is_refused(
 ) -> None:
     sizes.say(0, TopicPartition("t", 0), 10, bytes_in_per_s=300)
     assert await refusal(remove(brokers, 1, throttle=200)) is ErrorCode.THROTTLE_TOO_LOW
+
+
+async def test_removal_that_needs_a_newer_version_of_a_broker_ends_with_an_error(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    """The brokers of this cluster registered no features, so no further one may hold a typed topic."""
+    topic = (await cluster.store.topics(["u"]))["u"]
+    assert await cluster.store.add_schema(topic, 1, SchemaText("{}"))
+    removal = brokers.remove(ids(2), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)
+    with raises_code(ErrorCode.INVALID_REQUEST, "u-0 is of a typed topic: .* upgrade that broker first"):
+        for _ in range(10):
+            await anext(removal)
+    begun = [move.partition for move in (await cluster.store.move_requests()).moves]
+    assert sorted(begun) == [TopicPartition("t", 1), TopicPartition("t", 2)]
 
 
 async def test_refused_addition_does_not_end_a_removal(
