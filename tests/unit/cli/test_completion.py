@@ -146,6 +146,21 @@ def test_transactional_ids_are_completed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert candidates("tidemark transaction describe l") == []
 
 
+def test_completion_asks_the_cluster_of_the_command_line_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def connect(bootstrap: str, admin: str, **_: object) -> Client:
+        asked.append((bootstrap, admin))
+        return Client()
+
+    monkeypatch.setattr(lookups, "connect_admin", connect)
+    monkeypatch.setenv("TIDEMARK_BOOTSTRAP", "other:1")
+    monkeypatch.setenv("TIDEMARK_ADMIN", "other:2")
+    for line in ("--bootstrap here:1 ", "--admin here:2 ", ""):
+        assert candidates(f"tidemark topic describe {line}fl") == ["flights", "fleet"]
+    assert asked == [("here:1", ""), ("", "here:2"), ("other:1", "other:2")]
+
+
 def test_without_an_address_no_client_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIDEMARK_BOOTSTRAP", raising=False)
     monkeypatch.delenv("TIDEMARK_ADMIN", raising=False)

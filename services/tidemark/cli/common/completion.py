@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tidemark.cli.common.connection import connect_admin
+from tidemark.cli.common.connection import connect_admin, drop_other_address
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.core.transactions.phases import Phase
 from tidemark.runtime.configuration.key import Scope
@@ -141,7 +140,8 @@ def _kind(ctx: typer.Context) -> ConfigKind:
 
 
 def _address(ctx: typer.Context, option: str) -> str:
-    return str(ctx.params.get(option) or os.environ.get(f"TIDEMARK_{option.upper()}") or "")
+    drop_other_address(ctx)
+    return str(ctx.params.get(option) or "")
 
 
 def _asked(ctx: typer.Context, ask: Callable[[AdminClient], Iterable[str]]) -> list[str]:

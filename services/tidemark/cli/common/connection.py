@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -11,6 +11,18 @@ from tidemark.runtime.host_port import HostPort
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
+
+
+_OPTIONS: Final = ("bootstrap", "admin")
+
+
+def drop_other_address(ctx: typer.Context) -> None:
+    """Drop the --bootstrap or --admin of the environment if the command line gives the other one: the environment may
+    name another cluster.
+    """
+    sources = {option: getattr(ctx.get_parameter_source(option), "name", "") for option in _OPTIONS}
+    if "COMMANDLINE" in sources.values():
+        ctx.params.update({option: "" for option, source in sources.items() if source == "ENVIRONMENT"})
 
 
 def need_bootstrap(bootstrap: str) -> str:

@@ -14,7 +14,7 @@ import typer
 from typer.models import CommandFunctionType
 
 from tidemark.cli.common import completion
-from tidemark.cli.common.connection import connect_admin
+from tidemark.cli.common.connection import connect_admin, drop_other_address
 from tidemark.cli.common.help_text import PlainCommand, PlainGroup
 from tidemark.cli.common.output import Output, print_warning
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -72,6 +72,15 @@ class Cluster:
         return connect_admin(self.bootstrap, self.admin, timeout_s=timeout_s)
 
 
+class _Command(PlainCommand):
+    """A command that uses one cluster."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the command."""
+        drop_other_address(ctx)
+        return super().invoke(ctx)
+
+
 class Commands(typer.Typer):
     """A group of commands. A parameter whose type is a dataclass becomes one option for each field.
 
@@ -83,7 +92,7 @@ class Commands(typer.Typer):
 
     def command(self, *names: Any, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
         """Register a command, with the arguments of typer's decorator."""
-        register = super().command(*names, cls=PlainCommand, **settings)
+        register = super().command(*names, cls=_Command, **settings)
 
         def add(function: CommandFunctionType) -> CommandFunctionType:
             register(_with_fields(function))

@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import pytest
 import typer
-from tidemark.cli.common.options import Commands, DryRunOption
+from tidemark.cli.common.options import AdminOption, BootstrapOption, Commands, DryRunOption
 from typer.testing import CliRunner
 
 
@@ -80,3 +81,30 @@ def test_the_former_name_of_dry_run_works_with_a_warning_and_is_not_in_the_help(
     assert [bool(one.stderr) for one in ended] == [False, False, True]
     assert ended[2].stderr.startswith("warning: --validate-only is now --dry-run")
     assert "--validate-only" not in CliRunner().invoke(changing, ["--help"]).stdout
+
+
+addressed = Commands()
+
+
+@addressed.command()
+def connect(bootstrap: BootstrapOption = "", admin: AdminOption = "") -> None:
+    """Connect to a cluster."""
+    seen.append((bootstrap, admin))
+
+
+@pytest.mark.parametrize(
+    ("words", "used"),
+    [
+        ((), ("other:1", "other:2")),
+        (("--bootstrap", "here:1"), ("here:1", "")),
+        (("--admin", "here:2"), ("", "here:2")),
+        (("--bootstrap", "here:1", "--admin", "here:2"), ("here:1", "here:2")),
+    ],
+)
+def test_an_address_of_the_command_line_is_never_used_with_one_of_the_environment(
+    words: tuple[str, ...], used: tuple[str, str]
+) -> None:
+    seen.clear()
+    environment = {"TIDEMARK_BOOTSTRAP": "other:1", "TIDEMARK_ADMIN": "other:2"}
+    assert CliRunner().invoke(addressed, words, env=environment).exit_code == 0
+    assert seen == [used]
