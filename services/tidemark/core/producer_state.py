@@ -24,12 +24,13 @@ SEQUENCE_SPACE: Final = 1 << 31
 
 
 class RememberedBatch(NamedTuple):
-    """A batch of a producer; both ends inclusive."""
+    """A batch of a producer; both ends inclusive. `append_time_us` as in `Envelope`."""
 
     first_sequence: int
     last_sequence: int
     first_offset: Offset
     last_offset: Offset
+    append_time_us: int = -1
 
 
 class ProducerEntry(NamedTuple):
@@ -312,6 +313,7 @@ def _remembered(envelope: Envelope) -> RememberedBatch:
         last_sequence(envelope),
         first_offset,
         Offset(first_offset + envelope.last_offset_delta),
+        envelope.append_time_us,
     )
 
 

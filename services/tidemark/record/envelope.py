@@ -132,6 +132,11 @@ class Envelope(NamedTuple):
         return bool(self.attributes & _APPEND_TIME)
 
     @property
+    def append_time_us(self) -> int:
+        """The leader's clock at the append, in microseconds since 1970; -1 if records have the producer's times."""
+        return self.max_timestamp_us if self.attributes & _APPEND_TIME else -1
+
+    @property
     def is_typed(self) -> bool:
         """Whether the payload has the columns of a schema."""
         return self.magic == TYPED_MAGIC

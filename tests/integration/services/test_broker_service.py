@@ -219,6 +219,19 @@ async def test_append_time_replaces_the_producers_timestamps(one: Brokers, contr
         assert result.log_append_time_us == batch.envelope.max_timestamp_us > NOON_US
 
 
+async def test_a_retry_gets_the_append_time_that_the_leader_has_stored(
+    one: Brokers, controller: HandController
+) -> None:
+    configs = {"message.timestamp.type": "LogAppendTime"}
+    partition = await controller.create_topic("flights-retried", replicas=[0], configs=configs)
+    async with client_of(one, 0) as client:
+        first, second = (reseal(sample(), producer_id=9, producer_epoch=0, base_sequence=at) for at in (0, 3))
+        (result,) = await client.produce(partition, [first])
+        await client.produce(partition, [second])
+        (again,) = await client.produce(partition, [first])
+    assert (again.base_offset, again.log_append_time_us) == (0, result.log_append_time_us)
+
+
 async def test_brokers_serve_the_controllers_metadata_and_watchers_get_changes(
     one: Brokers, controller: HandController
 ) -> None:

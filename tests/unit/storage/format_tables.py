@@ -301,6 +301,8 @@ class DirectoryReader:
         rows = self.table(table)
         if table == PRODUCER and len(item) == len(rows) - 2:
             rows = rows[:-2]  # neither a transaction nor a marker
+        if table == REMEMBERED and len(item) == len(rows) - 1:
+            rows = rows[:-1]  # the timestamps are the producer's
         if [int(row["index"]) for row in rows] != list(range(len(item))):
             refuse(path, f"an item has {len(item)} elements")
         for row, value in zip(rows, item, strict=True):

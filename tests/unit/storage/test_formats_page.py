@@ -25,7 +25,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.record.envelope import Envelope, unpack_envelope
+from tidemark.record.envelope import Envelope, unpack_envelope, with_append_time
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.directories.scrub_position import ScrubPosition, write_scrub_position
 from tidemark.storage.log import cleaning
@@ -37,6 +37,7 @@ from tests.unit.storage.batches import (
     CLUSTER,
     latest_epoch,
     lead,
+    make_batch,
     make_marker,
     make_pending,
     memory_directory,
@@ -219,6 +220,8 @@ def third_life(root: Path, rng: random.Random, damaged: Mapping[str, Any]) -> tu
     for partition in (FLIGHTS, CARRIERS):
         fill(opened[partition], rng, 8)
         transact(opened[partition], 50)
+    timed = make_batch(["timed"], producer_id=70, producer_epoch=0, sequence=0)
+    lead(opened[FLIGHTS], with_append_time(timed, timestamp_us=1 << 50), epoch=latest_epoch(opened[FLIGHTS]))
     documents = {
         f"a/{FLIGHTS}/cut-point.json": None,
         f"a/{CARRIERS}/cut-point.json": None,
@@ -406,7 +409,7 @@ def check_replica(files: ReplicaFiles, facts: Left, name: str) -> None:
         assert {
             one["producer_id"]: (
                 one["producer_epoch"],
-                tuple(tuple(batch[field] for field in RememberedBatch._fields) for batch in one["batches"]),
+                tuple(RememberedBatch(**batch) for batch in one["batches"]),
                 one["last_timestamp_us"],
                 one.get("open_offset", -1),
                 one.get("coordinator_epoch", -1),
@@ -472,6 +475,7 @@ def check_snapshot(snapshot: Item, batches: list[Item]) -> None:
                 assert one["first_sequence"] == batch["base_sequence"]
                 assert one["last_sequence"] == batch["base_sequence"] + batch["last_offset_delta"]
                 assert one["last_offset"] == batch["base_offset"] + batch["last_offset_delta"]
+                assert one.get("append_time_us", batch["max_timestamp_us"]) == batch["max_timestamp_us"]
         assert producer["producer_id"] >= 0
 
 

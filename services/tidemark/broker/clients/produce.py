@@ -261,7 +261,6 @@ class ProduceService:
             check_fits_topic(batch, topic_name, self._topics.layouts, limits)
             if limits.append_time:
                 batch = with_append_time(batch, timestamp_us=now_us)
-                call.append_times_us[index] = now_us
             checked.append(batch)
         return tuple(checked)
 
@@ -280,7 +279,6 @@ class _Call:
         "_room",
         "_stream",
         "acks",
-        "append_times_us",
         "correlation_id",
         "open_count",
         "partitions",
@@ -297,7 +295,6 @@ class _Call:
         self.acks = acks
         self.partitions: list[TopicPartition] = []
         self.results: list[ProduceResult | None] = [None] * count
-        self.append_times_us: dict[int, int] = {}
         self.open_count = count
         self.size_bytes = 0
         self.timer: asyncio.TimerHandle | None = None
@@ -345,13 +342,12 @@ class _Call:
                 topic=partition.topic,
                 partition=partition.partition,
                 base_offset=_NONE if result.error is not None or self.acks == 0 else result.base_offset,
-                log_append_time_us=self.append_times_us.get(index, -1),
+                log_append_time_us=result.append_time_us if result.error is None else -1,
                 log_start_offset=result.log_start_offset,
             )
             if result.error is not None:
                 self._metrics.produce_refused(result.error.code)
                 message.error.CopyFrom(self._room.fit(errors.to_proto(result.error)))
-                message.log_append_time_us = -1
 
 
 class _Stream:

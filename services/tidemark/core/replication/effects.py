@@ -122,11 +122,12 @@ class SaveEpochs:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
-    """The result of a produce request for one partition."""
+    """The result of a produce request for one partition; `append_time_us` of its first batch, as in `Envelope`."""
 
     base_offset: Offset
     log_start_offset: Offset
     error: TidemarkError | None = None
+    append_time_us: int = -1
 
 
 @dataclass(frozen=True, slots=True)

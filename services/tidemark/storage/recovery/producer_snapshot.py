@@ -2,7 +2,8 @@
 """Producer snapshots: `<offset>.snapshot` is the state of all producers after every batch below that offset (P3, X7).
 
 Version 2 adds the open transaction and the last coordinator epoch to the items of producers that have them. So a reader
-of version 1 still reads a snapshot without transactional producers.
+of version 1 still reads a snapshot without transactional producers. For the same reason, only a batch with an append
+time has this time in the snapshot.
 """
 
 from __future__ import annotations
@@ -47,10 +48,14 @@ def write_snapshot(directory: Path, offset: int, states: ProducerStates) -> None
 
 
 def _item(producer_id: int, entry: ProducerEntry) -> list[Any]:
-    item = [producer_id, entry.producer_epoch, entry.last_timestamp_us, [list(batch) for batch in entry.batches]]
+    item = [producer_id, entry.producer_epoch, entry.last_timestamp_us, [_numbers(batch) for batch in entry.batches]]
     if entry.is_open or entry.coordinator_epoch != NO_COORDINATOR_EPOCH:
         item += [entry.open_offset, entry.coordinator_epoch]
     return item
+
+
+def _numbers(batch: RememberedBatch) -> list[int]:
+    return list(batch if batch.append_time_us >= 0 else batch[:-1])
 
 
 def read_snapshot(directory: Path, offset: int) -> ProducerStates | None:
@@ -67,8 +72,8 @@ def _states(producers: Sequence[Any]) -> ProducerStates:
     entries = {}
     for producer_id, producer_epoch, last_timestamp_us, batches, *transactional in producers:
         remembered = tuple(
-            RememberedBatch(int(first), int(last), Offset(int(start)), Offset(int(end)))
-            for first, last, start, end in batches
+            RememberedBatch(int(first), int(last), Offset(int(start)), Offset(int(end)), *map(int, times))
+            for first, last, start, end, *times in batches
         )
         open_offset, coordinator_epoch = map(int, transactional or (NO_TRANSACTION, NO_COORDINATOR_EPOCH))
         entries[int(producer_id)] = ProducerEntry(

@@ -25,6 +25,7 @@ from tests.unit.storage.batches import (
 
 PLAIN = ProducerEntry(2, (RememberedBatch(0, 3, Offset(5), Offset(8)),), 77)
 OPEN = ProducerEntry(1, (RememberedBatch(0, 0, Offset(9), Offset(9)),), 78, Offset(9), 4)
+STAMPED = ProducerEntry(0, (RememberedBatch(0, 0, Offset(3), Offset(3), 55),), 55)
 ENDED = ProducerEntry(3, (), 79, Offset(-1), 6)
 SMALL = {"segment.bytes": "2048"}
 
@@ -35,7 +36,7 @@ def open_log(logs: LogManager) -> tuple[PartitionLog, ProducerStates]:
 
 
 def test_a_snapshot_has_open_transactions_and_coordinator_epochs(directory: Path) -> None:
-    states = ProducerStates({4: PLAIN, 5: OPEN, 6: ENDED})
+    states = ProducerStates({4: PLAIN, 5: OPEN, 6: ENDED, 7: STAMPED})
     write_snapshot(directory, 12, states)
     assert read_snapshot(directory, 12) == states
     found = read_snapshot(directory, 12)

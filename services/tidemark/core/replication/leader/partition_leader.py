@@ -57,6 +57,7 @@ class _Waiting(NamedTuple):
     acks: int
     base_offset: Offset
     end_offset: Offset
+    append_time_us: int = -1
 
 
 class PartitionLeader:
@@ -213,19 +214,18 @@ class PartitionLeader:
             self._await(event.request_id, *duplicate)
             self._answer_committed()
             return
-        base = self._append(fresh)
+        base, time_us = self._append(fresh), fresh[0].envelope.append_time_us
         end = self.log.next_offset
         if duplicate is not None:
-            base = duplicate.base_offset
+            base, _, time_us = duplicate
         if event.acks == 0:
             self._appending.append(None)
-            self._reply(event.request_id, base, None)
-            return
-        if event.acks == ACKS_ALL:
+            self._reply(event.request_id, base, None, time_us)
+        elif event.acks == ACKS_ALL:
             self._appending.append(event.request_id if event.notes_append else None)
-            self._await(event.request_id, base, end)
+            self._await(event.request_id, base, end, time_us)
         else:
-            self._waiting[event.request_id] = _Waiting(event.acks, base, end)
+            self._waiting[event.request_id] = _Waiting(event.acks, base, end, time_us)
             self._appending.append(event.request_id)
 
     def on_marker(self, event: MarkerArrived) -> None:
@@ -254,9 +254,9 @@ class PartitionLeader:
         self._ctx.watch(self.log.partition, self)
         return base
 
-    def _await(self, request_id: int, base_offset: Offset, end_offset: Offset) -> None:
+    def _await(self, request_id: int, base_offset: Offset, end_offset: Offset, append_time_us: int = -1) -> None:
         """Answer an acks=all request when the high watermark reaches `end_offset`."""
-        self._waiting[request_id] = _Waiting(ACKS_ALL, base_offset, end_offset)
+        self._waiting[request_id] = _Waiting(ACKS_ALL, base_offset, end_offset, append_time_us)
         heappush(self._by_end, (end_offset, request_id))
 
     def _check(self, event: ProduceArrived) -> None:
@@ -290,7 +290,7 @@ class PartitionLeader:
                 self._ctx.effects.append(NoteAppend(request_id))
             else:
                 del self._waiting[request_id]
-                self._reply(request_id, waiting.base_offset, None)
+                self._reply(request_id, waiting.base_offset, None, waiting.append_time_us)
         for progress in self._attached:
             assert progress.sender is not None
             progress.sender.send_more()
@@ -414,7 +414,7 @@ class PartitionLeader:
                     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                     f"has appended the records, but has {in_sync} replicas in sync, fewer than {self.state.min_isr}",
                 )
-            self._reply(request_id, waiting.base_offset, error)
+            self._reply(request_id, waiting.base_offset, error, waiting.append_time_us)
 
     # -- ISR ---------------------------------------------------------------------------------------------------
 
@@ -689,11 +689,11 @@ class PartitionLeader:
         self._waiting.clear()
         self._by_end.clear()
 
-    def _reply(self, request_id: int, base_offset: Offset, error: TidemarkError | None) -> None:
-        log = self.log
-        self._ctx.effects.append(
-            ReplyToProduce(request_id, log.partition, ProduceResult(base_offset, log.log_start_offset, error))
-        )
+    def _reply(
+        self, request_id: int, base_offset: Offset, error: TidemarkError | None, append_time_us: int = -1
+    ) -> None:
+        result = ProduceResult(base_offset, self.log.log_start_offset, error, append_time_us)
+        self._ctx.effects.append(ReplyToProduce(request_id, self.log.partition, result))
 
     def _error(self, code: ErrorCode, sentence: str) -> TidemarkError:
         details = {"leader": str(self._ctx.broker_id), "leader_epoch": str(self.leader_epoch)}

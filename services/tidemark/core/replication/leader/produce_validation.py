@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidemark.core.producer_state import ProducerEntry, has_producer_state, is_idempotent
+from tidemark.core.producer_state import ProducerEntry, RememberedBatch, has_producer_state, is_idempotent
 from tidemark.core.replication.events import MarkerArrived, ProduceArrived
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.model import REMEMBERED_BATCHES, ErrorCode, LeaderAndIsr, Offset, TidemarkError
@@ -20,10 +20,14 @@ Refuse = Callable[[ErrorCode, str], TidemarkError]
 
 
 class DuplicateRange(NamedTuple):
-    """Offsets of the batches that are in the log already: from the first record to the end of the last (exclusive)."""
+    """Offsets of the batches that are in the log already: from the first record to the end of the last (exclusive).
+
+    `append_time_us` is that of the first batch.
+    """
 
     base_offset: Offset
     end_offset: Offset
+    append_time_us: int
 
 
 def check_marker_request(
@@ -114,7 +118,7 @@ def check_sequences(
         return batches, None
     undo: dict[int, ProducerEntry | None] = {}
     fresh: list[Batch] = []
-    first: Offset | None = None
+    first: RememberedBatch | None = None
     end: int = 0
     next_offset: int = log.next_offset
     try:
@@ -122,7 +126,7 @@ def check_sequences(
             envelope = batch.envelope
             duplicate = producers.check(envelope)
             if duplicate is not None:
-                first = duplicate.first_offset if first is None else first
+                first = first or duplicate
                 end = max(end, duplicate.last_offset + 1)
                 continue
             fresh.append(batch)
@@ -136,7 +140,8 @@ def check_sequences(
         # the append records the batches; here each batch was recorded only to check the next batch
         for producer_id, known in undo.items():
             producers.restore(producer_id, known)
-    return tuple(fresh), None if first is None else DuplicateRange(first, Offset(end))
+    found = None if first is None else DuplicateRange(first.first_offset, Offset(end), first.append_time_us)
+    return tuple(fresh), found
 
 
 def _check_in_flight(log: ReplicaLog, epoch_start_offset: Offset, entry: ProducerEntry | None, refuse: Refuse) -> None:

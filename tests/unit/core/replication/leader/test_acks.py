@@ -8,7 +8,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.model import REMEMBERED_BATCHES, ErrorCode, TidemarkError
-from tidemark.record.envelope import Batch
+from tidemark.record.envelope import Attributes, Batch
 
 from tests.unit.core.replication.leader.test_partition_leader import numbered
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
@@ -40,6 +40,25 @@ def test_a_request_that_begins_with_a_duplicate_gets_the_offset_of_the_duplicate
     assert [reply for reply in stage.replies() if reply[0] == both] == [], "half of the request is not committed"
     stage.reports(2, 5)
     assert stage.replies() == [(both, 3, None)]
+
+
+def stamped(sequence: int, time_us: int) -> Batch:
+    """A numbered batch as the driver passes it to the core for message.timestamp.type=LogAppendTime."""
+    found = batch(sequence=sequence, producer_id=7)
+    attributes = int(Attributes.APPEND_TIME)
+    return found._replace(envelope=found.envelope._replace(attributes=attributes, max_timestamp_us=time_us))
+
+
+def test_a_duplicate_gets_the_append_time_of_its_original() -> None:
+    stage = Stage().leads((1, 2))
+    stage.fetches(2, 0)
+    stage.write(stamped(0, 50))
+    stage.produce(stamped(0, 60))
+    stage.write(numbered(1))
+    stage.produce(stamped(1, 70))
+    stage.reports(2, 2)
+    times = [reply.result.append_time_us for reply in stage.got(fx.ReplyToProduce)]
+    assert times == [50, 50, -1, -1], "the topic had CreateTime when batch 1 was appended"
 
 
 def test_several_batches_that_are_sent_again_get_the_offset_of_the_first_and_wait_for_the_last() -> None:
