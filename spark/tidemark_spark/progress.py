@@ -39,6 +39,7 @@ class PartitionProgress:
         lag_offsets: number of later offsets when the micro-batch was planned; None with PySpark 4.0 and 4.1, which do
             not report them.
         skipped_offsets: number of offsets deleted before the query could read them, since its start.
+        newly_skipped_offsets: those of this micro-batch; 0 for the first micro-batch of a query.
     """
 
     topic: str
@@ -47,6 +48,7 @@ class PartitionProgress:
     read_offsets: int | None
     lag_offsets: int | None
     skipped_offsets: int
+    newly_skipped_offsets: int = 0
 
 
 def measured(table: DataFrame) -> DataFrame:
@@ -97,6 +99,7 @@ def _partitions(
                 None if start is None or first is None else max(0, position.offset - first),
                 None if there is None else max(0, there.offset - position.offset),
                 position.skipped,
+                0 if before is None else max(0, position.skipped - before.skipped),
             )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,6 +44,7 @@ _FAMILIES: Final = {
     "partition_offset": ("gauge", "Offset of the next record to read"),
     "partition_lag_offsets": ("gauge", "Later offsets when the micro-batch was planned; from PySpark 4.2"),
     "partition_skipped_offsets": ("gauge", "Offsets deleted before the query read them, since its start"),
+    "skipped_offsets_total": ("counter", "Offsets deleted before the query read them, since this driver's start"),
 }
 """Type and help of each metric, by name without prefix."""
 
@@ -59,6 +61,7 @@ class _Query:
     last_batch_ms: int = 0
     last_progress_s: float = 0.0
     partitions: list[PartitionProgress] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
 class QueryMetrics:
@@ -94,6 +97,8 @@ class QueryMetrics:
             query.last_progress_s = now_s
             found = [one for source in progress.get("sources", ()) for one in partition_progress(source)]
             query.partitions = found or query.partitions
+            for one in found:
+                query.skipped[one.topic] += one.newly_skipped_offsets
 
     def idle(self, query_id: str, now_s: float) -> None:
         """Note a trigger without new records."""
@@ -206,3 +211,5 @@ def _samples(query: _Query) -> Iterator[tuple[str, dict[str, str], float]]:
         if one.lag_offsets is not None:
             yield "partition_lag_offsets", of, one.lag_offsets
         yield "partition_skipped_offsets", of, one.skipped_offsets
+    for topic, skipped_offsets in query.skipped.items():
+        yield "skipped_offsets_total", {"topic": topic}, skipped_offsets

@@ -21,7 +21,7 @@ def test_each_partition_reports_read_lagging_and_skipped_records() -> None:
         "latestOffset": offset({"0": {"offset": 9}, "1": {"offset": 70}}),
     }
     assert partition_progress(source) == [
-        PartitionProgress("flights", 0, 9, 4, 0, 2),
+        PartitionProgress("flights", 0, 9, 4, 0, 2, 2),
         PartitionProgress("flights", 1, 30, 20, 40, 0),
     ]
 

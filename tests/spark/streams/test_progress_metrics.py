@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
+from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster
 from tidemark_spark.progress_metrics import MetricsListener, QueryMetrics
 
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.timeout(300)
 def progress(*, name: str | None = "copy", lag: bool = True) -> dict[str, Any]:
     source = {
         "numInputRows": 20,
-        "startOffset": offset({"0": {"offset": 5}}),
-        "endOffset": offset({"0": {"offset": 25, "skipped": 2}}),
+        "startOffset": offset({"0": {"offset": 5, "skipped": 40}}),
+        "endOffset": offset({"0": {"offset": 25, "skipped": 42}}),
     }
     if lag:
         source["latestOffset"] = offset({"0": {"offset": 70}})
@@ -60,7 +61,8 @@ def test_metrics_of_a_query_have_batches_rows_phases_and_partitions() -> None:
         ("last_progress_timestamp_seconds",): 103.5,
         ("partition_offset", "flights", "0"): 25,
         ("partition_lag_offsets", "flights", "0"): 45,
-        ("partition_skipped_offsets", "flights", "0"): 2,
+        ("partition_skipped_offsets", "flights", "0"): 42,
+        ("skipped_offsets_total", "flights"): 4,
     }
 
 
@@ -127,3 +129,28 @@ def test_a_streaming_query_is_served_from_the_driver(
     finally:
         spark.streams.removeListener(listener)
         listener.close()
+
+
+def test_a_new_driver_counts_the_records_that_were_deleted_since_the_last_run(
+    spark: SparkSession, cluster: LocalCluster, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    name = topic("expired", partitions=1)
+    options = {"tidemark.bootstrap": cluster.bootstrap, "subscribe": name, "failOnDataLoss": "false"}
+    counted = []
+    for _ in range(2):
+        fill(cluster, name, {0: 30})
+        listener = MetricsListener("127.0.0.1", 0)
+        spark.streams.addListener(listener)
+        try:
+            read = spark.readStream.format("tidemark").options(startingOffsets="earliest", **options).load()
+            write = read.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+            assert write.trigger(availableNow=True).start().awaitTermination(QUERY_S), "the query hangs"
+            spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+            counted.append(values(listener.metrics.text())["skipped_offsets_total", name])
+        finally:
+            spark.streams.removeListener(listener)
+            listener.close()
+        fill(cluster, name, {0: 12})
+        with AdminClient(cluster.admin_address) as admin:
+            admin.delete_records(name, 0, 42)
+    assert counted == [0, 12]
