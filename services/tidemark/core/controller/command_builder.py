@@ -88,6 +88,8 @@ class CommandBuilder:
     def build(self, broker: BrokerId, pending: PendingCommands, now_ms: int) -> list[ControllerEffect]:
         """Commands that can be sent to this broker now."""
         effects: list[ControllerEffect] = []
+        if pending.owes_complete and self._knows_all_of(broker):
+            pending.needs_full_leader_and_isr = True
         if (
             pending.needs_full_leader_and_isr or pending.partitions or pending.suspects_changed
         ) and pending.leader_and_isr.is_free(now_ms):
@@ -123,9 +125,10 @@ class CommandBuilder:
             return []  # the command is sent after the answers to these writes
         held = [one for one in partition_states if self._ctx.may_hold(broker, one.partition.topic)]
         # A complete command deletes the logs that it does not name; an upgraded broker keeps its logs.
-        complete = (
-            pending.needs_full_leader_and_isr and self._ctx.knows_everything() and len(held) == len(partition_states)
-        )
+        may_be_complete = pending.needs_full_leader_and_isr and len(held) == len(partition_states)
+        complete = may_be_complete and self._knows_all_of(broker)
+        if pending.needs_full_leader_and_isr:
+            pending.owes_complete = may_be_complete and not complete
         commands = tuple(
             self._command(partition_state, broker) for partition_state in held if partition_state.state is not None
         )
@@ -161,6 +164,11 @@ class CommandBuilder:
         pending.needs_full_leader_and_isr = pending.suspects_changed = False
         pending.partitions = set()
         return [effect]
+
+    def _knows_all_of(self, broker: BrokerId) -> bool:
+        """Whether the broker's replicas are those of partitions with a known state, and no others."""
+        ctx = self._ctx
+        return ctx.knows_everything() and all(ctx.partitions[one].state is not None for one in ctx.on_broker[broker])
 
     def _parts(self, pending: PendingCommands, commands: Sequence[PartitionCommand]) -> list[_Part]:
         """The partitions and new schemas of each message. Schemas come first, so that a leader knows its topic's."""

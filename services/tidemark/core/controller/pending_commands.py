@@ -84,6 +84,8 @@ class PendingCommands:
         broker_epoch: broker epoch of the registration; the broker refuses a command with another epoch.
         leader_and_isr, stop_replica, update_metadata: the command of that kind in flight.
         needs_full_leader_and_isr: the next LeaderAndIsr names every replica of this broker.
+        owes_complete: the last full LeaderAndIsr was not complete, since not every node was known; the next one is sent
+            when they are.
         needs_full_metadata: a metadata snapshot has yet to begin.
         suspects_changed: the next LeaderAndIsr is sent even where no partition changed.
         brokers_changed: the next UpdateMetadata is sent even where no partition changed.
@@ -108,6 +110,7 @@ class PendingCommands:
     stop_replica: InFlightCommand = field(default_factory=InFlightCommand)
     update_metadata: InFlightCommand = field(default_factory=InFlightCommand)
     needs_full_leader_and_isr: bool = True
+    owes_complete: bool = False
     needs_full_metadata: bool = True
     suspects_changed: bool = False
     brokers_changed: bool = False

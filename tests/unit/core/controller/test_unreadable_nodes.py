@@ -78,8 +78,59 @@ def test_no_replica_is_stray_while_a_state_does_not_parse() -> None:
 
 def test_commands_are_complete_once_every_node_parses() -> None:
     world = a_world()
-    elected(world)
+    world.elected()
+    world.settle()
+    a_controller = ev.Elected(
+        world.registrations(), dict(world.epochs), dict(world.topics), dict(world.states), frozenset()
+    )
+    world.core = type(world.core)(world.config, policy_of)
+    world.happens(a_controller)
     assert complete(world) == [True] * 3
+
+
+def test_commands_are_not_complete_before_new_partitions_have_a_state() -> None:
+    """A topic that parses again looks like a new one until its states are read."""
+    world = a_world()
+    elected(world)
+    assert complete(world) == [False] * 3
+    world.settle()
+    assert all(knows.complete for knows in world.brokers.values())
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["restored", "deleted"])
+def test_commands_are_complete_once_the_topic_parses_or_is_gone(is_deleted: bool) -> None:
+    """Else replicas that were deleted while their broker was down would stay on its disks."""
+    world = a_world()
+    elected(world, unreadable_topics=frozenset({"bad"}))
+    world.settle()
+    assert not any(knows.complete for knows in world.brokers.values())
+    if is_deleted:
+        del world.topics["bad"]
+    world.happens(ev.TopicsChanged(dict(world.topics)))
+    world.settle()
+    assert all(knows.complete for knows in world.brokers.values())
+    for knows in world.brokers.values():
+        knows.complete = False
+    world.topic("more", (0, 1, 2), m="1")
+    world.settle()
+    assert not any(knows.complete for knows in world.brokers.values()), "every replica is named once"
+
+
+def test_commands_are_complete_after_the_deletion_of_a_topic_without_states() -> None:
+    """The controller before has failed after it deleted the states, and before it deleted the topic's node."""
+    world = a_world()
+    world.elected()
+    world.settle()
+    for knows in world.brokers.values():
+        knows.complete = False
+    bad = TopicPartition("bad", 0)
+    del world.states[bad]
+    world.core = type(world.core)(world.config, policy_of)
+    elected(world, deletions=frozenset({"bad"}), unreadable_states=frozenset({bad}))
+    assert not any(complete(world))
+    world.settle()
+    assert "bad" not in world.topics
+    assert all(knows.complete for knows in world.brokers.values())
 
 
 def test_a_topic_that_stops_parsing_keeps_its_last_state() -> None:
