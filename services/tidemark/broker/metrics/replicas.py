@@ -163,8 +163,8 @@ def _counts(rows: Sequence[ReplicaFigures], led: Led) -> Iterable[str]:
             sum([one.isr_count < one.min_isr for _, one in led]),
         ),
         "at_min_isr": (
-            "Led partitions whose ISR has exactly min.insync.replicas members",
-            sum([one.isr_count == one.min_isr for _, one in led]),
+            "Led partitions that lack an in-sync replica and whose ISR has exactly min.insync.replicas members",
+            sum([_at_min_isr(one) for _, one in led]),
         ),
         "reassigning": (
             "Led partitions to which a reassignment adds replicas",
@@ -185,6 +185,10 @@ def _counts(rows: Sequence[ReplicaFigures], led: Led) -> Iterable[str]:
     }
     for name, (doc, value) in values.items():
         yield gauge(f"tidemark_replica_{name}", doc, value)
+
+
+def _at_min_isr(led: LeaderFigures) -> bool:
+    return led.under_replicated and led.isr_count == led.min_isr
 
 
 def _lags(rows: Sequence[ReplicaFigures], led: Led, behind: Sequence[_Behind]) -> Iterable[str]:
@@ -252,8 +256,8 @@ def _each_led(led: Led, of: Sequence[str]) -> Iterable[str]:
     yield _many("under_replicated", doc, of, [int(one.under_replicated) for _, one in led])
     doc = "1 if the ISR is smaller than min.insync.replicas"
     yield _many("under_min_isr", doc, of, [int(one.isr_count < one.min_isr) for _, one in led])
-    doc = "1 if the ISR has exactly min.insync.replicas members"
-    yield _many("at_min_isr", doc, of, [int(one.isr_count == one.min_isr) for _, one in led])
+    doc = "1 if a replica is not in sync and the ISR has exactly min.insync.replicas members"
+    yield _many("at_min_isr", doc, of, [int(_at_min_isr(one)) for _, one in led])
     doc = "Records between last stable offset and high watermark"
     yield _many("unstable_records", doc, of, [one.unstable_records for _, one in led])
     doc = "Time since the high watermark advanced, while the log end is ahead"
