@@ -111,15 +111,16 @@ def _of_partition(
     if versioned is None:
         return [Obstacle.NO_IN_SYNC_HEIR]
     state = versioned.state
-    left = [entry for entry in state.isr if entry.broker_id != broker and live.get(entry.broker_id) is not None]
+    in_sync = {entry.broker_id for entry in state.isr if live.get(entry.broker_id) == entry.broker_epoch}
+    left = in_sync - {broker}
     kinds = []
-    if len(left) == len(assigned) - 1 and len(left) < max(1, state.min_isr) and broker in state.isr_ids:
+    if len(left) == len(assigned) - 1 and len(left) < max(1, state.min_isr) and broker in in_sync:
         kinds.append(Obstacle.NO_REPLICA_TO_SPARE)
     elif state.leader in (broker, -1) and not left:
         kinds.append(Obstacle.NO_IN_SYNC_HEIR)
     elif len(left) < state.min_isr:
         kinds.append(Obstacle.BELOW_MIN_ISR)
-    if broker not in state.isr_ids:
+    if broker not in in_sync:
         kinds.append(Obstacle.NOT_IN_SYNC)
     return kinds
 

@@ -54,6 +54,14 @@ def test_an_in_sync_replica_that_is_not_live_does_not_count() -> None:
     assert found == [Obstacle.NO_IN_SYNC_HEIR, Obstacle.OTHER_BROKER_AWAY]
 
 
+def test_an_entry_of_an_earlier_registration_is_not_in_sync() -> None:
+    """Broker 2 has returned, and the controller has yet to remove its entry from before the restart."""
+    live = {**ALL, BrokerId(2): BrokerEpoch(1)}
+    assert reasons(1, [topic(1, 2)], state(1, 1, 2), live=live) == [Obstacle.NO_IN_SYNC_HEIR]
+    assert reasons(1, [topic(1, 2, 0)], state(1, 1, 2, 0, min_isr=2), live=live) == [Obstacle.BELOW_MIN_ISR]
+    assert reasons(2, [topic(1, 2, 0)], state(1, 1, 2, 0), live=live) == [Obstacle.NOT_IN_SYNC]
+
+
 def test_too_few_left_for_acks_all_is_not_safe() -> None:
     assert reasons(1, [topic(1, 2, 0)], state(1, 1, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR]
     assert reasons(2, [topic(1, 2, 0)], state(1, 1, 2, min_isr=2)) == [Obstacle.BELOW_MIN_ISR], "a follower counts too"
