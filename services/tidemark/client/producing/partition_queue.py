@@ -144,7 +144,8 @@ class PartitionQueue:
     @property
     def has_room(self) -> bool:
         """Whether one more batch may be in flight."""
-        if self.failing or len(self._in_flight) >= self._max_in_flight:
+        most = min(self._max_in_flight, self.window) if self._idempotent else self._max_in_flight
+        if self.failing or len(self._in_flight) >= most:
             return False
         has_sequence = bool(self._ready) and self._ready[0].base_sequence >= 0
         return has_sequence or len(self._window) < self.window

@@ -63,6 +63,18 @@ def test_no_more_batches_are_in_flight_than_brokers_remember(remembered: int) ->
     assert sequences(take_all(queue)) == [remembered, remembered + 1]
 
 
+def test_retries_keep_to_the_window_of_a_broker_that_has_come_meanwhile() -> None:
+    """A leader of 0.1.0 refuses a sixth batch without acknowledgement, also a retry; its records then fail."""
+    queue = queue_of(12, max_in_flight=REMEMBERED_BATCHES)
+    assert len(take_all(queue)) == REMEMBERED_BATCHES
+    queue.lose_all(refusal(ErrorCode.NOT_LEADER))
+    queue.window = 5
+    again = take_all(queue)
+    assert sequences(again) == list(range(5))
+    queue.acknowledged(again[0], again[0].attempt, base_offset=0, append_time_us=-1)
+    assert sequences(take_all(queue)) == [5]
+
+
 class RowsOf(BytesFormat):
     """Rows in a schema version of the topic with this id."""
 
