@@ -37,6 +37,7 @@ class Transaction:
     def __init__(self, transactions: ProducerTransactions) -> None:
         self._transactions = transactions
         self._begun = self._ended = False
+        self._number = 0
 
     async def __aenter__(self) -> Self:
         await self.begin()
@@ -76,7 +77,7 @@ class Transaction:
                 ErrorCode.INVALID_TXN_STATE, "this transaction has begun before: call producer.transaction() again"
             )
         await self._transactions.begin()
-        self._begun = True
+        self._begun, self._number = True, self._transactions.begun
 
     async def send_offsets(
         self, consumer: Consumer, offsets: Mapping[TopicPartition | tuple[str, int], int] | None = None
@@ -141,7 +142,7 @@ class Transaction:
         self._ended = True
 
     def _check(self) -> None:
-        if self._ended:
+        if self._ended or (self._begun and self._number != self._transactions.begun):
             raise TidemarkError(ErrorCode.INVALID_TXN_STATE, "this transaction has ended: begin another one")
         if not self._begun:
             sentence = "this transaction has not begun: use it in a with block, or call begin()"

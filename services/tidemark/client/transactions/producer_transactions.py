@@ -43,10 +43,14 @@ class ProducerTransactions:
         coordinator: coordinator of the transactional id.
         sender: sends the records.
         timeout_ms: time limit of each transaction, in milliseconds.
+
+    Attributes:
+        begun: number of transactions that have begun; the open one is the last.
     """
 
     def __init__(self, coordinator: TransactionCoordinator, sender: Sender, timeout_ms: int) -> None:
         self.phase = Phase.CLOSED
+        self.begun = 0
         self._id = coordinator.transactional_id
         self._coordinator = coordinator
         self._sender = sender
@@ -92,6 +96,7 @@ class ProducerTransactions:
                 self.phase = Phase.CLOSED
             raise
         self.phase = Phase.OPEN
+        self.begun += 1
 
     async def commit(self) -> None:
         """Wait for the outcomes of all records, and commit; a failed record aborts the transaction.
@@ -104,11 +109,13 @@ class ProducerTransactions:
         """
         if self.phase is Phase.OPEN:
             self._sender.accumulator.refuse(self._state("its transaction is being committed: begin the next one"))
+            transaction = self._sender.transaction
             await self._sender.flush()
-            failure = self._sender.transaction.failure
-            if failure is not None:
-                await self._abort_because(failure)
-            if not self._sender.transaction.sent:
+            if self.phase is not Phase.OPEN or self._sender.transaction is not transaction:
+                raise self._state("the transaction was aborted, or committed by another call, during this commit")
+            if transaction.failure is not None:
+                await self._abort_because(transaction.failure)
+            if not transaction.sent:
                 self._close()
                 return
             self.phase = Phase.COMMITTING

@@ -384,6 +384,42 @@ async def test_one_transaction_of_a_producer_is_open_at_a_time(world: World) -> 
     assert world.calls == ["init", "acknowledged", "commit 0"]
 
 
+async def test_a_transaction_that_failed_cannot_end_the_next_one(world: World) -> None:
+    world.refusals = [TidemarkError(ErrorCode.OUT_OF_ORDER_SEQUENCE, "a gap")]
+    failed = world.transaction()
+    await failed.begin()
+    world.send(b"a")
+    with pytest.raises(TransactionAbortedError):
+        await failed.commit()
+    async with world.transaction():
+        await world.send(b"b")
+        for end in (failed.commit, failed.abort):
+            with pytest.raises(TransactionStateError, match="has ended"):
+                await end()
+        with pytest.raises(TransactionStateError, match="has ended"):
+            await failed.send_offsets(cast(Consumer, FakeConsumer()), OFFSETS)
+        await world.send(b"c")
+    assert world.calls[-1] == "commit 1"
+
+
+async def test_a_commit_that_an_abort_overtakes_leaves_the_next_transaction_open(world: World) -> None:
+    world.held = []
+    tx = world.transaction()
+    await tx.begin()
+    world.send(b"a")
+    commit = asyncio.create_task(tx.commit())
+    await asyncio.sleep(0.01)
+    await tx.abort()
+    world.held = None
+    following = world.transaction()
+    await following.begin()
+    with pytest.raises(TransactionStateError, match="was aborted"):
+        await commit
+    await world.send(b"b")
+    await following.commit()
+    assert world.calls == ["init", "abort 0", "acknowledged", "commit 1"]
+
+
 async def test_a_producer_that_closes_aborts_its_open_transaction(world: World) -> None:
     await world.transaction().begin()
     await world.send(b"a")
