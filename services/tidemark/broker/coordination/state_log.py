@@ -198,7 +198,7 @@ class StateLog(Generic[_C]):
             if error.code is ErrorCode.OFFSET_NOT_AVAILABLE:
                 return None
             raise self.over() from error
-        return stated.high_watermark if stated.high_watermark >= leader.log.log_end_offset else None
+        return stated.high_watermark if stated.high_watermark >= leader.log.next_offset else None
 
     def _led(self) -> PartitionLeader:
         try:

@@ -14,12 +14,14 @@ from tidemark.broker.groups.group_shard import GROUP_RECORDS
 from tidemark.core.groups.records import encode
 from tidemark.core.groups.state import Change, Committed, GroupKey, GroupMetadata, OffsetKey
 from tidemark.core.pending_writes import Writer
+from tidemark.core.replication import events as ev
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TopicPartition
 from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, parse_envelope
 from tidemark.record.markers import EndMarker, build_marker
 from tidemark.record.payload import build_own_batch
 
 from tests.refusals import raises_code
+from tests.unit.core.replication.stage import P, Stage, batch
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, memory_directory, open_one
 
 
@@ -87,6 +89,20 @@ async def test_records_of_a_transaction_are_read_as_its_marker_says() -> None:
         (Writer(3, 0), ["c"]),
         (Writer(3, 0), ["e"]),
     ]
+
+
+def test_a_read_waits_for_a_write_that_expired_while_a_slow_disk_appends_it() -> None:
+    """Otherwise the coordinator would load its state without a record that its log gets afterwards."""
+    stage = Stage().leads((1,))
+    stage.write(batch())
+    expired = stage.produce(batch())
+    stage.feed(ev.ProduceExpired(expired, P))
+    broker = SimpleNamespace(queries=stage.core.queries, clock=SimpleNamespace(now_ms=lambda: stage.now))
+    leader_epoch = stage.core.queries.leader(P, "", LeaderEpoch(-1)).leader_epoch
+    log = StateLog(cast(StateLogs, broker), GROUP_RECORDS, P, leader_epoch)
+    assert log._decided_end() is None
+    stage.appended(2)
+    assert log._decided_end() == 2
 
 
 class ReadLog(StateLog[Change]):
