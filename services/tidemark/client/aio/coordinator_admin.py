@@ -72,6 +72,9 @@ class CoordinatorAdmin(Lifecycle):
 
         Returns:
             All listings in order, and errors of brokers whose listings may be missing.
+
+        Raises:
+            TidemarkError: every broker refused the request, with an error that is not retriable.
         """
 
         async def at(broker_id: int, address: str) -> tuple[list[L], TidemarkError | None]:
@@ -91,5 +94,9 @@ class CoordinatorAdmin(Lifecycle):
         self._brokers()  # raises before the start and after the close
         await self._cluster.look_again(timeout_s=self._timeout_s)  # a broker may have started since
         answers = await asyncio.gather(*(at(*broker) for broker in self._brokers().items()))
+        missing = [error for _, error in answers if error is not None]
+        refused = [error for error in missing if not error.retriable]
+        if refused and len(refused) == len(answers):
+            raise refused[0]
         found = sorted(listing for some, _ in answers for listing in some)  # type: ignore[type-var]
-        return found, [error for _, error in answers if error is not None]
+        return found, missing

@@ -9,7 +9,9 @@ from typing import Any, cast
 import grpc
 import pytest
 from tidemark.client.aio import groups as groups_module
+from tidemark.client.aio import transaction_admin
 from tidemark.client.aio.groups import Groups, OffsetChange, _description
+from tidemark.client.aio.transaction_admin import TransactionAdmin
 from tidemark.client.group import coordinator
 from tidemark.client.group.offset_reset import ResetOffsets
 from tidemark.client.metadata.cluster import Cluster
@@ -17,6 +19,7 @@ from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.rpc import request_limits
 from tidemark.v1 import group_service_pb2 as pb
+from tidemark.v1 import transaction_service_pb2 as transaction_pb
 
 from tests.refusals import raises_code
 
@@ -94,6 +97,35 @@ async def test_a_list_has_the_groups_of_a_broker_that_has_started_since_the_clie
         live.add(1)
         found, missing = await groups.list_groups()
     assert ([one.group for one in found], missing) == (["of b0:9", "of b1:9"], [])
+
+
+@pytest.mark.parametrize(("codes", "refused"), [(("INVALID_REQUEST",) * 2, True), (("INVALID_REQUEST", ""), False)])
+async def test_a_list_that_every_broker_refuses_is_an_error_and_not_an_empty_list(
+    monkeypatch: pytest.MonkeyPatch, codes: tuple[str, str], refused: bool
+) -> None:
+    async def ask_any(cluster: Cluster, **_: float) -> dict[str, TidemarkError] | None:
+        brokers = {BrokerId(one): BrokerRegistration(BrokerId(one), f"b{one}", 9) for one in range(2)}
+        cluster._merge(ClusterView(brokers=brokers))
+        return None
+
+    def stub(_: Cluster, address: str) -> Any:
+        async def list_transactions(*_: object, **__: float) -> transaction_pb.ListTransactionsResponse:
+            code = codes[int(address[1])]
+            if code:
+                raise TidemarkError(ErrorCode(code), "'OPEN' is not a phase")
+            return transaction_pb.ListTransactionsResponse()
+
+        return SimpleNamespace(ListTransactions=list_transactions)
+
+    monkeypatch.setattr(Cluster, "_ask_any", ask_any)
+    monkeypatch.setattr(transaction_admin, "transaction_stub", stub)
+    async with TransactionAdmin("b0:9") as admin:
+        if refused:
+            with raises_code(ErrorCode.INVALID_REQUEST):
+                await admin.list_transactions(["OPEN"])
+        else:
+            found, missing = await admin.list_transactions(["OPEN"])
+            assert (found, [one.code for one in missing]) == ([], [ErrorCode.INVALID_REQUEST])
 
 
 async def test_a_reset_sets_the_offsets_of_a_plan_in_the_topic_of_the_plan_only(
