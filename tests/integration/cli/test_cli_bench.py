@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 
 import pytest
+from tidemark.client import AdminClient, Consumer
 from tidemark.local.cluster import LocalCluster
 
 from tests.integration.cli.test_cli import refused, succeeds, tidemark
+from tests.integration.harness import warm_command
+from tests.integration.harness.waiting import wait_for
 
 QUICK = ("--warm-up", "0.5", "--duration", "1", "--message-size", "100")
 
@@ -51,6 +56,31 @@ def test_every_record_of_a_latency_run_arrives_and_people_get_a_table(cluster: L
     assert "until acknowledged" in out
     assert "until consumed" in out
     assert "40 records/s" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_benchmark_deletes_its_topic_and_stops_its_workers(
+    cluster: LocalCluster, number: signal.Signals
+) -> None:
+    before = topics(cluster)
+    flags = ("--bootstrap", cluster.bootstrap, "--rate", "100", "--warm-up", "0", "--duration", "100")
+    command = [*warm_command.command(), "bench", "produce", *flags]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        subprocess.Popen(command, text=True, **pipes) as running,  # type: ignore[call-overload]
+        AdminClient(cluster.admin_address) as admin,
+        Consumer(cluster.bootstrap) as consumer,
+    ):
+        try:
+            wait_for(lambda: set(admin.list_topics()) - before, "the benchmark has a topic")
+            consumer.assign(next(iter(set(admin.list_topics()) - before)))
+            wait_for(lambda: sum(consumer.end_offsets().values()) > 0, "the benchmark produces")
+            running.send_signal(number)
+            output = running.communicate(timeout=30)  # the workers have the same stdout
+        finally:
+            running.kill()
+    assert (running.returncode, *output) == (130, "", "")
+    assert topics(cluster) == before
 
 
 @pytest.mark.usefixtures("impatient")

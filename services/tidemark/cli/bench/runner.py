@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import signal
 import sys
 import time
 import uuid
@@ -43,6 +44,7 @@ def run(workload: Workload, target: Target, place: Place) -> None:
     Raises:
         TidemarkError: the first error of a worker; REQUEST_TIMED_OUT if records failed or did not arrive.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # deletes the topic and ends the workers, as Ctrl-C does
     bootstrap, configs = need_bootstrap(place.bootstrap), parse_configs(target.configs or [])
     if workload.rate and workload.rate < workload.producers:
         raise TidemarkError(ErrorCode.INVALID_REQUEST, "--rate is less than one record a second for each producer")
