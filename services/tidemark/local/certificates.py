@@ -7,11 +7,12 @@ their owner only. Files are replaced by a rename, so a process that reads them a
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -60,7 +61,8 @@ class Authority:
         if not _CLUSTER.fullmatch(cluster):
             wanted = f"at most {_COMMON_NAME_MAX} small letters, digits, '.' and '-'"
             raise _invalid(f"the cluster's name is {cluster!r}: expected {wanted}")
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _writing(directory):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (directory / f"{AUTHORITY}.key").exists():
             raise _invalid(
                 f"{directory} has an authority already; a new one would make all its certificates invalid: choose "
@@ -197,13 +199,23 @@ def _host_name(host: str) -> x509.GeneralName:
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
     new = path.with_suffix(path.suffix + ".new")
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.rename(path)
+    with _writing(new):
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(path)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Refuse a path that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise _invalid(f"{path}: {error.strerror}") from None
 
 
 def _invalid(sentence: str) -> TidemarkError:

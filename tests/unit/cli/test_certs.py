@@ -106,6 +106,14 @@ def test_bad_usage_issues_nothing(directory: Path, arguments: tuple[str, ...], s
     assert sorted(path.name for path in directory.iterdir()) == before
 
 
+def test_a_directory_that_cannot_be_written_is_named_with_the_reason(directory: Path) -> None:
+    """Root may write to any directory, but to none below a file."""
+    below = directory / "ca.crt" / "certs"
+    assert f"{below}: Not a directory" in refused(below, "init", "shop")
+    (directory / "client-alice.key.new").mkdir()
+    assert "client-alice.key.new: Is a directory" in refused(directory, "client", "alice")
+
+
 def test_a_user_may_have_a_longer_name_than_a_subject_can_have(directory: Path) -> None:
     certs(directory, "client", "loader-" + "x" * 100)
     identity = TlsIdentity(files(directory, "client-loader-" + "x" * 100))

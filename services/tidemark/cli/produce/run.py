@@ -131,7 +131,7 @@ def limited(rows: Iterable[pa.RecordBatch], count: int | None) -> Iterator[pa.Re
         if left is None:
             yield chunk
             continue
-        yield chunk.slice(0, left)
+        yield chunk.slice(0, min(left, chunk.num_rows))
         left -= chunk.num_rows
         if left <= 0:
             return

@@ -52,7 +52,7 @@ def rows(count: int, *, stamped: bool = False) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-@pytest.mark.parametrize(("count", "sizes"), [(None, [2, 3]), (2, [2]), (4, [2, 2]), (9, [2, 3])])
+@pytest.mark.parametrize(("count", "sizes"), [(None, [2, 3]), (2, [2]), (4, [2, 2]), (9, [2, 3]), (10**20, [2, 3])])
 def test_no_more_than_count_records_are_sent(count: int | None, sizes: list[int]) -> None:
     assert [chunk.num_rows for chunk in limited([rows(2), rows(3)], count)] == sizes
 
