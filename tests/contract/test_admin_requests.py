@@ -211,6 +211,31 @@ async def test_a_topics_node_is_written_at_the_version_it_was_read_at(cluster: C
     assert await store.topics(["flights"]) == {"flights": written}
 
 
+async def test_every_partition_of_the_largest_topic_can_be_reassigned_at_once(cluster: Cluster) -> None:
+    """The node grows by the lists of each reassignment, and a node that cannot be written ends none of them."""
+    store = await cluster.store()
+    term = await elected(store)
+    count = 8_400
+    original = dict.fromkeys(range(count), (BrokerId(10), BrokerId(11), BrokerId(12)))
+    target = (BrokerId(20), BrokerId(21), BrokerId(22), BrokerId(23), BrokerId(24))
+    incarnations = {index: f"{index:032x}" for index in range(count)}
+    topic = await store.create_topic(replace(topic_of(), partitions=original, incarnations=incarnations))
+    moving = replace(
+        topic,
+        partitions={index: (*target, *before) for index, before in original.items()},
+        adding=dict.fromkeys(original, target),
+        removing=original,
+        original=original,
+    )
+    written = await store.write_topic(term, moving)
+    assert written is not None
+    ended = await store.write_topic(
+        term, replace(written, partitions=moving.adding, adding={}, removing={}, original={})
+    )
+    assert ended is not None
+    assert (await store.topics(["flights"]))["flights"].partitions == moving.adding
+
+
 async def test_partitions_are_asked_for_seen_and_answered(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     ear = Ear(other)

@@ -27,6 +27,9 @@ from tidemark.zookeeper.topics import not_active, term_check
 REASSIGN: Final = "reassign"
 _NODE_BYTES_MAX: Final = BYTES_MAX - 131_072
 """Bytes of a multi reserved for the refusals that it may carry."""
+_TOPIC_BYTES_MAX: Final = 4 * BYTES_MAX
+"""Largest znode of a topic: the largest new one, with reassignments of all its partitions to several times as many
+replicas. ZooKeeper drops the connection above `jute.maxbuffer`, 8 MiB."""
 
 
 async def read(session: Session, watch: Callable[[Any], None] | None) -> ReassignmentRequests:
@@ -145,9 +148,8 @@ async def _replaced(
 async def write_topic(session: Session, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
     """Write the topic's znode at `topic.version`; None after a version conflict or a deletion."""
     try:
-        answers = await commit(
-            session, [term_check(term), Set(paths.topic(topic.topic), codecs.encode_topic(topic), topic.version)]
-        )
+        node = Set(paths.topic(topic.topic), codecs.encode_topic(topic), topic.version)
+        answers = await commit(session, [term_check(term), node], bytes_max=_TOPIC_BYTES_MAX)
     except MultiFailed as failed:
         if failed.index == 0:
             raise not_active(term) from None

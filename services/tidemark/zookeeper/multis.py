@@ -14,7 +14,7 @@ from tidemark.zookeeper.session_port import Session
 
 OPERATIONS_MAX: Final = 500
 BYTES_MAX: Final = 512 << 10
-"""Largest multi, and largest znode; above 1 MiB ZooKeeper drops the connection."""
+"""Largest multi, and largest znode of a new topic."""
 
 _OVERHEAD_BYTES: Final = 64
 """Size of one operation without its path and data: headers, lengths, version, ACL."""
@@ -90,14 +90,19 @@ class MultiFailed(Exception):  # noqa: N818 - an outcome, not an error
         self.cause = cause
 
 
-async def commit(session: Session, operations: Sequence[Operation]) -> list[Any]:
+async def commit(session: Session, operations: Sequence[Operation], *, bytes_max: int = BYTES_MAX) -> list[Any]:
     """Commit all operations or none; results in order, a ZnodeStat for a Set.
+
+    Args:
+        session: started.
+        operations: at most `OPERATIONS_MAX`.
+        bytes_max: largest size, in bytes.
 
     Raises:
         MultiFailed: ZooKeeper refused the multi.
         TidemarkError: COORDINATION_UNAVAILABLE; the multi may have been committed unless metadata has sent="false".
     """
-    check_size(operations)
+    check_size(operations, bytes_max)
 
     def build(transaction: Any) -> None:
         for operation in operations:
@@ -118,15 +123,15 @@ def size_bytes(operation: Operation) -> int:
     return len(operation.path.encode()) + len(operation.data) + _OVERHEAD_BYTES
 
 
-def check_size(operations: Sequence[Operation]) -> None:
+def check_size(operations: Sequence[Operation], bytes_max: int = BYTES_MAX) -> None:
     """Refuse a request that is so large that ZooKeeper would drop the connection."""
     total = sum(size_bytes(operation) for operation in operations)
-    if len(operations) > OPERATIONS_MAX or total > BYTES_MAX:
+    if len(operations) > OPERATIONS_MAX or total > bytes_max:
         largest = max(operations, key=size_bytes)
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
             f"a write of {len(operations)} operations and {total} bytes is beyond ZooKeeper's limits of "
-            f"{OPERATIONS_MAX} and {BYTES_MAX}; the largest is {largest.path} with {len(largest.data)} bytes",
+            f"{OPERATIONS_MAX} and {bytes_max}; the largest is {largest.path} with {len(largest.data)} bytes",
             {"path": largest.path},
         )
 
