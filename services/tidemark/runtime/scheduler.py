@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ports.Scheduler` on the running asyncio event loop."""
+"""Tasks on the running asyncio event loop: `ports.Scheduler`, and a part of a process that runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -58,6 +58,33 @@ class AsyncioScheduler:
 
     def _on_done(self, on_error: Callable[[BaseException], None], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            on_error(error)
+        _report(on_error, task)
+
+
+class BackgroundTask:
+    """A task that runs until it is stopped.
+
+    Args:
+        fail: called with the error that ended the task.
+    """
+
+    def __init__(self, fail: Callable[[BaseException], None]) -> None:
+        self._fail = fail
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run `work` as a task of this name."""
+        self._task = asyncio.create_task(work, name=name)
+        self._task.add_done_callback(partial(_report, self._fail))
+
+    async def stop(self) -> None:
+        """Cancel the task, if it was started, and wait for its end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+
+def _report(on_error: Callable[[BaseException], None], task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        on_error(error)

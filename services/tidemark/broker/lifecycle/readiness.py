@@ -33,6 +33,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.ports import MetadataStore
+from tidemark.runtime.scheduler import BackgroundTask
 
 LEADERLESS_GRACE_S: Final = 5.0
 _CHECK_S: Final = 0.25
@@ -87,13 +88,12 @@ class Readiness:
         self._replicas = replicas
         self._replica = replica
         self._show = show
-        self._fail = fail
         self._now_s = now_s
         self._pause = pause
         self._epoch = UNREGISTERED
         self._leaderless_since_s: dict[TopicPartition, float] = {}
         self._changed = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper = BackgroundTask(fail)
 
     def on_epoch(self, epoch: BrokerEpoch) -> None:
         """Note the epoch of a registration; UNREGISTERED: the session has expired."""
@@ -102,20 +102,12 @@ class Readiness:
 
     def start(self) -> None:
         """Start to check whether the replicas are in sync."""
-        self._keeper = asyncio.create_task(self._keep(), name="readiness")
-        self._keeper.add_done_callback(self._on_end)
+        self._keeper.start(self._keep(), "readiness")
 
     async def stop(self) -> None:
         """Report not ready, and stop checking."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        await self._keeper.stop()
         await self._show(False)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fail(error)
 
     async def _keep(self) -> None:
         while True:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.ports import Logs
+from tidemark.runtime.scheduler import BackgroundTask
 
 _log = logging.getLogger(__name__)
 
@@ -33,24 +34,16 @@ class Checkpoints:
         self._logs = logs
         self._high_watermarks = high_watermarks
         self._interval_s = interval_ms / 1000
-        self._on_failure = on_failure
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._task: asyncio.Task[None] | None = None
+        self._task = BackgroundTask(on_failure)
 
     def start(self) -> None:
         """Start the periodic checkpoints."""
-        self._task = asyncio.create_task(self._run(), name="checkpoints")
-        self._task.add_done_callback(self._on_end)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._on_failure(error)
+        self._task.start(self._run(), "checkpoints")
 
     async def stop(self) -> None:
         """Stop; waits for a running checkpoint."""
-        if self._task is not None:
-            self._task.cancel()
+        await self._task.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
 
     async def _run(self) -> None:

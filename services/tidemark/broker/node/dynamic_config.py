@@ -27,6 +27,7 @@ from tidemark.runtime.configuration.entries import (
 from tidemark.runtime.configuration.key import Scope
 from tidemark.runtime.configuration.keys import keys_of
 from tidemark.runtime.configuration.settings import BrokerSettings
+from tidemark.runtime.scheduler import BackgroundTask
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,6 @@ class DynamicConfig:
         self._settings = settings
         self._store = store
         self._apply = apply
-        self._fail = fail
         self._own = ConfigResource(ConfigKind.BROKER, str(settings.broker_id))
         self._cluster_configs: Mapping[str, str] = {}
         self._own_configs: Mapping[str, str] = {}
@@ -64,21 +64,18 @@ class DynamicConfig:
         }
         self._in_use: dict[str, str] = {}
         self._wanted = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper = BackgroundTask(fail)
         store.listen(self._on_store_event)
 
     async def start(self) -> None:
         """Apply the current settings, if ZooKeeper answers, and watch them."""
         if not await self._is_read():
             self._wanted.set()  # the session may have expired; the registration, which renews it, starts later
-        self._keeper = asyncio.create_task(self._keep(), name="dynamic configuration")
-        self._keeper.add_done_callback(self._on_end)
+        self._keeper.start(self._keep(), "dynamic configuration")
 
     async def stop(self) -> None:
         """Stop watching."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        await self._keeper.stop()
 
     def read_again(self) -> None:
         """Read the settings and set the watches again; a new session has no watches."""
@@ -148,11 +145,6 @@ class DynamicConfig:
                 _log.error("setting ignored", extra={"config": LAG_KEY, "why": error.message})
                 del known[LAG_KEY]
         return known
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fail(error)
 
 
 def _known(configs: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from tidemark.model import TidemarkError
 from tidemark.ports import Clock, MetadataStore, StoreEvent
+from tidemark.runtime.scheduler import BackgroundTask
 
 _log = logging.getLogger(__name__)
 
@@ -62,10 +63,9 @@ class NodeFeed(Generic[ContentT]):
         self._read = read
         self._use = use
         self._clock = clock
-        self._fail = fail
         self._found: ContentT | None = None
         self._wanted = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper = BackgroundTask(fail)
         self._stale_since_ms: int | None = clock.now_ms()
         self._complaint = ""
         store.listen(self._on_event)
@@ -79,14 +79,11 @@ class NodeFeed(Generic[ContentT]):
         """Put the content into effect, if ZooKeeper answers, and watch the node."""
         if not await self._is_read():
             self._wanted.set()
-        self._keeper = asyncio.create_task(self._keep(), name=self._what)
-        self._keeper.add_done_callback(self._on_end)
+        self._keeper.start(self._keep(), self._what)
 
     async def stop(self) -> None:
         """Cancel the watch task and wait for its end."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+        await self._keeper.stop()
 
     def age_s(self) -> float:
         """Seconds since the content was last known to be the newest; 0 while a watch covers it."""
@@ -141,8 +138,3 @@ class NodeFeed(Generic[ContentT]):
         else:
             facts = {"why": why, "generation": self._found.generation}
             _log.error("cannot read the %s: the last known ones hold", self._what, extra=facts)
-
-    def _on_end(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fail(error)
