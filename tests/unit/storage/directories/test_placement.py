@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.directories.placement import FEWEST_REPLICAS, MOST_FREE_BYTES
 
 from tests.refusals import raises_code
-from tests.unit.storage.batches import BROKER, CLUSTER, lead, make_batch, memory_directory
+from tests.unit.storage.batches import BROKER, CLUSTER, lead, make_batch
 
 
 class Space(NamedTuple):
@@ -24,12 +24,6 @@ class Space(NamedTuple):
 
     f_bavail: int
     f_frsize: int = 4096
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
 
 
 @pytest.fixture
@@ -60,21 +54,21 @@ def make(logs: LogManager, *numbers: int) -> list[int | None]:
     return [logs.directory_of(partition(number)) for number in numbers]
 
 
-def test_new_replicas_go_where_there_are_fewest_also_after_deletions_and_a_restart(path: Path) -> None:
-    logs = opened(path, FEWEST_REPLICAS)
+def test_new_replicas_go_where_there_are_fewest_also_after_deletions_and_a_restart(directory: Path) -> None:
+    logs = opened(directory, FEWEST_REPLICAS)
     assert Counter(make(logs, *range(9))) == {0: 3, 1: 3, 2: 3}
     gone = [number for number in range(9) if logs.directory_of(partition(number)) == 1][:2]
     for number in gone:
         logs.set_aside(partition(number), "delete")
     assert make(logs, 10, 11) == [1, 1]
     logs.close()
-    logs = opened(path, FEWEST_REPLICAS, "abcd")
+    logs = opened(directory, FEWEST_REPLICAS, "abcd")
     assert make(logs, 20, 21, 22) == [3, 3, 3]
     logs.close()
 
 
-def test_new_replicas_go_where_most_bytes_are_free_if_configured(path: Path, free: dict[str, int]) -> None:
-    logs = opened(path, MOST_FREE_BYTES)
+def test_new_replicas_go_where_most_bytes_are_free_if_configured(directory: Path, free: dict[str, int]) -> None:
+    logs = opened(directory, MOST_FREE_BYTES)
     free.update(a=1000, b=3000, c=2000)
     assert make(logs, 0) == [1]
     free["c"] = 9000
@@ -85,8 +79,8 @@ def test_new_replicas_go_where_most_bytes_are_free_if_configured(path: Path, fre
     logs.close()
 
 
-def test_a_thousand_new_replicas_share_the_free_bytes(path: Path, free: dict[str, int]) -> None:
-    logs = opened(path, MOST_FREE_BYTES)
+def test_a_thousand_new_replicas_share_the_free_bytes(directory: Path, free: dict[str, int]) -> None:
+    logs = opened(directory, MOST_FREE_BYTES)
     free.update(a=1000, b=3000, c=6000)
     counts = Counter(make(logs, *range(1000)))
     assert counts[0] == pytest.approx(100, abs=2)
@@ -102,8 +96,8 @@ def test_a_thousand_new_replicas_share_the_free_bytes(path: Path, free: dict[str
 
 
 @pytest.mark.parametrize("choice", [FEWEST_REPLICAS, MOST_FREE_BYTES])
-def test_an_offline_directory_gets_no_replica(path: Path, choice: str) -> None:
-    logs = opened(path, choice, "ab")
+def test_an_offline_directory_gets_no_replica(directory: Path, choice: str) -> None:
+    logs = opened(directory, choice, "ab")
     make(logs, 0)
     first = logs.directory_of(partition(0))
     assert first is not None
@@ -121,11 +115,11 @@ def fail(logs: LogManager, directory: int) -> None:
     fails("a disk is broken")
 
 
-def test_making_thousands_of_replicas_never_recounts_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = opened(path, FEWEST_REPLICAS)
+def test_making_thousands_of_replicas_never_recounts_them(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = opened(directory, FEWEST_REPLICAS)
     make(logs, 0)
     placement = logs._placement
     monkeypatch.setattr(placement, "_places", None)  # a count would fail
     assert Counter(make(logs, *range(1, 3000))) == {0: 999, 1: 1000, 2: 1000}
-    assert os.listdir(path / "a") == os.listdir(path / "b")  # no replica has a directory yet
+    assert os.listdir(directory / "a") == os.listdir(directory / "b")  # no replica has a directory yet
     logs.close()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,9 @@ from tidemark.storage.log import durability as durability_module
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.refusals import raises_code
-from tests.unit.storage.batches import IDENTITY, PARTITION, at, lead, make_batch, memory_directory, read_all
+from tests.unit.storage.batches import IDENTITY, PARTITION, at, lead, make_batch, read_all
 from tests.unit.storage.directories.moving import begin, content, copy_all, move, names_in, open_in, open_two
 from tests.unit.storage.log.test_cleaner import CONFIGS, clean, fill, rows_of
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 def reopened(logs: LogManager, root: Path, *, high_watermark: int) -> tuple[LogManager, PartitionLog]:
@@ -38,8 +31,8 @@ def reopened(logs: LogManager, root: Path, *, high_watermark: int) -> tuple[LogM
     return again, log
 
 
-def test_a_moved_log_is_identical_and_its_old_directory_is_deleted(root: Path) -> None:
-    logs, log = open_in(root)
+def test_a_moved_log_is_identical_and_its_old_directory_is_deleted(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(1), 80)
     before = content(log)
     moved = move(logs)
@@ -47,38 +40,38 @@ def test_a_moved_log_is_identical_and_its_old_directory_is_deleted(root: Path) -
     assert logs.directory_of(PARTITION) == 1
     lead(moved, make_batch(["after"]), epoch=50)
     after = content(moved)
-    logs, log = reopened(logs, root, high_watermark=after.end)
+    logs, log = reopened(logs, directory, high_watermark=after.end)
     assert content(log) == after
     assert logs.directory_of(PARTITION) == 1
-    assert names_in(root, "a") == []
-    assert names_in(root, "b") == [str(PARTITION)]
+    assert names_in(directory, "a") == []
+    assert names_in(directory, "b") == [str(PARTITION)]
     logs.close()
 
 
-def test_a_replica_moves_and_moves_back(root: Path) -> None:
-    logs, log = open_in(root)
+def test_a_replica_moves_and_moves_back(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(2), 30)
     move(logs, 1)
     log = move(logs, 0)
     before = content(log)
-    logs, log = reopened(logs, root, high_watermark=before.end)
+    logs, log = reopened(logs, directory, high_watermark=before.end)
     assert content(log) == before
     assert logs.directory_of(PARTITION) == 0
     logs.close()
 
 
-def test_an_empty_replica_moves_with_its_epochs(root: Path) -> None:
-    logs, log = open_in(root)
+def test_an_empty_replica_moves_with_its_epochs(directory: Path) -> None:
+    logs, log = open_in(directory)
     log.save_epochs([EpochEntry(LeaderEpoch(4), Offset(0))])
     log = move(logs)
-    logs, log = reopened(logs, root, high_watermark=0)
+    logs, log = reopened(logs, directory, high_watermark=0)
     assert content(log).epochs == ((4, 0),)
     assert logs.directory_of(PARTITION) == 1
     logs.close()
 
 
-def test_the_new_log_answers_a_reader_of_the_old_log(root: Path) -> None:
-    logs, log = open_in(root)
+def test_the_new_log_answers_a_reader_of_the_old_log(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(3), 40)
     everything = read_all(log)
     moved = move(logs)
@@ -91,9 +84,9 @@ def test_the_new_log_answers_a_reader_of_the_old_log(root: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_copy_follows_appends_truncations_resets_and_trims_across_restarts(root: Path, seed: int) -> None:
+def test_a_copy_follows_appends_truncations_resets_and_trims_across_restarts(directory: Path, seed: int) -> None:
     rng = random.Random(seed)
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     fill(log, rng, 30)
     future = begin(logs)
     epoch, cleaned = 0, False
@@ -120,7 +113,7 @@ def test_a_copy_follows_appends_truncations_resets_and_trims_across_restarts(roo
             logs.checkpoint({})
         else:
             logs.close()
-            logs, log = open_in(root)
+            logs, log = open_in(directory)
             assert logs.mover.target_of(PARTITION) == 1
             future = begin(logs)
     copy_all(future)
@@ -128,7 +121,7 @@ def test_a_copy_follows_appends_truncations_resets_and_trims_across_restarts(roo
     log = logs.mover.finish(future, log.log_end_offset)
     for restart in (False, True):
         if restart:
-            logs, log = reopened(logs, root, high_watermark=before.end)
+            logs, log = reopened(logs, directory, high_watermark=before.end)
         if cleaned:  # removed records may still be in the copy
             assert set(rows) <= set(rows_of(log))
         else:
@@ -137,9 +130,11 @@ def test_a_copy_follows_appends_truncations_resets_and_trims_across_restarts(roo
     logs.close()
 
 
-def test_a_copy_discards_a_read_after_a_truncation_that_it_lacks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_discards_a_read_after_a_truncation_that_it_lacks(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The log grows past the end of the copy again, with batches that begin elsewhere."""
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     lead(log, *(make_batch(["a", "b"]) for _ in range(50)))
     future = begin(logs)
     copy_all(future)
@@ -160,8 +155,8 @@ def test_a_copy_discards_a_read_after_a_truncation_that_it_lacks(root: Path, mon
     logs.close()
 
 
-def test_a_copy_from_before_a_kill_drops_records_that_the_log_replaced(root: Path) -> None:
-    logs, log = open_in(root)
+def test_a_copy_from_before_a_kill_drops_records_that_the_log_replaced(directory: Path) -> None:
+    logs, log = open_in(directory)
     lead(log, make_batch(["one", "two"]), epoch=1)
     lead(log, make_batch(["uncommitted", "too"]), epoch=2)
     copy_all(begin(logs))
@@ -169,15 +164,15 @@ def test_a_copy_from_before_a_kill_drops_records_that_the_log_replaced(root: Pat
     lead(log, make_batch(["other", "records"]), epoch=3)
     before = content(log)
     logs.close()  # the copy lacks the truncation
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     assert content(log) == before
     assert content(move(logs)) == before
     logs.close()
 
 
-def test_a_compacted_log_moves_with_its_holes_and_its_clean_point(root: Path) -> None:
+def test_a_compacted_log_moves_with_its_holes_and_its_clean_point(directory: Path) -> None:
     rng = random.Random(4)
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     fill(log, rng, 80, keys=5)
     clean(log)
     fill(log, rng, 10, keys=5)
@@ -191,8 +186,8 @@ def test_a_compacted_log_moves_with_its_holes_and_its_clean_point(root: Path) ->
     logs.close()
 
 
-def test_a_cleaning_during_the_copy_does_not_raise_the_copys_clean_point(root: Path) -> None:
-    logs, log = open_in(root)
+def test_a_cleaning_during_the_copy_does_not_raise_the_copys_clean_point(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(5), 60, keys=5)
     future = begin(logs)
     copy_all(future)
@@ -202,8 +197,8 @@ def test_a_cleaning_during_the_copy_does_not_raise_the_copys_clean_point(root: P
     logs.close()
 
 
-def test_a_log_that_ends_in_a_hole_moves_with_its_end(root: Path) -> None:
-    logs, log = open_in(root)
+def test_a_log_that_ends_in_a_hole_moves_with_its_end(directory: Path) -> None:
+    logs, log = open_in(directory)
     log.append([at(make_batch(["a"]), 0)], base_offset=Offset(0), leader_epoch=LeaderEpoch(0), stamp=False)
     log.append([at(make_batch(["b"]), 9)], base_offset=Offset(9), leader_epoch=LeaderEpoch(0), stamp=False)
     log.truncate(Offset(5))
@@ -215,8 +210,8 @@ def test_a_log_that_ends_in_a_hole_moves_with_its_end(root: Path) -> None:
     logs.close()
 
 
-def test_an_abandoned_move_keeps_the_replica_and_deletes_the_copy(root: Path) -> None:
-    logs, log = open_in(root)
+def test_an_abandoned_move_keeps_the_replica_and_deletes_the_copy(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(6), 30)
     before = content(log)
     copy_all(begin(logs))
@@ -225,69 +220,69 @@ def test_an_abandoned_move_keeps_the_replica_and_deletes_the_copy(root: Path) ->
     assert logs.mover.target_of(PARTITION) is None
     lead(log, make_batch(["goes on"]), epoch=60)
     logs.close()
-    assert names_in(root, "b") == []
-    logs, log = open_in(root)
+    assert names_in(directory, "b") == []
+    logs, log = open_in(directory)
     assert content(log).data.startswith(before.data)
     assert logs.mover.target_of(PARTITION) is None
     logs.close()
 
 
-def test_a_copy_is_deleted_with_its_replica(root: Path) -> None:
-    logs, log = open_in(root)
+def test_a_copy_is_deleted_with_its_replica(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(7), 10)
     future = begin(logs)
     logs.set_aside(PARTITION, "delete")
     with pytest.raises(TidemarkError):
         copy_all(future)
     logs.close()
-    assert names_in(root, "a") == names_in(root, "b") == []
+    assert names_in(directory, "a") == names_in(directory, "b") == []
 
 
-def test_opening_a_replica_deletes_a_copy_of_another_incarnation(root: Path) -> None:
-    logs, log = open_in(root)
+def test_opening_a_replica_deletes_a_copy_of_another_incarnation(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(8), 10)
     begin(logs)
     logs.close()
-    logs = open_two(root)
+    logs = open_two(directory)
     log, found = logs.open(PARTITION, ReplicaIdentity("topic-one", "incarnation-two"), CONFIGS)
     assert found.fresh
     assert log.log_end_offset == 0
     assert logs.mover.target_of(PARTITION) is None
     logs.close()
-    assert [name for name in names_in(root, "b") if "-future" in name] == []
+    assert [name for name in names_in(directory, "b") if "-future" in name] == []
 
 
-def test_a_start_deletes_a_copy_without_its_replica(root: Path) -> None:
-    logs, log = open_in(root)
+def test_a_start_deletes_a_copy_without_its_replica(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(9), 10)
     begin(logs)
     logs.close()
-    (root / "a" / str(PARTITION)).rename(root / "elsewhere")
-    logs = open_two(root)
+    (directory / "a" / str(PARTITION)).rename(directory / "elsewhere")
+    logs = open_two(directory)
     assert logs.mover.target_of(PARTITION) is None
     logs.close()
-    assert names_in(root, "b") == []
+    assert names_in(directory, "b") == []
 
 
-def test_a_damaged_copy_is_copied_again(root: Path) -> None:
-    logs, log = open_in(root)
+def test_a_damaged_copy_is_copied_again(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(10), 40)
     before = content(log)
     copy_all(begin(logs))
     logs.checkpoint({})
     logs.close()
-    (copy,) = (path for path in (root / "b").iterdir() if path.name.endswith("-future"))
+    (copy,) = (path for path in (directory / "b").iterdir() if path.name.endswith("-future"))
     for segment in copy.glob("*.log"):
         os.truncate(segment, 0)
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     assert content(move(logs)) == before
     logs.close()
 
 
 def test_a_full_target_leaves_the_copy_unchanged_and_copying_can_resume(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     fill(log, random.Random(11), 20)
     future = begin(logs)
     real = os.pwritev
@@ -301,9 +296,9 @@ def test_a_full_target_leaves_the_copy_unchanged_and_copying_can_resume(
     logs.close()
 
 
-def test_a_truncation_that_a_full_target_refused_is_retried(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncation_that_a_full_target_refused_is_retried(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: the copy kept records that the log had replaced, and then became the log."""
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     lead(log, *(make_batch(["old"]) for _ in range(8)), epoch=3)
     future = begin(logs)
     copy_all(future)
@@ -320,9 +315,9 @@ def test_a_truncation_that_a_full_target_refused_is_retried(root: Path, monkeypa
     logs.close()
 
 
-def test_a_log_whose_first_batch_lies_past_its_start_moves(root: Path) -> None:
+def test_a_log_whose_first_batch_lies_past_its_start_moves(directory: Path) -> None:
     """No batch of the copy gives the epoch below."""
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     lead(log, *(make_batch(["a", "b"]) for _ in range(3)), epoch=5)
     log.append([at(make_batch(["c"]), 20, 5)], base_offset=Offset(20), leader_epoch=LeaderEpoch(5), stamp=False)
     log.trim(Offset(10))
@@ -333,18 +328,18 @@ def test_a_log_whose_first_batch_lies_past_its_start_moves(root: Path) -> None:
 
 
 def test_a_target_that_fails_with_an_unknown_commit_never_wins_later(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     fill(log, random.Random(12), 20)
     future = begin(logs)
     copy_all(future)
     real = mover_module.sync_directory
 
-    def broken(directory: Path) -> None:
-        if directory.parent.name == "b" or directory.name == "b":
+    def broken(path: Path) -> None:
+        if path.parent.name == "b" or path.name == "b":
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(directory)
+        real(path)
 
     monkeypatch.setattr(mover_module, "sync_directory", broken)
     with pytest.raises(TidemarkError) as caught:
@@ -355,7 +350,7 @@ def test_a_target_that_fails_with_an_unknown_commit_never_wins_later(
     lead(log, make_batch(["acknowledged after the failure"]), epoch=70)
     before = content(log)
     logs.close()
-    logs = open_two(root)  # the disk is back, with the copy as a committed replica
+    logs = open_two(directory)  # the disk is back, with the copy as a committed replica
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     assert content(log) == before
     assert logs.directory_of(PARTITION) == 0
@@ -363,9 +358,9 @@ def test_a_target_that_fails_with_an_unknown_commit_never_wins_later(
 
 
 def test_an_old_directory_that_fails_after_the_commit_goes_offline_and_the_move_stands(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs, log = open_in(root)
+    logs, log = open_in(directory)
     fill(log, random.Random(13), 20)
     before = content(log)
     future = begin(logs)
@@ -385,25 +380,25 @@ def test_an_old_directory_that_fails_after_the_commit_goes_offline_and_the_move_
     after = content(moved)
     assert after.data.startswith(before.data)
     logs.close()
-    logs = open_two(root)
+    logs = open_two(directory)
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     assert content(log) == after
     assert logs.directory_of(PARTITION) == 1
     logs.close()
 
 
-def test_a_damaged_replica_is_not_moved_before_it_is_refetched(root: Path) -> None:
-    logs, log = open_in(root)
+def test_a_damaged_replica_is_not_moved_before_it_is_refetched(directory: Path) -> None:
+    logs, log = open_in(directory)
     fill(log, random.Random(14), 20)
     logs.checkpoint({PARTITION: log.log_end_offset})
     logs.close()
-    first = min((root / "a" / str(PARTITION)).glob("*.log"))
+    first = min((directory / "a" / str(PARTITION)).glob("*.log"))
     content_bytes = bytearray(first.read_bytes())
     content_bytes[len(content_bytes) // 2] ^= 0xFF
     first.write_bytes(content_bytes)
-    for name in (root / "a").glob("*-checkpoint"):
+    for name in (directory / "a").glob("*-checkpoint"):
         name.unlink()
-    logs = open_two(root)
+    logs = open_two(directory)
     log, found = logs.open(PARTITION, IDENTITY, CONFIGS)
     assert found.damaged is not None
     future = begin(logs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,17 +18,11 @@ from tidemark.storage.directories import log_manager as manager_module
 from tidemark.storage.directories.log_manager import LogManager
 
 from tests.crash.disk import Image, read_image, write_image
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch
 from tests.unit.storage.directories.moving import STEP_BYTES, Content, begin, content, move, names_in, open_in, open_two
 from tests.unit.storage.log.test_cleaner import CONFIGS, clean, fill
 from tests.unit.storage.log.test_cleaner_crashes import Killer
 from tests.unit.storage.log.test_flush import StrictDisk
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 class ExecutorAtOnce:
@@ -121,8 +115,8 @@ class Checker:
         return self._checked[files]
 
 
-def test_a_kill_at_any_point_of_a_move_leaves_one_whole_replica(root: Path, killer: Killer) -> None:
-    path, before = made(root, 1)
+def test_a_kill_at_any_point_of_a_move_leaves_one_whole_replica(directory: Path, killer: Killer) -> None:
+    path, before = made(directory, 1)
     rng, checker = random.Random(1), Checker(before)
     images: list[Image] = []
     places: list[int] = []
@@ -130,7 +124,7 @@ def test_a_kill_at_any_point_of_a_move_leaves_one_whole_replica(root: Path, kill
     killer.each_point(lambda: move_in_steps(logs), lambda: images.append(read_image(path)))
     logs.close()
     for image in images:
-        place = root / "log"
+        place = directory / "log"
         write_image(image, place)
         killer.run(lambda: start(place), at=rng.randrange(12))  # noqa: B023 - called here
         places.append(checker.check(place))
@@ -141,17 +135,17 @@ def test_a_kill_at_any_point_of_a_move_leaves_one_whole_replica(root: Path, kill
 
 
 def test_a_power_loss_at_any_point_of_a_move_leaves_one_whole_replica(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, before = made(root, 0)
+    path, before = made(directory, 0)
     disk, killer, checker = StrictDisk(monkeypatch), Killer(monkeypatch), Checker(before)
     images: list[Image] = []
     places: list[int] = []
 
-    def sync_all(directory: Path, _: object = None) -> None:
-        for directory_path, _, names in os.walk(directory, topdown=False):
+    def sync_all(top: Path, _: object = None) -> None:
+        for folder, _, names in os.walk(top, topdown=False):
             for name in (*names, "."):
-                descriptor = os.open(Path(directory_path, name), os.O_RDONLY)
+                descriptor = os.open(Path(folder, name), os.O_RDONLY)
                 disk.sync(descriptor)
                 os.close(descriptor)
 
@@ -161,7 +155,7 @@ def test_a_power_loss_at_any_point_of_a_move_leaves_one_whole_replica(
     killer.each_point(lambda: move_in_steps(logs), lambda: images.append(disk.image(path)))
     logs.close()
     for image in images:
-        place = root / "log"
+        place = directory / "log"
         write_image(image, place)
         places.append(checker.check(place))
         shutil.rmtree(place)

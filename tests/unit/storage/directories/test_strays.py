@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,44 +14,40 @@ from tidemark.storage.files import write_temporary
 from tidemark.storage.segments.segment import Segment
 
 from tests.refusals import raises_code
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
 
 
 def strays(path: Path) -> list[str]:
     return [one.name for one in path.iterdir() if one.name.endswith("-stray")]
 
 
-def test_a_stray_is_deleted_after_its_grace_without_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = open_one(path, stray_grace_ms=HOUR_MS)
+def test_a_stray_is_deleted_after_its_grace_without_a_restart(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(directory, stray_grace_ms=HOUR_MS)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["ours no more"]))
     logs.set_aside(PARTITION, "stray")
     logs.checkpoint({})
-    assert len(strays(path)) == 1
+    assert len(strays(directory)) == 1
     now_s = manager_module.time.monotonic()
     monkeypatch.setattr(manager_module.time, "monotonic", lambda: now_s + HOUR_MS / 1000 - 60)
     logs.checkpoint({})
-    assert len(strays(path)) == 1
+    assert len(strays(directory)) == 1
     monkeypatch.setattr(manager_module.time, "monotonic", lambda: now_s + HOUR_MS / 1000 + 60)
     logs.checkpoint({})
     logs.close()  # waits for the deleter
-    assert strays(path) == []
+    assert strays(directory) == []
 
 
 def without_space(*arguments: object, **more: object) -> Path:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_stray_is_deleted_though_no_checkpoint_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = open_one(path, stray_grace_ms=0)
+def test_a_stray_is_deleted_though_no_checkpoint_can_be_written(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = open_one(directory, stray_grace_ms=0)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["ours no more"]))
     logs.set_aside(PARTITION, "stray")
@@ -62,13 +57,13 @@ def test_a_stray_is_deleted_though_no_checkpoint_can_be_written(path: Path, monk
     with raises_code(ErrorCode.DISK_FULL):
         logs.checkpoint({})
     logs.close()
-    assert strays(path) == []
+    assert strays(directory) == []
 
 
 def test_indexes_of_trimmed_segments_make_room_for_their_checkpoint(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs = open_one(path)
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": "2000", "file.delete.delay.ms": "0"})
     for _ in range(20):
         lead(log, make_batch(["x" * 300]))
@@ -88,15 +83,17 @@ def test_indexes_of_trimmed_segments_make_room_for_their_checkpoint(
     logs.checkpoint({PARTITION: Offset(20)})
     assert removed[0] == 0
     logs.close()
-    again = open_one(path)
+    again = open_one(directory)
     _, found = again.open(PARTITION, IDENTITY, {})
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (15, 20, None)
     assert again.directories()[0].failed is None
 
 
 @pytest.mark.parametrize("set_by_s", [365 * 86_400, -365 * 86_400])
-def test_a_changed_clock_deletes_no_stray_early(path: Path, monkeypatch: pytest.MonkeyPatch, set_by_s: int) -> None:
-    logs = open_one(path, stray_grace_ms=HOUR_MS)
+def test_a_changed_clock_deletes_no_stray_early(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, set_by_s: int
+) -> None:
+    logs = open_one(directory, stray_grace_ms=HOUR_MS)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["ours no more"]))
     logs.set_aside(PARTITION, "stray")
@@ -104,21 +101,21 @@ def test_a_changed_clock_deletes_no_stray_early(path: Path, monkeypatch: pytest.
     monkeypatch.setattr(manager_module.time, "time", lambda: wall_s + set_by_s)
     logs.checkpoint({})
     monkeypatch.setattr(manager_module.time, "monotonic", lambda: now_s + HOUR_MS / 1000 + 60)
-    assert len(strays(path)) == 1
+    assert len(strays(directory)) == 1
     logs.checkpoint({})
     logs.close()
-    assert strays(path) == []
+    assert strays(directory) == []
 
 
-def test_the_grace_of_a_stray_continues_across_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = open_one(path, stray_grace_ms=HOUR_MS)
+def test_the_grace_of_a_stray_continues_across_a_restart(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(directory, stray_grace_ms=HOUR_MS)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["ours no more"]))
     logs.set_aside(PARTITION, "stray")
     logs.close()
     wall_s = manager_module.time.time()
     monkeypatch.setattr(manager_module.time, "time", lambda: wall_s + HOUR_MS / 1000 + 60)
-    logs = open_one(path, stray_grace_ms=HOUR_MS)
+    logs = open_one(directory, stray_grace_ms=HOUR_MS)
     logs.checkpoint({})
     logs.close()
-    assert strays(path) == []
+    assert strays(directory) == []

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +25,9 @@ from tests.unit.storage.batches import (
     PARTITION,
     lead,
     make_batch,
-    memory_directory,
     open_one,
     read_all,
 )
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
 
 
 def refused(*paths: Path) -> TidemarkError:
@@ -45,52 +37,56 @@ def refused(*paths: Path) -> TidemarkError:
 
 
 @pytest.mark.parametrize("lost", [[], [".lock"], ["meta.json"], [".lock", "meta.json", "empty-replicas"]])
-def test_a_second_broker_is_refused_also_after_the_lock_file_was_deleted(path: Path, lost: list[str]) -> None:
-    logs = open_one(path)
+def test_a_second_broker_is_refused_also_after_the_lock_file_was_deleted(directory: Path, lost: list[str]) -> None:
+    logs = open_one(directory)
     for name in lost:
-        (path / name).unlink()
-    refusal = refused(path)
+        (directory / name).unlink()
+    refusal = refused(directory)
     assert refusal.code is ErrorCode.STORAGE_ERROR
     assert "is locked by another process: stop that broker first" in refusal.message
     logs.close()
 
 
-def test_a_refused_broker_disowns_only_directories_that_it_made(path: Path) -> None:
+def test_a_refused_broker_disowns_only_directories_that_it_made(directory: Path) -> None:
     for name in ("old", "new"):
-        (path / name).mkdir()
-    open_logs([path / "old"], cluster_id=CLUSTER, broker_id=BROKER).close()
-    logs = open_logs([path / "old", path / "new"], cluster_id=CLUSTER, broker_id=BROKER)
+        (directory / name).mkdir()
+    open_logs([directory / "old"], cluster_id=CLUSTER, broker_id=BROKER).close()
+    logs = open_logs([directory / "old", directory / "new"], cluster_id=CLUSTER, broker_id=BROKER)
     logs.disown()
     logs.close()
-    open_logs([path / "new"], cluster_id=CLUSTER, broker_id=BrokerId(7)).close()
+    open_logs([directory / "new"], cluster_id=CLUSTER, broker_id=BrokerId(7)).close()
     with raises_code(ErrorCode.INVALID_CONFIG, "belongs to broker 1"):
-        open_logs([path / "old"], cluster_id=CLUSTER, broker_id=BrokerId(7))
+        open_logs([directory / "old"], cluster_id=CLUSTER, broker_id=BrokerId(7))
 
 
-def test_a_directory_that_is_named_twice_is_refused(path: Path) -> None:
-    (path / "a").mkdir()
-    (path / "link").symlink_to(path / "a")
-    for twice in ([path / "a", path / "a"], [path / "a", path / "link"], [path / "a", path / "a" / ".." / "a"]):
+def test_a_directory_that_is_named_twice_is_refused(directory: Path) -> None:
+    (directory / "a").mkdir()
+    (directory / "link").symlink_to(directory / "a")
+    for twice in (
+        [directory / "a", directory / "a"],
+        [directory / "a", directory / "link"],
+        [directory / "a", directory / "a" / ".." / "a"],
+    ):
         refusal = refused(*twice)
         assert refusal.code is ErrorCode.INVALID_CONFIG
         assert "log.dirs names" in refusal.message
         assert "twice" in refusal.message
-    open_one(path / "a").close()
+    open_one(directory / "a").close()
 
 
-def test_a_file_instead_of_a_directory_or_its_parent_is_refused_with_the_remedy(path: Path) -> None:
-    (path / "file").write_text("x")
-    for place in (path / "file", path / "file" / "below"):
+def test_a_file_instead_of_a_directory_or_its_parent_is_refused_with_the_remedy(directory: Path) -> None:
+    (directory / "file").write_text("x")
+    for place in (directory / "file", directory / "file" / "below"):
         refusal = refused(place)
         assert refusal.code is ErrorCode.STORAGE_ERROR
         assert str(place) in refusal.message
         assert "correct log.dirs" in refusal.message
-    assert (path / "file").read_text() == "x"
+    assert (directory / "file").read_text() == "x"
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_a_directory_without_write_permission_is_refused_with_the_remedy(
-    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    directory: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     real = os.open
 
@@ -100,18 +96,18 @@ def test_a_directory_without_write_permission_is_refused_with_the_remedy(
         return real(name, flags, *rest, **named)
 
     monkeypatch.setattr(os, "open", read_only)
-    refusal = refused(path)
+    refusal = refused(directory)
     assert refusal.code is ErrorCode.STORAGE_ERROR
     assert os.strerror(number) in refusal.message
     assert "correct log.dirs" in refusal.message
-    owner = path.stat()
+    owner = directory.stat()
     told = f"the owner is user {owner.st_uid} and group {owner.st_gid}, with mode {owner.st_mode & 0o7777:04o}"
     assert (told in refusal.message) == ("securityContext.fsGroup" in refusal.message) == (number == errno.EACCES)
 
 
-def test_the_lost_and_found_of_a_new_volume_is_ignored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lost_and_found_of_a_new_volume_is_ignored(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """mkfs makes the directory for root alone: the broker must not read it."""
-    lost = path / "lost+found"
+    lost = directory / "lost+found"
     lost.mkdir(mode=0o000)
     real = os.scandir
 
@@ -121,18 +117,18 @@ def test_the_lost_and_found_of_a_new_volume_is_ignored(path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "scandir", scandir)
     for _ in range(2):
-        logs = open_one(path)
+        logs = open_one(directory)
         logs.open(PARTITION, IDENTITY, {})
         assert list(logs.replicas()) == [PARTITION]
         logs.sync()
         logs.close()
-    assert [one.partition for one in replica_paths(path) if one.aside] == []
+    assert [one.partition for one in replica_paths(directory) if one.aside] == []
     assert lost.stat().st_mode & 0o777 == 0
 
 
-def test_directories_in_place_of_its_own_files_are_refused(path: Path) -> None:
+def test_directories_in_place_of_its_own_files_are_refused(directory: Path) -> None:
     for name in ("meta.json", ".lock", "empty-replicas"):
-        home = path / f"home-{name}"
+        home = directory / f"home-{name}"
         open_one(home).close()
         (home / name).unlink()
         (home / name).mkdir()
@@ -141,10 +137,10 @@ def test_directories_in_place_of_its_own_files_are_refused(path: Path) -> None:
         assert "Is a directory" in refusal.message
 
 
-def test_a_file_in_place_of_a_replica_is_refused_and_stays(path: Path) -> None:
-    (path / "home").mkdir()
-    logs = open_one(path / "home")
-    (path / "home" / str(PARTITION)).write_text("mine")
+def test_a_file_in_place_of_a_replica_is_refused_and_stays(directory: Path) -> None:
+    (directory / "home").mkdir()
+    logs = open_one(directory / "home")
+    (directory / "home" / str(PARTITION)).write_text("mine")
     log, _ = logs.open(PARTITION, IDENTITY, {})
     with raises_code(ErrorCode.STORAGE_ERROR, "File exists"):
         lead(log, make_batch(["a"]))
@@ -152,7 +148,7 @@ def test_a_file_in_place_of_a_replica_is_refused_and_stays(path: Path) -> None:
     lead(other, make_batch(["b"]))
     logs.checkpoint({})
     logs.close()
-    assert (path / "home" / str(PARTITION)).read_text() == "mine"
+    assert (directory / "home" / str(PARTITION)).read_text() == "mine"
 
 
 def two(path: Path) -> tuple[LogManager, dict[int, TopicPartition], list[PartitionLog]]:
@@ -171,14 +167,14 @@ def two(path: Path) -> tuple[LogManager, dict[int, TopicPartition], list[Partiti
 
 
 @pytest.mark.parametrize("instead", ["nothing", "an empty directory", "a file"])
-def test_a_directory_that_vanishes_goes_offline_and_vouches_for_nothing(path: Path, instead: str) -> None:
+def test_a_directory_that_vanishes_goes_offline_and_vouches_for_nothing(directory: Path, instead: str) -> None:
     """An unmounted file system leaves an empty directory: a syncfs there syncs another file system."""
-    logs, placed, (gone, stays) = two(path)
-    (path / "a").rename(path / "elsewhere")
+    logs, placed, (gone, stays) = two(directory)
+    (directory / "a").rename(directory / "elsewhere")
     if instead == "an empty directory":
-        (path / "a").mkdir()
+        (directory / "a").mkdir()
     elif instead == "a file":
-        (path / "a").write_text("x")
+        (directory / "a").write_text("x")
     flushed = gone.flushed_offset
     lead(gone, make_batch(["b"]))
     lead(stays, make_batch(["b"]))
@@ -193,28 +189,28 @@ def test_a_directory_that_vanishes_goes_offline_and_vouches_for_nothing(path: Pa
         lead(gone, make_batch(["c"]))
     logs.checkpoint({placed[1]: Offset(2)})
     logs.close()
-    assert instead != "an empty directory" or not list((path / "a").iterdir())
+    assert instead != "an empty directory" or not list((directory / "a").iterdir())
 
 
-def test_a_sync_of_a_replaced_directory_fails_the_registration(path: Path) -> None:
-    logs, _, _ = two(path)
-    (path / "a").rename(path / "elsewhere")
-    (path / "a").mkdir()
+def test_a_sync_of_a_replaced_directory_fails_the_registration(directory: Path) -> None:
+    logs, _, _ = two(directory)
+    (directory / "a").rename(directory / "elsewhere")
+    (directory / "a").mkdir()
     with pytest.raises(TidemarkError, match="was removed or replaced since it was opened"):
         logs.sync()
     assert len(logs.directory_ids) == 1
     logs.close()
 
 
-def test_a_replica_whose_directory_vanishes_is_damaged_at_the_next_open(path: Path) -> None:
-    logs = open_one(path)
+def test_a_replica_whose_directory_vanishes_is_damaged_at_the_next_open(directory: Path) -> None:
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["a"]))
     logs.checkpoint({PARTITION: Offset(1)})
-    shutil.rmtree(path / str(PARTITION))
+    shutil.rmtree(directory / str(PARTITION))
     assert read_all(log), "an open file stays"
     logs.close()
-    logs = open_one(path)
+    logs = open_one(directory)
     _, found = logs.open(PARTITION, IDENTITY, {})
     assert found.damaged is not None
     logs.close()

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import os
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from tests.unit.storage.batches import (
     PARTITION,
     lead,
     make_batch,
-    memory_directory,
     open_one,
     read_all,
 )
@@ -32,12 +30,6 @@ from tests.unit.storage.batches import (
 OPEN_FILES_MAX = 64
 BATCH = make_batch(["x" * 100] * 10)
 LENGTH = len(BATCH.data)
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
 
 
 def open_descriptors() -> int:
@@ -52,9 +44,11 @@ def open_many(logs: LogManager, numbers: range) -> list[PartitionLog]:
 
 
 def test_ten_thousand_replicas_of_which_hundreds_hold_records_keep_few_descriptors_and_little_memory(
-    path: Path,
+    directory: Path,
 ) -> None:
-    logs = open_logs([path / "a", path / "b"], cluster_id=CLUSTER, broker_id=BROKER, open_files_max=OPEN_FILES_MAX)
+    logs = open_logs(
+        [directory / "a", directory / "b"], cluster_id=CLUSTER, broker_id=BROKER, open_files_max=OPEN_FILES_MAX
+    )
     gc.collect()
     before = open_descriptors()
     opened = open_many(logs, range(8_000))  # allocations take four times as long where they are traced
@@ -75,8 +69,8 @@ def test_ten_thousand_replicas_of_which_hundreds_hold_records_keep_few_descripto
     logs.close()
 
 
-def test_a_deleted_log_keeps_no_descriptor_of_segments_that_wait_for_a_checkpoint(path: Path) -> None:
-    logs = open_one(path)
+def test_a_deleted_log_keeps_no_descriptor_of_segments_that_wait_for_a_checkpoint(directory: Path) -> None:
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(2 * LENGTH)})
     for _ in range(8):
         lead(log, BATCH)
@@ -88,9 +82,9 @@ def test_a_deleted_log_keeps_no_descriptor_of_segments_that_wait_for_a_checkpoin
 
 @pytest.mark.parametrize("end", ["trimmed", "reset", "closed"])
 def test_the_pool_keeps_no_descriptor_of_a_segment_that_left_before_a_slow_reader_opened_it(
-    path: Path, end: str
+    directory: Path, end: str
 ) -> None:
-    logs = open_one(path)
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(2 * LENGTH)})
     for _ in range(8):
         lead(log, BATCH)
@@ -109,8 +103,8 @@ def test_the_pool_keeps_no_descriptor_of_a_segment_that_left_before_a_slow_reade
     logs.close()
 
 
-def test_many_appends_keep_only_the_last_batches_in_memory(path: Path) -> None:
-    logs = open_one(path)
+def test_many_appends_keep_only_the_last_batches_in_memory(directory: Path) -> None:
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1000000"})
     lead(log, *[BATCH] * 2000)
     tracemalloc.start()
@@ -122,8 +116,8 @@ def test_many_appends_keep_only_the_last_batches_in_memory(path: Path) -> None:
     logs.close()
 
 
-def test_indexes_of_old_segments_are_unloaded_and_read_again(path: Path) -> None:
-    logs = open_one(path)
+def test_indexes_of_old_segments_are_unloaded_and_read_again(directory: Path) -> None:
+    logs = open_one(directory)
     pool = logs._pool = DescriptorPool(8, index_limit_bytes=20 * ENTRY_BYTES)
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(24 * LENGTH)})
     for _ in range(20):
@@ -149,8 +143,8 @@ def test_indexes_of_old_segments_are_unloaded_and_read_again(path: Path) -> None
     assert pool.indexes.total_bytes == 0
 
 
-def test_a_checkpoint_unloads_the_index_of_an_idle_log(path: Path) -> None:
-    logs = open_one(path)
+def test_a_checkpoint_unloads_the_index_of_an_idle_log(directory: Path) -> None:
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1"})
     lead(log, *[BATCH] * 1000)
     logs.checkpoint({})
@@ -164,7 +158,7 @@ def test_a_checkpoint_unloads_the_index_of_an_idle_log(path: Path) -> None:
     assert list(index.offsets) == list(range(0, 10_010, 10))
     logs.checkpoint({})
     logs.close()
-    logs = open_one(path)
+    logs = open_one(directory)
     log, recovered = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1"})
     assert recovered.log_end_offset == 10_010
     assert len(read_all(log)) == 1001 * LENGTH

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.disk import Image, read_image, write_image
-from tests.unit.storage.batches import IDENTITY, PARTITION, memory_directory, open_one
+from tests.unit.storage.batches import IDENTITY, PARTITION, open_one
 from tests.unit.storage.log.test_cleaner import CONFIGS, NOW_US, Row, cleanable_end, fill, latest_of, opened, rows_of
 from tests.unit.storage.log.test_flush import StrictDisk
 
@@ -83,12 +83,6 @@ class Killer:
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
-
-
-@pytest.fixture
 def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
     return Killer(monkeypatch)
 
@@ -149,15 +143,17 @@ class Checker:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_kill_at_any_point_of_a_cleaning_loses_and_doubles_nothing(root: Path, killer: Killer, seed: int) -> None:
-    path, before, after = made(root, seed)
+def test_a_kill_at_any_point_of_a_cleaning_loses_and_doubles_nothing(
+    directory: Path, killer: Killer, seed: int
+) -> None:
+    path, before, after = made(directory, seed)
     rng, checker = random.Random(seed), Checker(before, after)
     images: list[Image] = []
     logs, log = opened(path)
     killer.each_point(lambda: clean(log), lambda: images.append(read_image(path)))
     logs.close()
     for image in images:
-        place = root / "log"
+        place = directory / "log"
         write_image(image, place)
         killer.run(lambda place=place: start(place), at=rng.randrange(8))  # type: ignore[misc]
         checker.check(place)
@@ -166,20 +162,20 @@ def test_a_kill_at_any_point_of_a_cleaning_loses_and_doubles_nothing(root: Path,
 
 
 def test_a_power_loss_at_any_point_of_a_cleaning_loses_and_doubles_nothing(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, before, after = made(root, 0)
+    path, before, after = made(directory, 0)
     disk, killer, checker = StrictDisk(monkeypatch), Killer(monkeypatch), Checker(before, after)
     places: list[Path] = []
     logs, log = opened(path)
-    for directory, _, names in os.walk(path, topdown=False):
+    for folder, _, names in os.walk(path, topdown=False):
         for name in (*names, "."):
-            descriptor = os.open(Path(directory, name), os.O_RDONLY)
+            descriptor = os.open(Path(folder, name), os.O_RDONLY)
             disk.sync(descriptor)
             os.close(descriptor)
 
     def lose_power() -> None:
-        places.append(root / f"later-{len(places)}")
+        places.append(directory / f"later-{len(places)}")
         disk.after_power_loss(path, places[-1])
 
     killer.each_point(lambda: clean(log), lose_power)

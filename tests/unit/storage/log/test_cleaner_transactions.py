@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from tidemark.storage.inspect.inspection import Good, read_log
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
 from tidemark.storage.log.partition_log import PartitionLog
 
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_marker, memory_directory, open_one
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_marker, open_one
 from tests.unit.storage.log.test_aborted_index import log_rows
 from tests.unit.storage.log.test_cleaner import (
     CONFIGS,
@@ -34,12 +34,6 @@ from tests.unit.storage.log.test_cleaner import (
 )
 
 SETTINGS = CleanerSettings(delete_retention_ms=5000, dedupe_buffer_bytes=1 << 20, io_buffer_bytes=3000)
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 class Sender:
@@ -122,9 +116,9 @@ def dumped(log: PartitionLog) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_read_committed_reader_sees_the_latest_committed_record_of_each_key(root: Path, seed: int) -> None:
+def test_a_read_committed_reader_sees_the_latest_committed_record_of_each_key(directory: Path, seed: int) -> None:
     rng = random.Random(seed)
-    logs, log = opened(root)
+    logs, log = opened(directory)
     sender = Sender(log, rng)
     for number in range(3):
         sender.send(45)
@@ -136,7 +130,7 @@ def test_a_read_committed_reader_sees_the_latest_committed_record_of_each_key(ro
         rows = log_rows(log)
         logs.checkpoint({PARTITION: log.log_end_offset})
         logs.close()
-        logs = open_one(root)
+        logs = open_one(directory)
         log = sender.log = logs.open(PARTITION, IDENTITY, CONFIGS)[0]
         assert log_rows(log) == rows
         assert seen(log) == latest_of(before, below=end)
@@ -144,8 +138,8 @@ def test_a_read_committed_reader_sees_the_latest_committed_record_of_each_key(ro
     logs.close()
 
 
-def test_records_of_aborted_transactions_replace_nothing_and_leave(root: Path) -> None:
-    logs, log = opened(root)
+def test_records_of_aborted_transactions_replace_nothing_and_leave(directory: Path) -> None:
+    logs, log = opened(directory)
     lead(log, keyed([(b"k", b"kept")]))
     lead(
         log,
@@ -162,8 +156,8 @@ def test_records_of_aborted_transactions_replace_nothing_and_leave(root: Path) -
     logs.close()
 
 
-def test_the_cleaner_stops_at_the_last_stable_offset(root: Path) -> None:
-    logs, log = opened(root)
+def test_the_cleaner_stops_at_the_last_stable_offset(directory: Path) -> None:
+    logs, log = opened(directory)
     sender = Sender(log, random.Random(1), producers=(1,))
     lead(log, keyed([(b"open", b"")], producer_id=9, producer_epoch=0, base_sequence=0, pending=True))
     sender.send(80)
@@ -177,8 +171,8 @@ def test_the_cleaner_stops_at_the_last_stable_offset(root: Path) -> None:
     logs.close()
 
 
-def test_a_marker_leaves_once_its_transaction_has_and_the_retention_has_passed(root: Path) -> None:
-    logs, log = opened(root)
+def test_a_marker_leaves_once_its_transaction_has_and_the_retention_has_passed(directory: Path) -> None:
+    logs, log = opened(directory)
     sender = Sender(log, random.Random(2))
     sender.send(60)
     sender.end_all()

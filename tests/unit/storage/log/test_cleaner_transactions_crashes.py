@@ -5,22 +5,15 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.crash.disk import Image, read_image, write_image
-from tests.unit.storage.batches import IDENTITY, PARTITION, memory_directory, open_one
+from tests.unit.storage.batches import IDENTITY, PARTITION, open_one
 from tests.unit.storage.log.test_cleaner import CONFIGS, NOW_US, Row, batches_of, cleanable_end, latest_of, opened
 from tests.unit.storage.log.test_cleaner_crashes import Killer
 from tests.unit.storage.log.test_cleaner_transactions import Sender, check_whole, clean, seen, stable_offset
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 @pytest.fixture
@@ -28,9 +21,9 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
     return Killer(monkeypatch)
 
 
-def test_a_kill_at_any_point_of_a_cleaning_shows_no_aborted_record(root: Path, killer: Killer) -> None:
+def test_a_kill_at_any_point_of_a_cleaning_shows_no_aborted_record(directory: Path, killer: Killer) -> None:
     rng = random.Random(5)
-    path = root / "before"
+    path = directory / "before"
     logs, log = opened(path)
     sender = Sender(log, rng)
     sender.send(20)
@@ -48,7 +41,7 @@ def test_a_kill_at_any_point_of_a_cleaning_shows_no_aborted_record(root: Path, k
     assert len(images) > 10
     checked: set[frozenset[tuple[str, bytes | None]]] = set()
     for image in images:
-        place = root / "log"
+        place = directory / "log"
         write_image(image, place)
         if rng.random() < 0.5:
             killer.run(lambda place=place: _start(place), at=rng.randrange(8))  # type: ignore[misc]

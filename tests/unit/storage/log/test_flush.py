@@ -22,7 +22,6 @@ from tests.unit.storage.batches import (
     follow,
     lead,
     make_batch,
-    memory_directory,
     open_one,
     read_all,
 )
@@ -73,12 +72,6 @@ class StrictDisk:
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
-
-
-@pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> StrictDisk:
     return StrictDisk(monkeypatch)
 
@@ -107,80 +100,80 @@ def recovered(disk: StrictDisk, path: Path) -> tuple[bytes, str | None, int]:
         logs.close()
 
 
-def test_flushed_records_survive_a_power_loss_and_others_do_not(path: Path, disk: StrictDisk) -> None:
-    log = open_log(path / "disk")
+def test_flushed_records_survive_a_power_loss_and_others_do_not(directory: Path, disk: StrictDisk) -> None:
+    log = open_log(directory / "disk")
     fill(log, 2)
     assert log.flush() == 10
     kept = read_all(log)
     fill(log, 1)
-    assert recovered(disk, path) == (kept, None, 10)
+    assert recovered(disk, directory) == (kept, None, 10)
 
 
-def test_the_first_flush_makes_the_identity_durable(path: Path, disk: StrictDisk) -> None:
-    log = open_log(path / "disk")
+def test_the_first_flush_makes_the_identity_durable(directory: Path, disk: StrictDisk) -> None:
+    log = open_log(directory / "disk")
     fill(log, 1)
     log.flush()
-    disk.after_power_loss(path / "disk", path / "after")
-    logs = open_one(path / "after")
+    disk.after_power_loss(directory / "disk", directory / "after")
+    logs = open_one(directory / "after")
     assert logs.replicas() == {PARTITION: IDENTITY}
     logs.close()
 
 
-def test_a_flush_covers_every_segment_since_the_last_one(path: Path, disk: StrictDisk) -> None:
-    log = open_log(path / "disk")
+def test_a_flush_covers_every_segment_since_the_last_one(directory: Path, disk: StrictDisk) -> None:
+    log = open_log(directory / "disk")
     fill(log, 20)
-    assert len(list((path / "disk").rglob("*.log"))) > 3, "the log has rolled"
+    assert len(list((directory / "disk").rglob("*.log"))) > 3, "the log has rolled"
     assert log.flush() == 100
-    assert recovered(disk, path) == (read_all(log), None, 100)
+    assert recovered(disk, directory) == (read_all(log), None, 100)
 
 
-def test_a_flushed_segment_is_not_flushed_again(path: Path, disk: StrictDisk) -> None:
-    log = open_log(path / "disk")
+def test_a_flushed_segment_is_not_flushed_again(directory: Path, disk: StrictDisk) -> None:
+    log = open_log(directory / "disk")
     fill(log, 20)
     log.flush()
     disk.synced.clear()
     lead(log, make_batch(["small"]))
     assert log.flush() == 101
-    newest = max(file.name for file in (path / "disk").rglob("*.log"))
+    newest = max(file.name for file in (directory / "disk").rglob("*.log"))
     assert disk.synced == [newest]
     assert log.flush() == 101
     assert disk.synced == [newest], "nothing was written since"
 
 
-def test_truncated_segments_do_not_come_back(path: Path, disk: StrictDisk) -> None:
-    log = open_log(path / "disk")
+def test_truncated_segments_do_not_come_back(directory: Path, disk: StrictDisk) -> None:
+    log = open_log(directory / "disk")
     fill(log, 20)
     log.flush()
     log.truncate(Offset(30))
     fill(log, 1, epoch=1)
     assert log.flush() == 35
-    assert recovered(disk, path) == (read_all(log), None, 35)
+    assert recovered(disk, directory) == (read_all(log), None, 35)
 
 
 def test_the_flush_after_a_truncation_below_the_recovery_point_makes_its_mark_durable(
-    path: Path, disk: StrictDisk
+    directory: Path, disk: StrictDisk
 ) -> None:
-    logs = open_one(path / "disk")
+    logs = open_one(directory / "disk")
     log, _ = logs.open(PARTITION, IDENTITY, SMALL)
     fill(log, 4)
     log.flush()
     logs.checkpoint({PARTITION: Offset(10)})
     # the checkpoint's syncfs made its renamed files durable
-    for file in (path / "disk").glob("*-checkpoint"):
+    for file in (directory / "disk").glob("*-checkpoint"):
         disk.contents[file.stat().st_ino] = file.read_bytes()
     log.truncate(Offset(12))
     fill(log, 1, epoch=1)
     assert log.flush() == 15
-    disk.after_power_loss(path / "disk", path / "after")
-    after = open_one(path / "after")
+    disk.after_power_loss(directory / "disk", directory / "after")
+    after = open_one(directory / "after")
     _, found = after.open(PARTITION, IDENTITY, SMALL)
     assert (found.damaged, found.log_end_offset, found.high_watermark) == (None, 15, 10)
     after.close()
     logs.close()
 
 
-def test_a_failed_flush_fails_the_directory_and_is_never_retried(path: Path, disk: StrictDisk) -> None:
-    logs = open_one(path / "disk")
+def test_a_failed_flush_fails_the_directory_and_is_never_retried(directory: Path, disk: StrictDisk) -> None:
+    logs = open_one(directory / "disk")
     log, _ = logs.open(PARTITION, IDENTITY, SMALL)
     fill(log, 1)
     log.flush()
@@ -201,35 +194,35 @@ def test_a_failed_flush_fails_the_directory_and_is_never_retried(path: Path, dis
     logs.close()
 
 
-def test_a_log_that_starts_inside_a_batch_is_found_by_its_new_name(path: Path, disk: StrictDisk) -> None:
-    logs = open_one(path / "disk")
+def test_a_log_that_starts_inside_a_batch_is_found_by_its_new_name(directory: Path, disk: StrictDisk) -> None:
+    logs = open_one(directory / "disk")
     log, _ = logs.open(PARTITION, IDENTITY, SMALL)
     log.reset(Offset(12))
     log.flush()
     follow(log, at(make_batch(records(10, 5)), 10))
     assert log.flush() == 15
     logs.checkpoint({PARTITION: Offset(15)})
-    for file in (path / "disk").glob("*-checkpoint"):
+    for file in (directory / "disk").glob("*-checkpoint"):
         disk.contents[file.stat().st_ino] = file.read_bytes()
-    disk.after_power_loss(path / "disk", path / "after")
-    after = open_one(path / "after")
+    disk.after_power_loss(directory / "disk", directory / "after")
+    after = open_one(directory / "after")
     log, found = after.open(PARTITION, IDENTITY, SMALL)
     assert (found.damaged, log.log_start_offset, log.log_end_offset) == (None, 12, 15)
     after.close()
     logs.close()
 
 
-def test_records_appended_during_a_flush_wait_for_the_next_flush(path: Path, disk: StrictDisk) -> None:
-    log = open_log(path / "disk")
+def test_records_appended_during_a_flush_wait_for_the_next_flush(directory: Path, disk: StrictDisk) -> None:
+    log = open_log(directory / "disk")
     fill(log, 2)
     disk.meanwhile = lambda: fill(log, 20)
     assert log.flush() == 10
     assert log.flush() == log.log_end_offset == 110
-    assert recovered(disk, path) == (read_all(log), None, 110)
+    assert recovered(disk, directory) == (read_all(log), None, 110)
 
 
-def test_a_flush_that_meets_a_truncation_does_not_cover_later_records(path: Path, disk: StrictDisk) -> None:
-    log = open_log(path / "disk")
+def test_a_flush_that_meets_a_truncation_does_not_cover_later_records(directory: Path, disk: StrictDisk) -> None:
+    log = open_log(directory / "disk")
     fill(log, 4)
     log.flush()
     fill(log, 20)
@@ -242,13 +235,13 @@ def test_a_flush_that_meets_a_truncation_does_not_cover_later_records(path: Path
     assert log.flush() <= 15
     assert log.flushed_offset <= 15
     assert log.flush() == log.log_end_offset == 165
-    assert recovered(disk, path) == (read_all(log), None, 165)
+    assert recovered(disk, directory) == (read_all(log), None, 165)
 
 
-def test_a_new_log_directory_survives_a_power_loss(path: Path, disk: StrictDisk) -> None:
-    (path / "disk").mkdir()
-    log = open_log(path / "disk" / "logs")
+def test_a_new_log_directory_survives_a_power_loss(directory: Path, disk: StrictDisk) -> None:
+    (directory / "disk").mkdir()
+    log = open_log(directory / "disk" / "logs")
     fill(log, 1)
     log.flush()
-    disk.after_power_loss(path / "disk", path / "after")
-    assert open_log(path / "after" / "logs").log_end_offset == 5
+    disk.after_power_loss(directory / "disk", directory / "after")
+    assert open_log(directory / "after" / "logs").log_end_offset == 5

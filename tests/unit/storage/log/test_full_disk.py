@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,9 @@ from tidemark.storage.recovery.damage import CutPoint
 from tidemark.storage.segments.segment import Segment
 
 from tests.refusals import raises_code
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
 
 CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500"}
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
 
 
 class FullDisk:
@@ -69,9 +63,9 @@ def opened(logs: LogManager) -> tuple[PartitionLog, RecoveredLog]:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("room_bytes", [0, 1, 100, 300])
 def test_an_append_without_space_is_truncated_whole_and_a_later_one_may_succeed(
-    path: Path, disk: FullDisk, room_bytes: int, number: int
+    directory: Path, disk: FullDisk, room_bytes: int, number: int
 ) -> None:
-    logs = open_one(path)
+    logs = open_one(directory)
     log, _ = opened(logs)
     lead(log, make_batch(["kept"], producer_id=7, producer_epoch=0, sequence=0))
     before = read_all(log)
@@ -84,13 +78,13 @@ def test_an_append_without_space_is_truncated_whole_and_a_later_one_may_succeed(
     disk.room_bytes = 1 << 40
     assert lead(log, make_batch(["more"] * 5)) == 6
     logs.close()
-    again, found = opened(open_one(path))
+    again, found = opened(open_one(directory))
     assert (found.log_end_offset, found.damaged) == (6, None)
     read_all(again)
 
 
-def test_a_roll_without_space_is_retried(path: Path, disk: FullDisk) -> None:
-    logs = open_one(path)
+def test_a_roll_without_space_is_retried(directory: Path, disk: FullDisk) -> None:
+    logs = open_one(directory)
     log, _ = opened(logs)
     end = 0
     for room_bytes in (0, 3, 40, 200, 900, 1 << 40):
@@ -105,15 +99,15 @@ def test_a_roll_without_space_is_retried(path: Path, disk: FullDisk) -> None:
     read_all(log)
     logs.close()
     disk.room_bytes = 1 << 40
-    again, found = opened(open_one(path))
+    again, found = opened(open_one(directory))
     assert (found.log_end_offset, found.damaged) == (end, None)
     read_all(again)
 
 
 def test_a_failed_append_over_two_segments_frees_its_space_before_its_mark(
-    path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+    directory: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, _ = opened(open_one(path))
+    log, _ = opened(open_one(directory))
     lead(log, make_batch(["kept"]))
     mark_truncation = Durability.mark_truncation
 
@@ -133,8 +127,8 @@ def test_a_failed_append_over_two_segments_frees_its_space_before_its_mark(
     read_all(log)
 
 
-def test_a_checkpoint_without_space_is_retried_and_leaves_no_partial_file(path: Path, disk: FullDisk) -> None:
-    logs = open_one(path)
+def test_a_checkpoint_without_space_is_retried_and_leaves_no_partial_file(directory: Path, disk: FullDisk) -> None:
+    logs = open_one(directory)
     log, _ = opened(logs)
     lead(log, make_batch(["one"]))
     log.save_epochs((EpochEntry(LeaderEpoch(0), Offset(0)),))
@@ -143,16 +137,16 @@ def test_a_checkpoint_without_space_is_retried_and_leaves_no_partial_file(path: 
         with raises_code(ErrorCode.DISK_FULL):
             logs.checkpoint({PARTITION: Offset(1)})
     assert [one.failed for one in logs.directories()] == [None]
-    assert not list(path.rglob("*.tmp"))
+    assert not list(directory.rglob("*.tmp"))
     disk.room_bytes = 1 << 40
     logs.checkpoint({PARTITION: Offset(1)})
     logs.close()
-    _, found = opened(open_one(path))
+    _, found = opened(open_one(directory))
     assert (found.high_watermark, found.flushed_offset) == (1, 1)
 
 
-def test_epochs_that_cannot_be_written_are_written_with_a_later_checkpoint(path: Path, disk: FullDisk) -> None:
-    logs = open_one(path)
+def test_epochs_that_cannot_be_written_are_written_with_a_later_checkpoint(directory: Path, disk: FullDisk) -> None:
+    logs = open_one(directory)
     log, _ = opened(logs)
     lead(log, make_batch(["one"]))
     disk.room_bytes = 0
@@ -160,16 +154,16 @@ def test_epochs_that_cannot_be_written_are_written_with_a_later_checkpoint(path:
     disk.room_bytes = 1 << 40
     logs.checkpoint({PARTITION: Offset(1)})
     logs.close()
-    _, found = opened(open_one(path))
+    _, found = opened(open_one(directory))
     assert found.epochs[-1] == EpochEntry(LeaderEpoch(9), Offset(1))
 
 
 @pytest.mark.parametrize("room_bytes", [0, 50, 500])
 def test_a_start_on_a_full_disk_opens_records_appended_after_the_checkpoint(
-    path: Path, disk: FullDisk, room_bytes: int
+    directory: Path, disk: FullDisk, room_bytes: int
 ) -> None:
     """Regression: a replica that did not open stayed offline until the next start, though space came back."""
-    logs = open_one(path)
+    logs = open_one(directory)
     log, _ = opened(logs)
     logs.checkpoint({})
     for epoch in range(4):
@@ -178,20 +172,20 @@ def test_a_start_on_a_full_disk_opens_records_appended_after_the_checkpoint(
     logs.close()
     disk.room_bytes = room_bytes
     for _ in range(2):
-        logs = open_one(path)
+        logs = open_one(directory)
         log, found = opened(logs)
         assert (found.log_end_offset, found.damaged) == (40, None)
         assert found.epochs == tuple((epoch, 10 * epoch) for epoch in range(4))
         assert read_all(log) == whole
         logs.close()
     disk.room_bytes = 1 << 40
-    log, _ = opened(open_one(path))
+    log, _ = opened(open_one(directory))
     assert read_all(log) == whole
     assert lead(log, make_batch(["more"]), epoch=4) == 41
 
 
-def test_a_truncation_without_space_changes_nothing_and_can_be_retried(path: Path, disk: FullDisk) -> None:
-    logs = open_one(path)
+def test_a_truncation_without_space_changes_nothing_and_can_be_retried(directory: Path, disk: FullDisk) -> None:
+    logs = open_one(directory)
     log, _ = opened(logs)
     lead(log, make_batch(["one"]), make_batch(["two"]))
     before = read_all(log)
@@ -207,8 +201,8 @@ def test_a_truncation_without_space_changes_nothing_and_can_be_retried(path: Pat
     assert lead(log, make_batch(["nine"])) == 10
 
 
-def test_a_truncation_without_space_for_the_clean_point_can_be_retried(path: Path, disk: FullDisk) -> None:
-    log, _ = opened(open_one(path))
+def test_a_truncation_without_space_for_the_clean_point_can_be_retried(directory: Path, disk: FullDisk) -> None:
+    log, _ = opened(open_one(directory))
     lead(log, make_batch(["one"]), make_batch(["two"]))
     marks = CutPoint(1, 0), CutPoint(2, 9, resetting=True)
     for mark, cut in zip(marks, (lambda: log.truncate(Offset(1)), lambda: log.reset(Offset(9))), strict=True):
@@ -223,8 +217,8 @@ def test_a_truncation_without_space_for_the_clean_point_can_be_retried(path: Pat
     assert (log.log_end_offset, log.cleaning.clean_point) == (1, 1)
 
 
-def test_a_reset_without_space_for_its_second_mark_is_retried_before_appends(path: Path, disk: FullDisk) -> None:
-    logs = open_one(path)
+def test_a_reset_without_space_for_its_second_mark_is_retried_before_appends(directory: Path, disk: FullDisk) -> None:
+    logs = open_one(directory)
     log, _ = opened(logs)
     lead(log, make_batch(["one"]))
     disk.room_bytes = len(pack_json(CutPoint(1, 9, resetting=True)._asdict()))
@@ -236,12 +230,12 @@ def test_a_reset_without_space_for_its_second_mark_is_retried_before_appends(pat
     lead(log, make_batch(["nine"]))
     whole = read_all(log)
     logs.close()
-    again, found = opened(open_one(path))
+    again, found = opened(open_one(directory))
     assert (read_all(again), found.log_start_offset, found.damaged) == (whole, 9, None)
 
 
-def test_a_sync_without_space_takes_the_directory_offline(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = open_one(path)
+def test_a_sync_without_space_takes_the_directory_offline(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(directory)
     log, _ = opened(logs)
     lead(log, make_batch(["one"]))
 
@@ -254,8 +248,8 @@ def test_a_sync_without_space_takes_the_directory_offline(path: Path, monkeypatc
     assert logs.directories()[0].failed is not None
 
 
-def test_segments_are_trimmed_on_a_full_disk(path: Path, disk: FullDisk) -> None:
-    logs = open_one(path)
+def test_segments_are_trimmed_on_a_full_disk(directory: Path, disk: FullDisk) -> None:
+    logs = open_one(directory)
     log, _ = opened(logs)
     lead(log, *(make_batch(["x" * 300]) for _ in range(12)))
     disk.room_bytes = 0
@@ -266,15 +260,15 @@ def test_segments_are_trimmed_on_a_full_disk(path: Path, disk: FullDisk) -> None
     lead(log, make_batch(["more"]))
     logs.checkpoint({PARTITION: Offset(13)})
     logs.close()
-    _, found = opened(open_one(path))
+    _, found = opened(open_one(directory))
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (12, 13, None)
 
 
 def test_a_checkpoint_that_cannot_write_an_index_has_written_the_epochs(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next checkpoint raises the recovery point: a start reads the epochs below it from the file alone."""
-    logs = open_one(path)
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {"index.interval.bytes": "1"})
     log.save_epochs([EpochEntry(LeaderEpoch(0), Offset(0))])
     for number in range(300):
@@ -289,14 +283,14 @@ def test_a_checkpoint_that_cannot_write_an_index_has_written_the_epochs(
             logs.checkpoint({PARTITION: Offset(300)})
     logs.checkpoint({PARTITION: Offset(300)})
     logs.close()
-    _, found = opened(open_one(path))
+    _, found = opened(open_one(directory))
     assert found.epochs == ((0, 0), (1, 50))
 
 
 def test_space_is_freed_while_other_logs_are_opened(
-    path: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+    directory: Path, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs = open_one(path)
+    logs = open_one(directory)
     for number in range(3):
         lead(logs.open(PARTITION._replace(partition=number), IDENTITY, {})[0], make_batch(["one"]))
     remove_indexes, opened_meanwhile = LogSegments.remove_trimmed_indexes, iter(range(10, 20))
@@ -317,33 +311,37 @@ def test_space_is_freed_while_other_logs_are_opened(
 
 
 @pytest.mark.parametrize("boot", ["b", "boot-one", "a-boot-id-longer-than-that-before"])
-def test_a_registration_is_confirmed_on_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch, boot: str) -> None:
-    logs = open_one(path)
+def test_a_registration_is_confirmed_on_a_full_disk(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, boot: str
+) -> None:
+    logs = open_one(directory)
     logs.confirm_registration(BrokerEpoch(4), "boot-one")
     logs.close()
-    logs = open_one(path)
+    logs = open_one(directory)
     with monkeypatch.context() as patched:
         patched.setattr(files, "write_temporary", no_space)
         logs.confirm_registration(BrokerEpoch(1005), boot)
     logs.close()
-    logs = open_one(path)
+    logs = open_one(directory)
     assert logs.previous[0][1:] == (None, (boot, 1005))
     logs.close()
 
 
-def test_a_full_disk_keeps_no_mark_of_an_earlier_clean_shutdown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = open_one(path)
+def test_a_full_disk_keeps_no_mark_of_an_earlier_clean_shutdown(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = open_one(directory)
     logs.confirm_registration(BrokerEpoch(4), "boot-one")
     logs.close_clean(BrokerEpoch(4), {})
-    (path / directory_module.INCARNATION_FILE).unlink()
-    logs = open_one(path)
+    (directory / directory_module.INCARNATION_FILE).unlink()
+    logs = open_one(directory)
     with monkeypatch.context() as patched:
         patched.setattr(files, "write_temporary", no_space)
         with pytest.raises(TidemarkError) as caught:
             logs.confirm_registration(BrokerEpoch(5), "boot-one")
     assert caught.value.code is ErrorCode.DISK_FULL
     logs.close()
-    logs = open_one(path)
+    logs = open_one(directory)
     assert logs.previous[0][1:] == (None, None)
     logs.confirm_registration(BrokerEpoch(6), "boot-one")
     logs.close()

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tidemark.storage.log.reader import LogReader
 from tidemark.storage.recovery import producer_snapshot
 from tidemark.storage.segments.segment import Damage
 
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
 
 CONFIGS = {"segment.bytes": "20000", "index.interval.bytes": "1500"}
 
@@ -43,17 +42,11 @@ for number, batch in enumerate(batches):
 """
 
 
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
-
-
 @pytest.mark.parametrize("acknowledged", [1, 60, 333])
-def test_a_writer_killed_while_it_appends_loses_nothing_it_reported(path: Path, acknowledged: int) -> None:
+def test_a_writer_killed_while_it_appends_loses_nothing_it_reported(directory: Path, acknowledged: int) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["services", "."])}
     writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env=environment, text=True
+        [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, env=environment, text=True
     )
     assert writer.stdout is not None
     reported = 0
@@ -65,7 +58,7 @@ def test_a_writer_killed_while_it_appends_loses_nothing_it_reported(path: Path, 
     writer.wait(10)
     reported = max([reported, *map(int, rest[: rest.rfind("\n") + 1].split())])
 
-    logs = open_one(path)
+    logs = open_one(directory)
     log, recovered = logs.open(PARTITION, IDENTITY, {})
     assert recovered.damaged is None
     assert recovered.log_end_offset >= reported > 0
@@ -76,8 +69,8 @@ def test_a_writer_killed_while_it_appends_loses_nothing_it_reported(path: Path, 
     logs.close()
 
 
-def test_readers_beside_an_appender_that_truncates_see_only_whole_batches(path: Path) -> None:
-    logs = open_one(path, open_files_max=2)
+def test_readers_beside_an_appender_that_truncates_see_only_whole_batches(directory: Path) -> None:
+    logs = open_one(directory, open_files_max=2)
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     done = threading.Event()
     failures: list[BaseException] = []
@@ -109,11 +102,11 @@ def test_readers_beside_an_appender_that_truncates_see_only_whole_batches(path: 
 
 
 def test_a_checkpoint_during_an_append_keeps_producer_and_epoch_of_its_batch(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a kill no start reads the batch again: it lies below the recovery point of that checkpoint."""
     monkeypatch.setattr(producer_snapshot, "_BATCHES", 1)
-    logs = open_one(path)
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     lead(log, make_batch(["a"], producer_id=1, producer_epoch=0, sequence=0))
     logs.checkpoint({PARTITION: Offset(1)})
@@ -132,13 +125,13 @@ def test_a_checkpoint_during_an_append_keeps_producer_and_epoch_of_its_batch(
     log.append(batches, base_offset=Offset(1), leader_epoch=LeaderEpoch(3), stamp=True)
     checkpoint.join()
     logs.close()
-    _, recovered = open_one(path).open(PARTITION, IDENTITY, CONFIGS)
+    _, recovered = open_one(directory).open(PARTITION, IDENTITY, CONFIGS)
     assert set(recovered.producers.entries) == {1, 2}
     assert recovered.epochs == ((0, 0), (3, 1))
 
 
-def test_a_read_that_meets_a_truncation_is_repeated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = open_one(path)
+def test_a_read_that_meets_a_truncation_is_repeated(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     for number in range(8):
         lead(log, make_batch([f"{number}"] * 10))
@@ -177,8 +170,8 @@ def test_a_read_that_meets_a_truncation_is_repeated(path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_read_in_parts_beside_a_truncation_is_repeated(path: Path, fails: bool) -> None:
-    logs = open_one(path)
+def test_a_read_in_parts_beside_a_truncation_is_repeated(directory: Path, fails: bool) -> None:
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     lead(log, *(make_batch(["x" * 20] * 10) for _ in range(4)))
     sizes: list[int] = []

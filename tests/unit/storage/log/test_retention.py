@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import ErrorCode, Offset
 from tidemark.ports import RetentionLimits as Limits
@@ -22,7 +20,6 @@ from tests.unit.storage.batches import (
     follow,
     lead,
     make_batch,
-    memory_directory,
     open_one,
     read_all,
 )
@@ -30,12 +27,6 @@ from tests.unit.storage.batches import (
 CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500", "file.delete.delay.ms": "0"}
 SECOND_US = 1_000_000
 EVERYTHING = Limits(-1, -1)
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
 
 
 def opened(logs: LogManager, **configs: str) -> tuple[PartitionLog, RecoveredLog]:
@@ -59,9 +50,9 @@ def bases(path: Path) -> list[int]:
     return [int(name[:20]) for name in files(path)]
 
 
-def test_segments_older_than_the_limit_are_removed(path: Path) -> None:
-    log = filled(open_one(path))
-    second = bases(path)[1]
+def test_segments_older_than_the_limit_are_removed(directory: Path) -> None:
+    log = filled(open_one(directory))
+    second = bases(directory)[1]
     newest_of_first_ms = (second // 10 - 1) * 1000
     limits = Limits(5_000, -1)
     assert log.expired_until(limits, high_watermark=Offset(200), now_ms=newest_of_first_ms + 5_000) == 0
@@ -73,112 +64,112 @@ def test_segments_older_than_the_limit_are_removed(path: Path) -> None:
     assert log.expired_until(EVERYTHING, high_watermark=Offset(200), now_ms=1 << 40) == 0
 
 
-def test_the_oldest_segments_beyond_the_size_are_removed_and_the_active_one_stays(path: Path) -> None:
-    log = filled(open_one(path))
-    starts = bases(path)
+def test_the_oldest_segments_beyond_the_size_are_removed_and_the_active_one_stays(directory: Path) -> None:
+    log = filled(open_one(directory))
+    starts = bases(directory)
     size = log.size_bytes()
-    first = (path / str(PARTITION) / files(path)[0]).stat().st_size
+    first = (directory / str(PARTITION) / files(directory)[0]).stat().st_size
     assert log.expired_until(Limits(-1, size), high_watermark=Offset(200), now_ms=0) == 0
     assert log.expired_until(Limits(-1, size - first + 1), high_watermark=Offset(200), now_ms=0) == 0
     assert log.expired_until(Limits(-1, size - first), high_watermark=Offset(200), now_ms=0) == starts[1]
     assert log.expired_until(Limits(-1, 0), high_watermark=Offset(200), now_ms=0) == starts[-1]
 
 
-def test_trimmed_records_are_out_of_range_at_once_and_a_checkpoint_releases_their_files(path: Path) -> None:
-    logs = open_one(path)
+def test_trimmed_records_are_out_of_range_at_once_and_a_checkpoint_releases_their_files(directory: Path) -> None:
+    logs = open_one(directory)
     log = filled(logs)
-    starts = bases(path)
+    starts = bases(directory)
     log.trim(Offset(starts[2] + 5))
     assert log.log_start_offset == starts[2] + 5
     with raises_code(ErrorCode.OFFSET_OUT_OF_RANGE) as caught:
         log.read(Offset(starts[2]), end_offset=200, max_bytes=1 << 20)
     assert caught.value.metadata["log_start_offset"] == str(starts[2] + 5)
-    assert bases(path) == starts, "until a checkpoint names the log start the files are needed"
+    assert bases(directory) == starts, "until a checkpoint names the log start the files are needed"
     logs.checkpoint({PARTITION: Offset(200)})
-    assert bases(path) == starts[2:]
+    assert bases(directory) == starts[2:]
     logs.close()  # waits for the deleter
-    assert files(path, ".deleted") == []
-    again = open_one(path)
+    assert files(directory, ".deleted") == []
+    again = open_one(directory)
     log, found = opened(again)
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (starts[2] + 5, 200, None)
     read_all(log)
 
 
-def test_released_files_are_renamed_and_removed_by_a_start(path: Path) -> None:
-    logs = open_one(path)
+def test_released_files_are_renamed_and_removed_by_a_start(directory: Path) -> None:
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {**CONFIGS, "file.delete.delay.ms": "3600000"})
     for number in range(20):
         lead(log, make_batch([f"v{number}"] * 10))
-    before = bases(path)
+    before = bases(directory)
     log.trim(Offset(before[2]))
     logs.checkpoint({PARTITION: Offset(200)})
-    assert [name[:20] for name in files(path, ".log.deleted")] == [f"{base:020d}" for base in before[:2]]
+    assert [name[:20] for name in files(directory, ".log.deleted")] == [f"{base:020d}" for base in before[:2]]
     logs.close()
-    again = open_one(path)
+    again = open_one(directory)
     opened(again)
-    assert files(path, ".deleted") == []
+    assert files(directory, ".deleted") == []
 
 
-def test_a_kill_before_the_checkpoint_restores_the_old_log_start(path: Path) -> None:
-    logs = open_one(path)
+def test_a_kill_before_the_checkpoint_restores_the_old_log_start(directory: Path) -> None:
+    logs = open_one(directory)
     log = filled(logs)
     logs.checkpoint({PARTITION: Offset(200)})
     log.trim(Offset(100))
     logs.close()
-    log, found = opened(open_one(path))
+    log, found = opened(open_one(directory))
     assert (found.log_start_offset, found.damaged) == (0, None)
     assert len(read_all(log)) > 0
 
 
-def test_a_segment_that_a_crash_brings_back_below_the_log_start_is_no_damage(path: Path) -> None:
-    logs = open_one(path)
+def test_a_segment_that_a_crash_brings_back_below_the_log_start_is_no_damage(directory: Path) -> None:
+    logs = open_one(directory)
     log = filled(logs)
-    starts = bases(path)
-    name = files(path)[0]
-    content = (path / str(PARTITION) / name).read_bytes()
+    starts = bases(directory)
+    name = files(directory)[0]
+    content = (directory / str(PARTITION) / name).read_bytes()
     log.trim(Offset(starts[3]))
     logs.checkpoint({PARTITION: Offset(200)})
     logs.close()
-    (path / str(PARTITION) / name).write_bytes(content)
-    again = open_one(path)
+    (directory / str(PARTITION) / name).write_bytes(content)
+    again = open_one(directory)
     log, found = opened(again)
     assert (found.log_start_offset, found.damaged) == (starts[3], None)
-    assert bases(path) == starts[3:]
+    assert bases(directory) == starts[3:]
 
 
-def test_a_fully_trimmed_log_continues_at_its_end(path: Path) -> None:
-    logs = open_one(path)
+def test_a_fully_trimmed_log_continues_at_its_end(directory: Path) -> None:
+    logs = open_one(directory)
     log = filled(logs)
     log.trim(Offset(200))
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes()) == (200, 200, 0)
     logs.checkpoint({PARTITION: Offset(200)})
-    assert bases(path) == [200]
+    assert bases(directory) == [200]
     lead(log, make_batch(["more"]))
     log.truncate(Offset(200))
     lead(log, make_batch(["other"]))
     logs.close()
-    log, found = opened(open_one(path))
+    log, found = opened(open_one(directory))
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (200, 201, None)
     assert 7 in found.producers.entries, "producer states outlive their records"
 
 
-def test_a_reset_and_a_truncation_after_a_trim_leave_no_file_of_the_old_log(path: Path) -> None:
-    logs = open_one(path)
+def test_a_reset_and_a_truncation_after_a_trim_leave_no_file_of_the_old_log(directory: Path) -> None:
+    logs = open_one(directory)
     log = filled(logs)
     log.trim(Offset(100))
     log.reset(Offset(500))
-    assert bases(path) == [500]
+    assert bases(directory) == [500]
     follow(log, at(make_batch(["x"]), 500))
     log.trim(Offset(501))
     log.truncate(Offset(300))
-    assert bases(path) == [300]
+    assert bases(directory) == [300]
     logs.close()
-    _, found = opened(open_one(path))
+    _, found = opened(open_one(directory))
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (300, 300, None)
 
 
-def test_a_reader_keeps_reading_files_released_meanwhile(path: Path) -> None:
-    logs = open_one(path)
+def test_a_reader_keeps_reading_files_released_meanwhile(directory: Path) -> None:
+    logs = open_one(directory)
     log = filled(logs, **{"file.delete.delay.ms": "60000"})
     held = log.segments.all[0]
     before = held.log_path.read_bytes()
@@ -190,29 +181,29 @@ def test_a_reader_keeps_reading_files_released_meanwhile(path: Path) -> None:
     logs.close()
 
 
-def test_an_idle_segment_rolls_when_it_is_old_enough_after_a_restart_too(path: Path) -> None:
-    logs = open_one(path)
+def test_an_idle_segment_rolls_when_it_is_old_enough_after_a_restart_too(directory: Path) -> None:
+    logs = open_one(directory)
     log = filled(logs, batches=2)
     assert not log.may_roll_by_time(604_800_000)
     log.roll_by_time(604_800_000)
-    assert bases(path) == [0]
+    assert bases(directory) == [0]
     logs.close()
-    logs = open_one(path)
+    logs = open_one(directory)
     log, _ = opened(logs)
     assert log.may_roll_by_time(0), "its first record was not read yet"
     log.roll_by_time(604_800_000)
     assert not log.may_roll_by_time(604_800_000)
     log.roll_by_time(604_800_001)
-    assert bases(path) == [0, 20]
+    assert bases(directory) == [0, 20]
     assert not log.may_roll_by_time(1 << 50), "an empty segment never rolls"
 
 
-def test_snapshots_below_the_log_start_are_deleted_except_the_newest(path: Path) -> None:
-    logs = open_one(path)
+def test_snapshots_below_the_log_start_are_deleted_except_the_newest(directory: Path) -> None:
+    logs = open_one(directory)
     log = filled(logs)
-    starts = bases(path)
+    starts = bases(directory)
     log.trim(Offset(starts[3]))
     logs.checkpoint({PARTITION: Offset(200)})
-    assert next(int(name[:20]) for name in files(path, ".snapshot")) == starts[3]
+    assert next(int(name[:20]) for name in files(directory, ".snapshot")) == starts[3]
     producers = log.truncate(Offset(starts[3]))
     assert producers.entries[7].batches[-1].last_offset == starts[3] - 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,18 +31,12 @@ from tidemark.storage.log.segment_repair import (
 from tidemark.storage.segments.segment import Segment
 
 from tests.refusals import raises_code
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
 from tests.unit.storage.log.test_cleaner import CONFIGS as COMPACTED
 from tests.unit.storage.log.test_cleaner import NOW_US, batches_of, clean, fill, rows_of
 from tests.unit.storage.log.test_cleaner_crashes import Killer
 
 PLAIN = {"segment.bytes": "4096", "index.interval.bytes": "700"}
-
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    with memory_directory() as path:
-        yield path
 
 
 @pytest.fixture
@@ -117,10 +111,10 @@ def compacted_batches(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_flipped_bits_of_a_sealed_segment_are_found_and_replaced(root: Path, seed: int) -> None:
+def test_flipped_bits_of_a_sealed_segment_are_found_and_replaced(directory: Path, seed: int) -> None:
     rng = random.Random(seed)
     compacts = seed % 3 == 2
-    replicas = Replicas(root, COMPACTED if compacts else PLAIN, compacted_batches if compacts else some_batches)
+    replicas = Replicas(directory, COMPACTED if compacts else PLAIN, compacted_batches if compacts else some_batches)
     segment = rng.choice(replicas.view.segments)
     whole = segment.log_path.read_bytes()
     flipped = {rng.randrange(len(whole)) for _ in range(rng.randrange(1, 4))}
@@ -141,15 +135,15 @@ def test_flipped_bits_of_a_sealed_segment_are_found_and_replaced(root: Path, see
     assert not reopened.is_damaged
 
 
-def test_a_good_segment_has_no_damage(root: Path) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_a_good_segment_has_no_damage(directory: Path) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
 
     assert len(replicas.view.segments) > 3
     assert [replicas.damage(one) for one in replicas.view.segments] == [[]] * len(replicas.view.segments)
 
 
-def test_a_range_names_exactly_the_offsets_of_the_damaged_batch(root: Path) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_a_range_names_exactly_the_offsets_of_the_damaged_batch(directory: Path) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[1]
     data = segment.log_path.read_bytes()
     second = parse_envelope(data, parse_envelope(data).batch_length)
@@ -183,8 +177,8 @@ def test_a_search_on_disk_reads_the_disk_and_leaves_nothing_in_the_page_cache(tm
 
 
 @pytest.mark.parametrize("missing_bytes", [1, 90, 700])
-def test_a_read_past_the_end_of_a_cut_file_is_damage_that_can_be_repaired(root: Path, missing_bytes: int) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_a_read_past_the_end_of_a_cut_file_is_damage_that_can_be_repaired(directory: Path, missing_bytes: int) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[1]
     whole = segment.log_path.read_bytes()
     with segment.log_path.open("r+b") as file:
@@ -198,8 +192,8 @@ def test_a_read_past_the_end_of_a_cut_file_is_damage_that_can_be_repaired(root: 
 
 
 @pytest.mark.parametrize("missing_bytes", [1, 90, 700])
-def test_a_cleaning_ends_with_an_error_at_the_end_of_a_cut_file(root: Path, missing_bytes: int) -> None:
-    replicas = Replicas(root, COMPACTED, compacted_batches)
+def test_a_cleaning_ends_with_an_error_at_the_end_of_a_cut_file(directory: Path, missing_bytes: int) -> None:
+    replicas = Replicas(directory, COMPACTED, compacted_batches)
     path = replicas.view.segments[0].log_path
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - missing_bytes)
@@ -213,8 +207,8 @@ def test_a_cleaning_ends_with_an_error_at_the_end_of_a_cut_file(root: Path, miss
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_damaged_index_files_are_rewritten(root: Path, suffix: str) -> None:
-    replicas = Replicas(root, {**PLAIN, "index.interval.bytes": "200"}, some_batches)
+def test_damaged_index_files_are_rewritten(directory: Path, suffix: str) -> None:
+    replicas = Replicas(directory, {**PLAIN, "index.interval.bytes": "200"}, some_batches)
     segment = replicas.view.segments[1]
     paths = [segment.log_path.with_suffix(one) for one in (".index", ".timeindex")]
     whole = [path.read_bytes() for path in paths]
@@ -235,8 +229,8 @@ def test_damaged_index_files_are_rewritten(root: Path, suffix: str) -> None:
         assert [one.read_bytes() for one in paths] == whole, number
 
 
-def test_the_index_of_a_deleted_segment_is_not_rewritten(root: Path) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_the_index_of_a_deleted_segment_is_not_rewritten(directory: Path) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[0]
     opened, path = replicas.log.cleaning.open(segment), segment.log_path
     replicas.log.trim(segment.next_offset)
@@ -267,8 +261,8 @@ def disk_bytes_read() -> int:
     return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
 
-def test_a_damaged_header_ends_its_damage_at_the_next_index_entry(root: Path) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_a_damaged_header_ends_its_damage_at_the_next_index_entry(directory: Path) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[1]
     size = parse_envelope(segment.log_path.read_bytes()).batch_length
     replicas.flip(segment, size + 17)  # batch_length of the second batch
@@ -279,8 +273,8 @@ def test_a_damaged_header_ends_its_damage_at_the_next_index_entry(root: Path) ->
     assert found.end_position < size + 2 * 700, "index.interval.bytes and one batch"
 
 
-def test_a_damaged_header_without_an_index_damages_the_rest_of_its_segment(root: Path) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_a_damaged_header_without_an_index_damages_the_rest_of_its_segment(directory: Path) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[1]
     whole = segment.log_path.read_bytes()
     segment.remove_indexes()
@@ -293,8 +287,8 @@ def test_a_damaged_header_without_an_index_damages_the_rest_of_its_segment(root:
     assert segment.log_path.read_bytes() == whole
 
 
-def test_a_range_without_a_good_copy_does_not_keep_the_others_damaged(root: Path) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_a_range_without_a_good_copy_does_not_keep_the_others_damaged(directory: Path) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[1]
     whole = bytearray(segment.log_path.read_bytes())
     size = parse_envelope(bytes(whole)).batch_length
@@ -316,9 +310,9 @@ def test_a_range_without_a_good_copy_does_not_keep_the_others_damaged(root: Path
     assert replicas.damage(replicas.view.segments[1]) == []
 
 
-def test_bytes_that_a_file_has_lost_stay_damage_where_no_replica_has_them(root: Path) -> None:
+def test_bytes_that_a_file_has_lost_stay_damage_where_no_replica_has_them(directory: Path) -> None:
     """Without them the segment would end earlier, and readers would take the lost records for a hole."""
-    replicas = Replicas(root, PLAIN, some_batches)
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[1]
     size = segment.size_bytes
     with segment.log_path.open("r+b") as file:
@@ -333,8 +327,8 @@ def test_bytes_that_a_file_has_lost_stay_damage_where_no_replica_has_them(root: 
     assert [one[:-1] for one in replicas.damage(segment)] == [last.damaged[:-1]]
 
 
-def test_a_file_that_lost_its_end_is_damaged_to_its_end(root: Path) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_a_file_that_lost_its_end_is_damaged_to_its_end(directory: Path) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[2]
     whole = segment.log_path.read_bytes()
     with segment.log_path.open("r+b") as file:
@@ -347,7 +341,7 @@ def test_a_file_that_lost_its_end_is_damaged_to_its_end(root: Path) -> None:
     assert segment.log_path.read_bytes() == whole
 
 
-def test_a_record_that_looks_like_a_batch_does_not_end_the_damage(root: Path) -> None:
+def test_a_record_that_looks_like_a_batch_does_not_end_the_damage(directory: Path) -> None:
     """A damaged header hides the length of its batch, so the scan takes a record of the batch for the next batch."""
 
     def make(log: PartitionLog) -> None:
@@ -361,7 +355,7 @@ def test_a_record_that_looks_like_a_batch_does_not_end_the_damage(root: Path) ->
         for _ in range(80):
             lead(log, make_batch(["tail" * 10]), epoch=9)
 
-    replicas = Replicas(root, PLAIN, make)
+    replicas = Replicas(directory, PLAIN, make)
     outer = next(one for one in batches_of(replicas.good) if b"inner" in one.data and one.envelope.batch_length > 700)
     segment = next(one for one in reversed(replicas.view.segments) if one.base_offset <= outer.envelope.base_offset)
     whole = segment.log_path.read_bytes()
@@ -392,8 +386,8 @@ def _holding(value: bytes) -> Batch:
     return Batch(parse_envelope(data), data)
 
 
-def test_a_batch_of_another_offset_is_not_accepted(root: Path) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_a_batch_of_another_offset_is_not_accepted(directory: Path) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[1]
     replicas.flip(segment, 80)
     damaged_bytes = segment.log_path.read_bytes()
@@ -407,8 +401,8 @@ def test_a_batch_of_another_offset_is_not_accepted(root: Path) -> None:
     assert not [name for name in replicas.view.path.iterdir() if name.suffix == ".cleaned"]
 
 
-def test_a_log_that_was_truncated_meanwhile_is_not_changed(root: Path) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+def test_a_log_that_was_truncated_meanwhile_is_not_changed(directory: Path) -> None:
+    replicas = Replicas(directory, PLAIN, some_batches)
     view = replicas.view
     segment = view.segments[1]
     replicas.flip(segment, 80)
@@ -420,15 +414,15 @@ def test_a_log_that_was_truncated_meanwhile_is_not_changed(root: Path) -> None:
 
 
 def test_a_kill_at_any_operation_of_a_repair_leaves_the_damaged_or_the_repaired_segment(
-    root: Path, killer: Killer
+    directory: Path, killer: Killer
 ) -> None:
-    replicas = Replicas(root, PLAIN, some_batches)
+    replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[2]
     whole = segment.log_path.read_bytes()
     replicas.flip(segment, 90)
     damaged = segment.log_path.read_bytes()
     patches = replicas.patches(replicas.damage(segment))
-    image = root / "image"
+    image = directory / "image"
     seen: list[bytes] = []
     rows = rows_of(replicas.good)
 
@@ -452,9 +446,9 @@ def test_a_kill_at_any_operation_of_a_repair_leaves_the_damaged_or_the_repaired_
 @pytest.mark.parametrize("with_index", [True, False])
 @pytest.mark.parametrize("number", [0, 1])
 def test_batches_that_compaction_removed_from_the_other_replica_are_a_hole(
-    root: Path, number: int, with_index: bool
+    directory: Path, number: int, with_index: bool
 ) -> None:
-    replicas = Replicas(root, COMPACTED, compacted_batches)
+    replicas = Replicas(directory, COMPACTED, compacted_batches)
     segment = replicas.view.segments[number]
     whole = DamagedRange(segment.base_offset, 0, segment.size_bytes, segment.base_offset, segment.next_offset, "")
     [patch] = replicas.patches([whole])
@@ -477,9 +471,9 @@ def test_batches_that_compaction_removed_from_the_other_replica_are_a_hole(
     assert not reopened.is_damaged
 
 
-def test_a_segment_never_becomes_empty(root: Path) -> None:
+def test_a_segment_never_becomes_empty(directory: Path) -> None:
     """A start takes an empty segment file for the start of an empty log."""
-    replicas = Replicas(root, COMPACTED, compacted_batches)
+    replicas = Replicas(directory, COMPACTED, compacted_batches)
     segment = replicas.view.segments[0]
     whole = DamagedRange(segment.base_offset, 0, segment.size_bytes, segment.base_offset, segment.next_offset, "")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,9 @@ from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.refusals import raises_code
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one, read_all
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
 
 CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500"}
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
 
 
 class Files:
@@ -55,8 +48,8 @@ def opened(path: Path) -> tuple[LogManager, PartitionLog]:
 
 
 @pytest.mark.parametrize("left", range(8))
-def test_a_checkpoint_without_descriptors_is_retried(path: Path, files: Files, left: int) -> None:
-    logs, log = opened(path)
+def test_a_checkpoint_without_descriptors_is_retried(directory: Path, files: Files, left: int) -> None:
+    logs, log = opened(directory)
     lead(log, make_batch(["first"]))
     files.left = left
     failed = None
@@ -71,13 +64,15 @@ def test_a_checkpoint_without_descriptors_is_retried(path: Path, files: Files, l
     logs.checkpoint({PARTITION: log.log_end_offset})
     before = read_all(log)
     logs.close()
-    logs, log = opened(path)
+    logs, log = opened(directory)
     assert read_all(log) == before
     logs.close()
 
 
-def test_an_append_without_descriptors_is_refused_whole_and_the_next_one_succeeds(path: Path, files: Files) -> None:
-    logs, log = opened(path)
+def test_an_append_without_descriptors_is_refused_whole_and_the_next_one_succeeds(
+    directory: Path, files: Files
+) -> None:
+    logs, log = opened(directory)
     lead(log, make_batch(["a" * 1500]))
     before, end = read_all(log), log.log_end_offset
     files.left = 0

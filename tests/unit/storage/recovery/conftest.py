@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tests.unit.storage.batches import (
     PARTITION,
     lead,
     make_batch,
-    memory_directory,
     open_one,
     read_all,
 )
@@ -26,15 +24,9 @@ from tests.unit.storage.recovery.damaging import (
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
-
-
-@pytest.fixture
-def killed(path: Path) -> tuple[Path, bytes]:
+def killed(directory: Path) -> tuple[Path, bytes]:
     """A log of 16 batches of 2 in several segments, checkpointed at 18, killed at 32; and its content."""
-    logs = open_one(path / "killed")
+    logs = open_one(directory / "killed")
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     for number in range(BATCHES):
         batch = make_batch([f"{number}a", f"{number}b"], producer_id=4, producer_epoch=0, sequence=2 * number)
@@ -43,7 +35,7 @@ def killed(path: Path) -> tuple[Path, bytes]:
             logs.checkpoint({PARTITION: Offset(CHECKPOINTED)})
     whole = read_all(log)
     logs.close()
-    return path / "killed", whole
+    return directory / "killed", whole
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ from tests.unit.storage.batches import (
     PARTITION,
     lead,
     make_batch,
-    memory_directory,
     open_one,
     read_all,
 )
@@ -35,12 +33,6 @@ from tests.unit.storage.batches import (
 SEEDS = range(40)
 STEPS = 60
 PRODUCERS = 3
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with memory_directory() as made:
-        yield made
 
 
 class World:
@@ -171,12 +163,12 @@ class World:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_after_any_stop_or_kill_the_log_holds_a_prefix_with_all_that_was_durable(
-    path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    directory: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(snapshot_module, "_BATCHES", rng.choice((1, 8)))
     monkeypatch.setattr(durability, "_INDEX_BEHIND_ENTRIES", rng.choice((1, 5)))
-    world = World(path, rng)
+    world = World(directory, rng)
     world.append()
     for _ in range(STEPS):
         step = rng.choices(
@@ -191,31 +183,31 @@ def by_producer(producer: int, sequence: int) -> Batch:
     return make_batch(["v"] * 10, producer_id=producer, producer_epoch=0, sequence=sequence)
 
 
-def test_a_snapshot_and_epochs_of_lost_batches_are_ignored_after_other_appends(path: Path) -> None:
+def test_a_snapshot_and_epochs_of_lost_batches_are_ignored_after_other_appends(directory: Path) -> None:
     length = len(by_producer(1, 0).data)
-    logs = open_one(path)
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": str(10 * length)})
     lead(log, *[by_producer(1, 10 * number) for number in range(9)], epoch=1)
     lead(log, *[by_producer(1, 10 * number) for number in range(9, 12)], epoch=2)  # rolled at 100, with a snapshot
     log.save_epochs(log.state().epochs)
     logs.close()
-    place = path / str(PARTITION)
+    place = directory / str(PARTITION)
     (place / f"{100:020d}{LOG_SUFFIX}").unlink()
     first = place / f"{0:020d}{LOG_SUFFIX}"
     first.write_bytes(first.read_bytes()[: 5 * length])
 
-    logs = open_one(path)
+    logs = open_one(directory)
     log, recovered = logs.open(PARTITION, IDENTITY, {})
     assert recovered.log_end_offset == 50
     lead(log, *[by_producer(2, 10 * number) for number in range(8)], epoch=2)
     logs.close()
-    logs = open_one(path)
+    logs = open_one(directory)
     log, recovered = logs.open(PARTITION, IDENTITY, {})
     assert recovered.log_end_offset == 130
     assert [tuple(entry) for entry in recovered.epochs] == [(1, 0), (2, 50)]
     logs.checkpoint({})
     logs.close()
-    logs = open_one(path)
+    logs = open_one(directory)
     log, recovered = logs.open(PARTITION, IDENTITY, {})
     sequences = {producer: entry.batches[-1].last_sequence for producer, entry in recovered.producers.entries.items()}
     assert sequences == {1: 49, 2: 79}
