@@ -49,7 +49,8 @@ def audit(
     found = [(one.service, line) for one in services for line in one.lines]
     newest = sorted(found, key=lambda pair: pair[1].at_ms)[-limit:]
     if cluster.json:
-        print_json({"lines": [_line_json(*pair) for pair in newest], "services": list(map(_service_json, services))})
+        lines = [{"service": service, **line._asdict()} for service, line in newest]
+        print_json({"lines": lines, "services": list(map(_service_json, services))})
     elif newest:
         print_table(_COLUMNS, [_row(*pair) for pair in newest])
     else:
@@ -65,10 +66,6 @@ def _row(service: str, line: AuditLine) -> Sequence[object]:
     shown = facts if len(facts) <= _FACTS_CHARACTERS_MAX else f"{facts[:_FACTS_CHARACTERS_MAX]}..."
     last = shown or line.rule
     return (shown_time(line.at_ms), service, line.principal, line.host, event, line.resource, line.outcome, last)
-
-
-def _line_json(service: str, line: AuditLine) -> Mapping[str, object]:
-    return {"service": service, **line._asdict()}
 
 
 def _service_json(one: ServiceAudit) -> Mapping[str, object]:

@@ -28,12 +28,8 @@ _NODE_BYTES_MAX: Final = BYTES_MAX // 4
 
 def path_of(request_id: str) -> str:
     """Path of the request's znode; an id may hold any character."""
-    return f"{REQUESTS}/{_escaped(request_id)}"
-
-
-def _escaped(request_id: str) -> str:
-    # ZooKeeper accepts neither "." nor ".." as a name.
-    return "id-" + quote(request_id, safe="")
+    # The prefix, since ZooKeeper accepts neither "." nor ".." as a name.
+    return f"{REQUESTS}/id-{quote(request_id, safe='')}"
 
 
 def _encode(request: AdminRequest) -> bytes:

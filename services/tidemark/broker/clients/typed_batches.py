@@ -37,7 +37,8 @@ def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: Pr
     """
     if batch.envelope.is_typed != layouts.is_typed(topic):
         sent, has = ("typed", "no schema") if batch.envelope.is_typed else ("of bytes", "a schema")
-        raise _mismatch(f"topic {topic} has {has}, and the batch is {sent}", topic)
+        sentence = f"topic {topic} has {has}, and the batch is {sent}"
+        raise TidemarkError(ErrorCode.SCHEMA_MISMATCH, sentence, {"topic": topic})
     if not batch.envelope.is_typed:
         return
     version = batch.envelope.schema_version
@@ -219,7 +220,3 @@ def _pruned(
         asked[layout.version] = layout.known_ids(column_ids)
     spans = kept_spans(batch.head, batch.envelope, layout, asked[layout.version])
     return [shortened_head(batch.head, spans), *(batch.between(begin, end) for begin, end in spans)]
-
-
-def _mismatch(sentence: str, topic: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.SCHEMA_MISMATCH, sentence, {"topic": topic})

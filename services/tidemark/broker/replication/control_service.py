@@ -168,7 +168,7 @@ class BrokerControl(BrokerControlServiceServicer):
         """Close the named replicas, and delete those that the command marks for deletion."""
         self._check(request.header, context, request.sequence)
         command = stop_replica_from_proto(request)
-        reply = await self._ask(lambda request_id: StopReplicaArrived(request_id, command))
+        reply = _accepted(await self._submit(lambda request_id: StopReplicaArrived(request_id, command)))
         return pb.StopReplicaResponse(errors=refusals_to_proto(reply.refused))
 
     async def DescribeReplicas(  # noqa: N802
@@ -253,9 +253,6 @@ class BrokerControl(BrokerControlServiceServicer):
         )
         async with stream.writing:
             await stream.context.write(response)
-
-    async def _ask(self, event: Callable[[int], Event]) -> ReplyToControl:
-        return _accepted(await self._submit(event))
 
     def _submit(self, event: Callable[[int], Event]) -> asyncio.Future[ReplyToControl]:
         """Pass an event to the core; the future completes with the answer."""

@@ -72,7 +72,7 @@ def text_reader(column_type: ColumnType, unit: str) -> Convert:
     plain = plain_type(column_type)
     if isinstance(plain, ListOf | MapOf | StructOf):
         inner = json_reader(plain, unit) or _as_it_is
-        return lambda text: inner(_parsed(text))
+        return lambda text: inner(parse_json(text, exact=True))
     if plain in INT_BITS:
         return lambda text: _integer(text, plain)
     of_json = json_reader(plain, unit) or _as_it_is
@@ -107,10 +107,6 @@ def parse_shown(text: bytes) -> Any:
 def _shown_number(text: str) -> float | str:
     number = float(text)
     return number if math.isfinite(number) and Number(repr(number)) == Number(text) else text
-
-
-def _parsed(text: str) -> Any:
-    return parse_json(text, exact=True)
 
 
 def _as_it_is(value: Any) -> Any:

@@ -78,14 +78,10 @@ def _map_converter(data_type: Any) -> Convert:
 
     def convert(value: Any) -> dict[str, Any] | list[list[Any]]:
         pairs = [(key(name), None if one is None else item(one)) for name, one in value]
-        found = {_key_text(name): one for name, one in pairs}
+        found = {name if isinstance(name, str) else encode_json(name): one for name, one in pairs}
         return found if len(found) == len(pairs) else [list(pair) for pair in pairs]
 
     return convert
-
-
-def _key_text(key: Any) -> str:
-    return key if isinstance(key, str) else encode_json(key)
 
 
 def _struct_converter(parts: dict[str, Convert]) -> Convert:

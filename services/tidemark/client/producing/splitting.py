@@ -76,7 +76,7 @@ def split(batch: PendingBatch, error: TidemarkError) -> list[Part]:
     and the records outside the bound that the error states. A batch that is too large, or cannot be built, is halved;
     the halves are sent alone.
     """
-    rows = _rows(batch)
+    rows = batch.rows if batch.data is None else batch.format.read(batch.data)  # None if it was never built
     refused = _refused_records(batch, rows, error)
     if not refused and batch.count > 1 and (error.code == ErrorCode.BATCH_TOO_LARGE or rows is None):
         return [Part(_suspect(half, error), None) for half in _halves(batch, rows)]
@@ -96,11 +96,6 @@ def split(batch: PendingBatch, error: TidemarkError) -> list[Part]:
 def names_records(error: TidemarkError) -> bool:
     """Whether single records may be the cause of a refusal."""
     return error.code in _OF_RECORDS or REFUSED_RECORDS in error.metadata
-
-
-def _rows(batch: PendingBatch) -> pa.RecordBatch | None:
-    """The rows of a batch; None if it was never built."""
-    return batch.rows if batch.data is None else batch.format.read(batch.data)
 
 
 def _refused_records(batch: PendingBatch, rows: pa.RecordBatch | None, error: TidemarkError) -> Ranges:

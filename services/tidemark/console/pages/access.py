@@ -10,7 +10,6 @@ from tidemark.console.page import Asked, Refused, View
 from tidemark.console.pages.cluster import SLOW_LIFE_MS
 from tidemark.console.pages.paging import one_of, part_of
 from tidemark.core.quotas.quotas import Limits, QuotaEntity
-from tidemark.core.security.acls import Acl
 from tidemark.core.security.audit_lines import ServiceAudit
 
 SEARCH_CHARACTERS_MAX: Final = 249
@@ -23,7 +22,7 @@ async def load_acls(asked: Asked) -> View:
     """The page `/acls?q=TEXT&page=NUMBER`."""
     text = _searched(asked)
     found = await asked.need_admin("acls", lambda admin: admin.list_acls(), life_ms=SLOW_LIFE_MS)
-    part = part_of([one for one in found if _mentions(one, text)], asked.query)
+    part = part_of([one for one in found if any(text.lower() in word.lower() for word in one)], asked.query)
     data = {
         "acls": [{**one._asdict(), "sentence": str(one)} for one in part.rows],
         "acl_count": len(found),
@@ -87,10 +86,6 @@ def _searched(asked: Asked, name: str = "q") -> str:
     if len(text) > SEARCH_CHARACTERS_MAX:
         raise Refused(400, f"{name} has {len(text)} characters: expected at most {SEARCH_CHARACTERS_MAX}.")
     return text
-
-
-def _mentions(one: Acl, text: str) -> bool:
-    return any(text.lower() in part.lower() for part in one)
 
 
 def _quota(entity: QuotaEntity, limits: Limits) -> dict[str, object]:

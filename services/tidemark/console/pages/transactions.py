@@ -35,7 +35,7 @@ async def load(asked: Asked) -> View:
     data = {
         "hanging": [one.as_json() for one in hanging[:HANGING_MAX]],
         "hanging_count": len(hanging) if held.value is not None else None,
-        "transactions": [_facts(one) for one in part.rows],
+        "transactions": [{**one._asdict(), "started_at_ms": one.started_at_ms or None} for one in part.rows],
         "open_count": sum(one.started_at_ms > 0 for one in listed),
         "id_count": len(listed),
         "missing": sorted({error.message for error in (*missing, *unknown)}),
@@ -49,7 +49,3 @@ async def load(asked: Asked) -> View:
 
 def _has_state(one: TransactionListing, state: str) -> bool:
     return state == "all" or (one.started_at_ms > 0 if state == "open" else one.phase == state)
-
-
-def _facts(one: TransactionListing) -> dict[str, object]:
-    return {**one._asdict(), "started_at_ms": one.started_at_ms or None}

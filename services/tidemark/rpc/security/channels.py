@@ -89,12 +89,11 @@ class RotatingChannel:
         if current is None or current.fingerprint != material.fingerprint:
             if current is not None:
                 self._retire(current)
-            current = _Generation(material.fingerprint, self._open_with(self._credentials(material)))
+            current = _Generation(
+                material.fingerprint, self._open_with(channel_credentials(material, self._identity.token))
+            )
             self._current = current
         return current
-
-    def _credentials(self, material: Material) -> grpc.ChannelCredentials:
-        return channel_credentials(material, self._identity.token)
 
     def ended(self, generation: _Generation) -> None:
         """Count the end of a call."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tidemark.core.security.acls import Acl, Operation, Pattern, Permission, ResourceType, check_acl
@@ -45,11 +45,7 @@ def decode(data: bytes, version: int) -> Rules:
     Raises:
         TidemarkError: INTERNAL.
     """
-    return packed.unpack(paths.ACLS, data, lambda fields: Rules(_acls_of(fields), version))
-
-
-def _acls_of(fields: Mapping[str, Any]) -> list[Acl]:
-    return [_acl_of(*words) for words in fields["acls"]]
+    return packed.unpack(paths.ACLS, data, lambda fields: Rules([_acl_of(*words) for words in fields["acls"]], version))
 
 
 def _acl_of(kind: str, pattern: str, name: str, principal: str, host: str, operation: str, permission: str) -> Acl:
