@@ -108,19 +108,15 @@ class SessionMetadataStore:
         self._snapshots = SharedCall(self._mirror.read, pause_ms=_PAUSE_MS)
 
     def listen(self, listener: Callable[[StoreEvent], None]) -> None:
-        """Add a listener of store events, called on the event loop."""
         self._listeners.append(listener)
 
     def lease_valid_until_ms(self) -> int:
-        """End of the session lease on the port's clock (rule F1); 0 with no session."""
         return self._session.lease_valid_until_ms()
 
     def lease_length_ms(self) -> int:
-        """Length of a lease: the negotiated session timeout less a margin; 0 before the first session."""
         return self._session.lease_length_ms()
 
     async def start(self) -> None:
-        """Connect, and create the parent znodes of the layout where missing."""
         self._watchers = {event: self._session.watcher(event) for event in _WATCHED}
         await self._session.start()
         try:
@@ -130,19 +126,15 @@ class SessionMetadataStore:
             raise
 
     async def stop(self) -> None:
-        """Close the session, which deletes its ephemeral znodes."""
         await self._session.stop()
 
     async def new_session(self) -> None:
-        """Open a new session after SESSION_EXPIRED."""
         await self._session.renew()
 
     async def cluster_id(self) -> str:
-        """The id in /cluster/id; the first caller creates the znode."""
         return await election.cluster_id(self._session)
 
     async def cluster_snapshot(self) -> ClusterSnapshot:
-        """Read brokers, controller and topics, no older than this call; concurrent callers share a read."""
         return await self._snapshots.result()
 
     # brokers
@@ -156,7 +148,6 @@ class SessionMetadataStore:
         flushed_kept: bool = False,
         crashed: bool = False,
     ) -> BrokerEpoch:
-        """Register by rule Z3, with its waits; raises BROKER_ID_TAKEN."""
         return await brokers.register(
             self._session,
             registration,
@@ -167,49 +158,39 @@ class SessionMetadataStore:
         )
 
     async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:
-        """The registrations in /brokers/ids."""
         return await brokers.live(self._session, self._watch(StoreEvent.BROKERS, watch))
 
     async def broker_epochs(self) -> Mapping[BrokerId, BrokerEpochRecord]:
-        """The epoch records below /brokers/epochs, by broker id."""
         return await brokers.epochs(self._session)
 
     async def restore_broker_epoch(
         self, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
     ) -> None:
-        """Create the epoch znode of a live broker again; idempotent."""
         await lost_epochs.restore(self._session, term, registration, was)
 
     # brokers that are removed
 
     async def draining_brokers(self) -> frozenset[BrokerId]:
-        """Brokers that receive no new replicas."""
         return await draining.read(self._session)
 
     async def begin_draining(self, brokers: Collection[BrokerId]) -> None:
-        """Place no new replicas on these brokers; idempotent."""
         await draining.begin(self._session, brokers)
 
     async def end_draining(self, brokers: Collection[BrokerId]) -> None:
-        """Place replicas on these brokers again; idempotent."""
         await draining.end(self._session, brokers)
 
     async def forget_broker_configs(self, broker: BrokerId) -> None:
-        """Delete /config/brokers/<id>; idempotent."""
         await draining.forget_configs(self._session, broker)
 
     # brokers that are restarted
 
     async def restart_claim(self) -> RestartClaim | None:
-        """The last claim of a restart, valid or not."""
         return await restart_claims.read(self._session)
 
     async def write_restart_claim(self, claim: RestartClaim) -> bool:
-        """Write the claim over its version; False if another claim was written meanwhile."""
         return await restart_claims.write(self._session, claim)
 
     async def end_restart_claim(self, claim: RestartClaim) -> None:
-        """Delete the node if this claim is still there; idempotent."""
         await restart_claims.end(self._session, claim)
 
     # topics
@@ -217,31 +198,25 @@ class SessionMetadataStore:
     async def topics(
         self, names: Sequence[str] | None = None, *, watch: bool = False, unreadable: set[str] | None = None
     ) -> Mapping[str, TopicDescription]:
-        """Existing topics of `names` (None: all topics), with configs; pipelined."""
         if names is None:
             return await self._topics.read(self._watch(StoreEvent.TOPICS, watch), unreadable)
         return await topics.read(self._session, names, self._watch(StoreEvent.TOPICS, watch))
 
     async def create_topic(self, topic: TopicDescription) -> TopicDescription:
-        """One multi, which fails if the topic exists; raises TOPIC_ALREADY_EXISTS."""
         return await topics.create(self._session, topic)
 
     async def add_schema(
         self, topic: TopicDescription, version: int, schema: SchemaText, *, receipt: AdminRequest | None = None
     ) -> bool:
-        """Create a schema version in one multi with `receipt`; returns False if the topic changed since the read."""
         return await schema_nodes.add(self._session, topic, version, schema, receipt)
 
     async def request_topic_deletion(self, topic: str, topic_id: str = "") -> None:
-        """Create /admin/delete_topics/<t> for the topic with this id (empty: any); idempotent; raises UNKNOWN_TOPIC."""
         await topics.request_deletion(self._session, topic, topic_id)
 
     async def requested_deletions(self, *, watch: bool = False) -> frozenset[str]:
-        """Children of /admin/delete_topics, except requests for an earlier topic of the name."""
         return await topics.requested_deletions(self._session, self._watch(StoreEvent.DELETIONS, watch))
 
     async def delete_topic(self, term: ControllerTerm, topic: TopicDescription) -> None:
-        """Delete the topic's states, znode, config and request; idempotent."""
         await topics.delete(self._session, term, topic)
 
     # partition states
@@ -253,31 +228,25 @@ class SessionMetadataStore:
         sync: bool = False,
         unreadable: set[TopicPartition] | None = None,
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Existing states, pipelined; with `sync` the read is not stale."""
         if sync:
             await self._session.sync()
         return await states.read(self._session, partitions, unreadable, self._unreadable)
 
     async def write_states(self, term: ControllerTerm, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
-        """Write states in multis that check the controller epoch; raises CONTROLLER_NOT_ACTIVE if the check fails."""
         return await states.write_of_controller(self._session, term, writes)
 
     async def damaged_versions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Versions of leaderAndISR znodes, with or without damage; -1: the znode is missing."""
         return await damaged_states.versions(self._session, partitions)
 
     async def rebuild_states(self, term: ControllerTerm, rebuilds: Sequence[StateRebuild]) -> Sequence[bool]:
-        """Write damaged or deleted znodes again; raises CONTROLLER_NOT_ACTIVE."""
         return await damaged_states.rebuild(self._session, term, rebuilds)
 
     async def write_isrs(self, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
-        """Write ISRs as a leader, in conditional multis (rule R9)."""
         return await states.write_of_leader(self._session, writes)
 
     async def read_isrs(
         self, asked: Mapping[TopicPartition, ReplicaIdentity], *, unreadable: set[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, VersionedState]:
-        """Sync, then read; omits partitions whose state is unreadable, or whose incarnation was deleted."""
         return await states.read_for_leader(self._session, asked, set() if unreadable is None else unreadable)
 
     # requested elections
@@ -285,45 +254,36 @@ class SessionMetadataStore:
     async def request_elections(
         self, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str = ""
     ) -> bool:
-        """Create the request of this kind; False while another request exists."""
         return await requested_elections.request(self._session, kind, partitions, request_id)
 
     async def requested_elections(self, kind: ElectionKind, *, watch: bool = False) -> ElectionRequest | None:
-        """The request of this kind, which may carry an error; None if there is no request."""
         return await requested_elections.read(self._session, kind, self._watch(StoreEvent.ELECTIONS, watch))
 
     async def finish_elections(self, term: ControllerTerm, request: ElectionRequest) -> None:
-        """Remove the request; raises CONTROLLER_NOT_ACTIVE if the check of the controller epoch fails."""
         await requested_elections.finish(self._session, term, request)
 
     async def unclean_elections(
         self, partitions: Sequence[TopicPartition] | None = None
     ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
-        """Kept loss reports by partition (None: of all partitions), oldest first."""
         return await requested_elections.reports(self._session, partitions)
 
     # partition reassignments
 
     async def submit_moves(self, moves: Sequence[PartitionReassignment]) -> None:
-        """Add these reassignments to /admin/reassign_partitions, either all or none."""
         await move_nodes.submit(self._session, moves)
 
     async def cancel_moves(self, partitions: Sequence[TopicPartition]) -> None:
-        """Mark these reassignments as cancelled, either all or none."""
         await move_nodes.cancel(self._session, partitions)
 
     async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
-        """The requests in /admin/reassign_partitions."""
         return await move_nodes.read(self._session, self._watch(StoreEvent.MOVES, watch))
 
     async def finish_moves(
         self, term: ControllerTerm, finished: Sequence[PartitionReassignment], refused: Sequence[Refusal]
     ) -> None:
-        """Remove these reassignments; keep `refused`; raises CONTROLLER_NOT_ACTIVE."""
         await move_nodes.finish(self._session, term, finished, refused)
 
     async def write_topic(self, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
-        """Write the topic's znode at `topic.version`; None after a version conflict; raises CONTROLLER_NOT_ACTIVE."""
         return await move_nodes.write_topic(self._session, term, topic)
 
     # partitions added and removed
@@ -333,17 +293,14 @@ class SessionMetadataStore:
         added: Mapping[TopicPartition, tuple[BrokerId, ...]],
         topic_ids: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Create znodes below /admin/partitions_add, either all or none."""
         await partition_nodes.request_added(self._session, added, topic_ids)
 
     async def request_partition_removal(
         self, removed: Mapping[TopicPartition, bool], topic_ids: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Create znodes below /admin/partitions_remove, either all or none."""
         await partition_nodes.request_removed(self._session, removed, topic_ids)
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
-        """The open requests to add and to remove partitions."""
         return await partition_nodes.read(self._session, self._watch(StoreEvent.PARTITION_REQUESTS, watch))
 
     async def finish_partition_requests(
@@ -354,15 +311,12 @@ class SessionMetadataStore:
         removed: Mapping[TopicPartition, bool] = MappingProxyType({}),
         refused: Sequence[Refusal] = (),
     ) -> None:
-        """Remove these requests; keep `refused`; raises CONTROLLER_NOT_ACTIVE."""
         await partition_nodes.finish(self._session, term, added, removed, refused)
 
     async def delete_partitions(self, term: ControllerTerm, topic: TopicDescription, partitions: Sequence[int]) -> None:
-        """Delete the znodes below these partitions; raises CONTROLLER_NOT_ACTIVE."""
         await partition_nodes.delete(self._session, term, topic, partitions)
 
     async def refusals(self) -> Sequence[Refusal]:
-        """The latest 100 refusals, the oldest first."""
         return await refusals.read(self._session)
 
     # controller
@@ -370,19 +324,15 @@ class SessionMetadataStore:
     async def elect_controller(
         self, controller_id: BrokerId, address: str, *, election_wait_ms: int = -1
     ) -> ControllerTerm | None:
-        """Win the election in one multi (rule Z1); None while another controller is elected."""
         return await election.elect(self._session, controller_id, address, election_wait_ms)
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
-        """The content of /controller; None without a node."""
         return await election.current(self._session, self._watch(StoreEvent.CONTROLLER, watch))
 
     async def resign(self, term: ControllerTerm) -> None:
-        """Delete /controller if the controller of `term` still holds it."""
         await election.resign(self._session, term)
 
     async def next_producer_ids(self, count: int, *, at_least: int = 0) -> range:
-        """A block of producer ids from /producer_ids, from `at_least` on (rule P1)."""
         return await election.next_producer_ids(self._session, count, at_least)
 
     # settings
@@ -390,7 +340,6 @@ class SessionMetadataStore:
     async def configs(
         self, resources: Sequence[ConfigResource], *, watch: bool = False
     ) -> Mapping[ConfigResource, VersionedConfigs]:
-        """Explicit settings of each resource; empty at version -1 for a resource without settings."""
         return await config_nodes.read(self._session, resources, self._watch(StoreEvent.CONFIGS, watch))
 
     async def write_configs(
@@ -401,49 +350,39 @@ class SessionMetadataStore:
         version: int,
         receipt: AdminRequest | None = None,
     ) -> bool:
-        """Write settings at `version`, and keep `receipt`; False after a version conflict; raises UNKNOWN_TOPIC."""
         return await config_nodes.write(self._session, resource, configs, version, receipt)
 
     # access rules
 
     async def acls(self, *, watch: bool = False) -> Rules:
-        """All access rules; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
         return await acl_node.read(self._session, self._watch(StoreEvent.ACLS, watch))
 
     async def write_acls(self, acls: Collection[Acl], *, version: int) -> bool:
-        """Replace all access rules at this version (generation); False after a conflict."""
         return await acl_node.write(self._session, acls, version)
 
     # quotas
 
     async def quotas(self, *, watch: bool = False) -> Quotas:
-        """All quotas; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
         return await quota_node.read(self._session, self._watch(StoreEvent.QUOTAS, watch))
 
     async def write_quotas(self, limits: Mapping[QuotaEntity, Limits], *, version: int) -> bool:
-        """Replace all quotas at this version (generation); False after a conflict."""
         return await quota_node.write(self._session, limits, version)
 
     # requests that are carried out once
 
     async def begin_request(self, request: AdminRequest) -> AdminRequest:
-        """Keep the request; returns the kept request with the same id, if there is one."""
         return await request_nodes.begin(self._session, request)
 
     async def kept_request(self, request_id: str) -> AdminRequest | None:
-        """The kept request with this id."""
         return await request_nodes.read(self._session, request_id)
 
     async def finish_request(self, request: AdminRequest) -> AdminRequest:
-        """Keep the request's answer; an answer that is kept already stays."""
         return await request_nodes.finish(self._session, request)
 
     async def forget_request(self, request: AdminRequest) -> None:
-        """Remove the request if its version is unchanged."""
         await request_nodes.forget(self._session, request)
 
     async def expire_requests(self, before_ms: int) -> int:
-        """Remove requests from before that time; returns their number."""
         return await request_nodes.expire(self._session, before_ms)
 
     def _watch(self, event: StoreEvent, wanted: bool) -> Callable[[Any], None] | None:
