@@ -20,8 +20,8 @@ from tidemark.storage.directories.log_manager import LogManager
 from tests.crash.disk import Image, read_image, write_image
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch
 from tests.unit.storage.directories.moving import STEP_BYTES, Content, begin, content, move, names_in, open_in, open_two
+from tests.unit.storage.kills import Killer
 from tests.unit.storage.log.test_cleaner import CONFIGS, clean, fill
-from tests.unit.storage.log.test_cleaner_crashes import Killer
 from tests.unit.storage.log.test_flush import StrictDisk
 
 
@@ -41,11 +41,6 @@ class ExecutorAtOnce:
 @pytest.fixture(autouse=True)
 def _deletions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager_module, "ThreadPoolExecutor", ExecutorAtOnce)
-
-
-@pytest.fixture
-def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
-    return Killer(monkeypatch)
 
 
 def made(root: Path, seed: int) -> tuple[Path, Content]:

@@ -12,8 +12,8 @@ from tidemark.model import Offset
 
 from tests.crash.disk import Image, read_image, write_image
 from tests.unit.storage.batches import lead, open_one
+from tests.unit.storage.kills import Killer
 from tests.unit.storage.log.test_aborted_index import file_rows, log_rows, open_log, rows_of, stored, transactions
-from tests.unit.storage.log.test_cleaner_crashes import Killer
 
 
 def test_a_kill_at_any_operation_of_appends_checkpoints_and_truncations_leaves_the_rows_of_the_batches(

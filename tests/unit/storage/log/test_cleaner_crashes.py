@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
@@ -18,73 +16,11 @@ from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.disk import Image, read_image, write_image
 from tests.unit.storage.batches import IDENTITY, PARTITION, open_one
+from tests.unit.storage.kills import Killer
 from tests.unit.storage.log.test_cleaner import CONFIGS, NOW_US, Row, cleanable_end, fill, latest_of, opened, rows_of
 from tests.unit.storage.log.test_flush import StrictDisk
 
-OPERATIONS = ("pwrite", "fsync", "rename", "replace", "unlink", "open")
 SETTINGS = CleanerSettings(dedupe_buffer_bytes=1 << 20, io_buffer_bytes=3000)
-
-
-class Killed(BaseException):
-    """The process was killed: no later operation reaches a file."""
-
-
-class Killer:
-    """Counts operations that change files, and kills at the n-th; half of a killed write is written."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left: int | None = None
-        self.count = 0
-        self._look: Callable[[], object] | None = None
-        for name in OPERATIONS:
-            monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
-
-    def _wrapped(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*arguments: Any, **named: Any) -> Any:
-            if name == "open" and not arguments[1] & os.O_CREAT:
-                return real(*arguments, **named)
-            self.count += 1
-            if self._look is not None:
-                look, self._look = self._look, None
-                if name == "pwrite":
-                    real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2], arguments[2])
-                look()
-                self._look = look
-            if self.left is not None:
-                if self.left == 0 and name == "pwrite":
-                    real(arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2], arguments[2])
-                if self.left <= 0:
-                    self.left = -1
-                    raise Killed
-                self.left -= 1
-            return real(*arguments, **named)
-
-        return operation
-
-    def run(self, work: Callable[[], object], *, at: int | None = None) -> bool:
-        """Whether the work ended by itself."""
-        self.left, self.count = at, 0
-        try:
-            work()
-        except Killed:
-            return False
-        finally:
-            self.left = None
-        return True
-
-    def each_point(self, work: Callable[[], object], look: Callable[[], object]) -> None:
-        """Work to the end; look at the files after a kill at each operation, and at those of the end."""
-        self._look = look
-        try:
-            work()
-        finally:
-            self._look = None
-        look()
-
-
-@pytest.fixture
-def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
-    return Killer(monkeypatch)
 
 
 def made(root: Path, seed: int) -> tuple[Path, list[Row], list[Row]]:

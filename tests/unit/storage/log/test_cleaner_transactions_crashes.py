@@ -7,18 +7,11 @@ import random
 import shutil
 from pathlib import Path
 
-import pytest
-
 from tests.crash.disk import Image, read_image, write_image
 from tests.unit.storage.batches import IDENTITY, PARTITION, open_one
+from tests.unit.storage.kills import Killer
 from tests.unit.storage.log.test_cleaner import CONFIGS, NOW_US, Row, batches_of, cleanable_end, latest_of, opened
-from tests.unit.storage.log.test_cleaner_crashes import Killer
 from tests.unit.storage.log.test_cleaner_transactions import Sender, check_whole, clean, seen, stable_offset
-
-
-@pytest.fixture
-def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
-    return Killer(monkeypatch)
 
 
 def test_a_kill_at_any_point_of_a_cleaning_shows_no_aborted_record(directory: Path, killer: Killer) -> None:

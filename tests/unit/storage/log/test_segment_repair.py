@@ -32,16 +32,11 @@ from tidemark.storage.segments.segment import Segment
 
 from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
+from tests.unit.storage.kills import Killer
 from tests.unit.storage.log.test_cleaner import CONFIGS as COMPACTED
 from tests.unit.storage.log.test_cleaner import NOW_US, batches_of, clean, fill, rows_of
-from tests.unit.storage.log.test_cleaner_crashes import Killer
 
 PLAIN = {"segment.bytes": "4096", "index.interval.bytes": "700"}
-
-
-@pytest.fixture
-def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
-    return Killer(monkeypatch)
 
 
 class Replicas:
