@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.refusals import raises_code
+from tests.turns import counted_turns
 from tests.unit.broker.clients.test_fetch import END, clock, service
 
 __all__ = ["clock", "service"]
@@ -57,21 +57,12 @@ async def test_other_tasks_run_between_its_partitions(
     of: Callable[[FetchService], Callable[[Any], Awaitable[Any]]],
 ) -> None:
     monkeypatch.setattr(slices, "SLICE_S", 0.0)
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    beside = asyncio.create_task(other())
-    answer = await of(service)(asked())
-    beside.cancel()
+    async with counted_turns() as turns:
+        answer = await of(service)(asked())
     facts = [one.facts for one in answer] if isinstance(answer, list) else answer.partitions
     assert [one.partition for one in facts] == list(range(MANY))
     assert not any(one.error.code for one in facts)
-    assert turns > MANY // 2
+    assert len(turns) > MANY // 2
 
 
 async def test_a_fetch_of_too_many_partitions_is_refused(

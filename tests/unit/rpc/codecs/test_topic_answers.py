@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.model import BrokerId, LeaderEpoch
@@ -13,6 +11,8 @@ from tidemark.rpc.codecs.metadata import topic_to_proto
 from tidemark.rpc.codecs.topic_answers import TopicReader
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import metadata_pb2
+
+from tests.turns import counted_turns
 
 TOPICS = 20
 
@@ -53,15 +53,6 @@ async def test_a_topic_that_a_complete_answer_lacks_is_forgotten() -> None:
 
 async def test_other_tasks_run_while_many_topics_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_answers, "Pace", lambda: Pace(slice_s=-1))  # every slice is over at once
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(other())
-    await TopicReader().read([message(f"t{index}") for index in range(TOPICS)], complete=True)
-    task.cancel()
-    assert turns >= TOPICS
+    async with counted_turns() as turns:
+        await TopicReader().read([message(f"t{index}") for index in range(TOPICS)], complete=True)
+    assert len(turns) >= TOPICS

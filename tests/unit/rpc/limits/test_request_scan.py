@@ -22,6 +22,7 @@ from tidemark.rpc.server import Service
 from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.fakes.grpc_server import make_server
+from tests.turns import counted_turns
 
 EMPTY_ITEMS = {
     "ListOffsets": b"\x0a\x00",  # ListOffsetsRequest.partitions
@@ -161,16 +162,7 @@ def test_a_number_without_an_end_costs_no_time() -> None:
 
 async def test_other_tasks_run_while_items_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_scan, "SLICE_S", 0.0)
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    running = asyncio.create_task(other())
     data = pb.ProduceRequest(partitions=[pb.PartitionProduce(batches=[b""] * 3)] * 19_000).SerializeToString()
-    await request_scan.check_items(data, PRODUCE)
-    running.cancel()
-    assert turns >= 19_000 * 4 // 1_000
+    async with counted_turns() as turns:
+        await request_scan.check_items(data, PRODUCE)
+    assert len(turns) >= 19_000 * 4 // 1_000
