@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from tidemark.controller.assembly import new_term
-from tidemark.controller.metrics import ControllerMetrics
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
 from tidemark.core.controller.controller import ControllerCore
@@ -25,10 +23,9 @@ from tidemark.model import (
     UncleanElection,
 )
 from tidemark.ports import ControllerTerm, StateWrite
-from tidemark.runtime.configuration.settings import ControllerSettings, load_settings
-from tidemark.runtime.metrics import Metrics
 
-from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
+from tests.unit.controller.terms import term_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TOPIC = TopicDescription("t", "id", dict.fromkeys((0, 1), (BrokerId(0), BrokerId(1))), {0: "i0", 1: "i1"})
@@ -80,15 +77,7 @@ async def test_a_partition_elected_for_a_request_by_another_controller_is_left_o
     won = await leaderless(store)
     await store.request_elections(ElectionKind.LAST_KNOWN, [T0, T1], request_id)
     monkeypatch.setattr("tidemark.controller.assembly.ControllerCore", lambda *given: Listening(*given).attach())
-    settings = load_settings(ControllerSettings, ["--controller.id", "100", "--zookeeper.connect", "none:1"], {})
-    term = new_term(
-        won,
-        "cluster",
-        settings=settings,
-        store=store,
-        clock=ManualClock(),
-        metrics=ControllerMetrics(Metrics()),
-    )
+    term = term_of(won, store)
     try:
         await term.start()
         assert isinstance(term.core, Listening)
@@ -110,15 +99,7 @@ async def test_a_request_without_a_live_replica_is_removed(monkeypatch: pytest.M
         removed.set()
 
     monkeypatch.setattr(store, "finish_elections", tell_when_removed)
-    settings = load_settings(ControllerSettings, ["--controller.id", "100", "--zookeeper.connect", "none:1"], {})
-    term = new_term(
-        won,
-        "cluster",
-        settings=settings,
-        store=store,
-        clock=ManualClock(),
-        metrics=ControllerMetrics(Metrics()),
-    )
+    term = term_of(won, store)
     store.listen(term.on_store_event)
     try:
         await term.start()

@@ -8,14 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tidemark.controller.assembly import new_term
-from tidemark.controller.metrics import ControllerMetrics
 from tidemark.core.controller import events as ev
 from tidemark.model import BrokerId, TopicDescription, TopicPartition
-from tidemark.runtime.configuration.settings import ControllerSettings, load_settings
-from tidemark.runtime.metrics import Metrics
 
-from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
+from tests.unit.controller.terms import term_of
 
 TOPIC = TopicDescription("t", "id", {0: (BrokerId(0),)}, {0: "i0"})
 SEVENTH, EIGHTH = TopicPartition("t", 7), TopicPartition("t", 8)
@@ -56,15 +53,7 @@ async def test_a_request_that_was_read_before_it_was_answered_is_not_refused_aga
     won = await store.elect_controller(BrokerId(100), "h:1")
     assert won is not None
     finish, topics = Gate(monkeypatch, store, "finish_partition_requests"), Gate(monkeypatch, store, "topics")
-    settings = load_settings(ControllerSettings, ["--controller.id", "100", "--zookeeper.connect", "none:1"], {})
-    term = new_term(
-        won,
-        "cluster",
-        settings=settings,
-        store=store,
-        clock=ManualClock(),
-        metrics=ControllerMetrics(Metrics()),
-    )
+    term = term_of(won, store)
     store.listen(term.on_store_event)
     everything_read = asyncio.Event()
     submit = term.submit
