@@ -140,6 +140,13 @@ class ClientNode(Node):
 
         self.ask(request, then)
 
+    def end(self, producer: ProducerIdentity, commit: bool, then: Reply) -> None:
+        def request(core: Any, now: Any) -> Any:
+            fresh = self.world.next_producer_id() if core.needs_producer_id(self.transactional_id) else None
+            return core.end(End(self.transactional_id, producer, commit, fresh), now)
+
+        self.ask(request, then)
+
     def die(self) -> None:
         """The process ends, with requests in flight."""
         self.alive = False
@@ -178,14 +185,9 @@ class ProducerNode(ClientNode):
         commit = error is None and self.dice.random() < 0.8
         self.world.invariants.ends(tag, commit=commit)
         pause_ms = self.dice.choice((0, 0, 0, 0, 20, 20, TIMEOUT_MS + 300))
-        self.after(pause_ms, lambda: self._end(tag, producer, commit))
-
-    def _end(self, tag: Tag, producer: ProducerIdentity, commit: bool) -> None:
-        def request(core: Any, now: Any) -> Any:
-            fresh = self.world.next_producer_id() if core.needs_producer_id(self.transactional_id) else None
-            return core.end(End(self.transactional_id, producer, commit, fresh), now)
-
-        self.ask(request, lambda answer: self._ended(tag, producer, commit, answer))
+        self.after(
+            pause_ms, lambda: self.end(producer, commit, lambda answer: self._ended(tag, producer, commit, answer))
+        )
 
     def _ended(self, tag: Tag, producer: ProducerIdentity, commit: bool, answer: Any) -> None:
         if isinstance(answer, ProducerIdentity):

@@ -17,7 +17,7 @@ from tidemark.core.groups.group import Group
 from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, check_committer
 from tidemark.core.groups.state import JOINING, Committed, GroupPartition, Turn
-from tidemark.core.transactions.requests import End, Initialized
+from tidemark.core.transactions.requests import Initialized
 from tidemark.core.transactions.state import ProducerIdentity, TransactionPartition
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
@@ -214,10 +214,6 @@ class TransformNode(ClientNode):
         self.world.invariants.ends(tag, commit=commit)
         pause_ms = self.dice.choice((0, 0, 0, 0, 20, 400))
 
-        def request(core: Any, now: Any) -> Any:
-            fresh = self.world.next_producer_id() if core.needs_producer_id(self.transactional_id) else None
-            return core.end(End(self.transactional_id, producer, commit, fresh), now)
-
         def ended(answer: Any) -> None:
             if not isinstance(answer, ProducerIdentity):
                 self._positions.clear()
@@ -231,7 +227,7 @@ class TransformNode(ClientNode):
                 self._positions.clear()
             self._continue(answer)
 
-        self.after(pause_ms, lambda: self.ask(request, ended))
+        self.after(pause_ms, lambda: self.end(producer, commit, ended))
 
     def commit_offsets(
         self, ends: dict[int, int], producer: ProducerIdentity, joins: int, then: Callable[[TidemarkError | None], None]
