@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders the chart with the objects that `lookup` would return from a cluster."""
+"""Kubernetes' schemas, read once; and the chart with the objects that `lookup` would return from a cluster."""
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import helm_python
 import pytest
+from kubernetes_validate import utils
 
 from tests.charts.rendering import CHARTS, NAME, NAMESPACE, ROOT, Manifest, Render, documents
+
+
+@pytest.fixture(scope="session", autouse=True)
+def schemas_read_once() -> Iterator[None]:
+    """Read the schemas once; otherwise each check reads megabytes of definitions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
+        yield
 
 
 @pytest.fixture(scope="module")

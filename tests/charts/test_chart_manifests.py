@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import copy
-import functools
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import helm_python
 import kubernetes_validate
 import pytest
 import yaml
-from kubernetes_validate import utils
 from tidemark.runtime.configuration.keys import KEYS
 
 from tests.charts.rendering import (
@@ -42,14 +39,6 @@ OPERATOR = "monitoring.coreos.com/v1"
 DEFINED_ELSEWHERE = (OPERATOR, "cert-manager.io/v1")
 SECURE = ("secure", "moving")
 BROKER = "tide-tidemark-broker"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def schemas_read_once() -> Iterator[None]:
-    """Read the schemas once; otherwise each check reads megabytes of definitions."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
-        yield
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import helm_python
@@ -13,7 +12,6 @@ import kubernetes_validate
 import pytest
 import typer.main
 import yaml
-from kubernetes_validate import utils
 from tidemark.cli.app import app
 from tidemark.cli.apply.cluster_file import parse
 
@@ -23,14 +21,6 @@ PRODUCTION = "deploy/values-production.yaml"
 VALUES = ("deploy/values-dev.yaml", PRODUCTION, "tests/cluster/values.yaml")
 DIGEST = f"sha256:{'0' * 64}"
 TARGETS = set(re.findall(r"^FROM .* AS (tidemark[\w-]*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def schemas_read_once() -> Iterator[None]:
-    """Read the schemas once; otherwise each check reads megabytes of definitions."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "schema_contents", functools.cache(utils.schema_contents))
-        yield
 
 
 @functools.cache
