@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 from kazoo.client import KazooClient
+from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster
 from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.rpc.security.paths import FILE_VARIABLES
@@ -72,6 +73,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("cluster")) as started:
         _started["cluster"] = started
         yield started
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
+    """A client of `cluster`, or of the module's own cluster of that name."""
+    with AdminClient(cluster.admin_address) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

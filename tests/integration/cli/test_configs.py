@@ -27,12 +27,6 @@ def topic_resource(name: str) -> ConfigResource:
 
 
 @pytest.fixture
-def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
-    with AdminClient(cluster.admin_address) as client:
-        yield client
-
-
-@pytest.fixture
 def topic(admin: AdminClient) -> str:
     name = f"topic-{uuid.uuid4().hex[:12]}"
     admin.create_topic(name, partitions=2, replication_factor=3)

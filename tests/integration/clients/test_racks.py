@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +12,7 @@ from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigRes
 from tidemark.local.cluster import LocalCluster, broker_name
 
 from tests.integration.cli.test_cli import succeeds
+from tests.integration.harness.metrics import samples
 
 TOPIC = "near"
 WHERE = TopicPartition(TOPIC, 0)
@@ -29,9 +29,7 @@ def racks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def counted(cluster: LocalCluster, broker: int, name: str) -> float:
     """A counter of a broker, from its /metrics."""
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(broker_name(broker))}/metrics", timeout=30) as page:
-        lines = page.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"tidemark_broker_{name}_total "))
+    return samples(cluster, broker_name(broker))[f"tidemark_broker_{name}_total"]
 
 
 def produce(producer: Producer, start: int) -> None:

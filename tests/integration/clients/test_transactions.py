@@ -27,12 +27,6 @@ PARTITIONS = 2
 
 
 @pytest.fixture
-def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
-    with AdminClient(cluster.admin_address) as client:
-        yield client
-
-
-@pytest.fixture
 def topic(admin: AdminClient) -> Iterator[str]:
     name = f"transactions-{uuid4().hex[:8]}"
     admin.create_topic(name, partitions=PARTITIONS, replication_factor=3)

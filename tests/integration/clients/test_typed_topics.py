@@ -47,12 +47,6 @@ def flight(carrier: str, delay: int | None = None, **more: Any) -> dict[str, Any
 
 
 @pytest.fixture
-def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
-    with AdminClient(cluster.admin_address) as client:
-        yield client
-
-
-@pytest.fixture
 def topic(request: pytest.FixtureRequest, admin: AdminClient) -> Iterator[str]:
     name = f"typed-{abs(hash(request.node.name))}"
     admin.create_topic(name, partitions=PARTITIONS, replication_factor=3, schema=FIRST)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -17,6 +16,7 @@ from tidemark.model import ElectionKind, ErrorCode, TidemarkError, TopicPartitio
 
 from tests.integration.harness import warm_command
 from tests.integration.harness.by_hand import kazoo_of
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.waiting import wait_for
 
 HURT = TopicPartition("hurt", 0)
@@ -46,17 +46,7 @@ def lines(cluster: LocalCluster, names: Iterable[str], text: str) -> list[str]:
 
 
 def unreadable_nodes(cluster: LocalCluster) -> float:
-    total = 0.0
-    for index in range(2):
-        url = f"http://{cluster.metrics_address(controller_name(index))}/metrics"
-        with urllib.request.urlopen(url, timeout=30) as page:
-            text = page.read().decode()
-        total += sum(
-            float(line.split()[-1])
-            for line in text.splitlines()
-            if line.startswith("tidemark_controller_unreadable_nodes ")
-        )
-    return total
+    return sum(samples(cluster, controller_name(index))["tidemark_controller_unreadable_nodes"] for index in range(2))
 
 
 def test_damaged_and_deleted_states_of_live_leaders_heal_without_loss(cluster: LocalCluster) -> None:

@@ -8,7 +8,7 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import TidemarkError
 
-from tests.integration.harness.isr_changes import expansions
+from tests.integration.harness.metrics import expansions
 from tests.integration.harness.waiting import wait_for
 
 STATE = "/brokers/topics/hurt/0/leaderAndISR"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +15,7 @@ from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.model import NO_LEADER
 
 from tests.integration.cli.test_cli import refused, tidemark
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.waiting import wait_for
 
 SETTINGS = {kind: {"zookeeper.session.timeout.ms": "3000"} for kind in ("broker", "controller")}
@@ -46,10 +46,8 @@ def produce(cluster: LocalCluster, topic: str, first: int, end: int) -> None:
 
 
 def metric(cluster: LocalCluster, kind: str) -> float:
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(controller_name(0))}/metrics", timeout=30) as page:
-        lines = page.read().decode().splitlines()
     name = f'tidemark_controller_observations_total{{kind="{kind}"}}'
-    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
+    return samples(cluster, controller_name(0)).get(name, 0.0)
 
 
 def test_leadership_goes_back_to_a_broker_that_has_returned(hurt: LocalCluster, admin: AdminClient) -> None:

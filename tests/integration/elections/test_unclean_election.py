@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from tidemark.client import AdminClient, Consumer, LogTruncatedError, Producer
 from tidemark.core.cluster_view import PartitionView
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.waiting import wait_for
 
 TOPIC = "gauges"
@@ -29,9 +29,7 @@ def produce(cluster: LocalCluster, records: int) -> int:
 
 
 def metric(cluster: LocalCluster, name: str) -> float:
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(controller_name(0))}/metrics", timeout=30) as page:
-        lines = page.read().decode().splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
+    return samples(cluster, controller_name(0))[name]
 
 
 def test_a_follower_that_was_away_is_elected_where_allowed_when_the_only_trusted_replica_dies(tmp_path: Path) -> None:

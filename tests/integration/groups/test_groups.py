@@ -7,7 +7,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
-from urllib.request import urlopen
 
 import pytest
 from tidemark.client.aio import AdminClient, Producer
@@ -19,6 +18,7 @@ from tidemark.v1.record_pb2 import PartitionRef
 
 from tests.children import resume, suspend
 from tests.integration.harness.group_member import Groups, Member, call, until
+from tests.integration.harness.metrics import samples
 from tests.refusals import raises_code
 
 SESSION_S = 3.0
@@ -410,9 +410,7 @@ def _cleaned_least(cluster: LocalCluster) -> float:
 
 
 def _cleaned(cluster: LocalCluster, broker_id: int) -> float:
-    with urlopen(f"http://{cluster.metrics_address(broker_name(broker_id))}/metrics", timeout=30) as answer:
-        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
-    return float(lines["tidemark_broker_log_cleaner_runs_total"])
+    return samples(cluster, broker_name(broker_id))["tidemark_broker_log_cleaner_runs_total"]
 
 
 async def test_compaction_of_the_offsets_topic_keeps_the_state_of_groups(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -12,6 +11,8 @@ from pathlib import Path
 import pytest
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
+
+from tests.integration.harness.metrics import samples
 
 DEADLINE_S = 30.0
 PARTITIONS = 12
@@ -55,11 +56,9 @@ def consumed(cluster: LocalCluster, count: int) -> Counter[bytes]:
 
 def remaining(cluster: LocalCluster, what: str) -> dict[str, float]:
     """A gauge of recovery by directory."""
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(broker_name(0))}/metrics") as response:
-        lines = response.read().decode().splitlines()
     prefix = f'tidemark_log_recovery_remaining_{what}{{directory="'
-    found = (line.removeprefix(prefix).split('"} ') for line in lines if line.startswith(prefix))
-    return {directory: float(value) for directory, value in found}
+    found = samples(cluster, broker_name(0)).items()
+    return {key.removeprefix(prefix).removesuffix('"}'): value for key, value in found if key.startswith(prefix)}
 
 
 def test_after_kills_every_record_is_there_though_indexes_are_lost_or_wrong(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs, alterations_to_prot
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk, describe_log_dirs
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.waiting import wait_for
 
 DEADLINE_S = 60.0
@@ -116,9 +116,7 @@ def consumed(cluster: LocalCluster, count: int) -> list[bytes]:
 
 
 def metric(cluster: LocalCluster, name: str) -> float:
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(BROKER)}/metrics") as response:
-        lines = response.read().decode().splitlines()
-    return float(next(line.split(" ")[1] for line in lines if line.startswith(f"tidemark_{name} ")))
+    return samples(cluster, BROKER)[f"tidemark_{name}"]
 
 
 def make_topic(cluster: LocalCluster) -> None:

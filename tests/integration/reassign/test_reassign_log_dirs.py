@@ -37,12 +37,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
-    with AdminClient(cluster.admin_address) as client:
-        yield client
-
-
-@pytest.fixture
 def zookeeper(cluster: LocalCluster) -> Iterator[KazooClient]:
     with kazoo_of(cluster) as client:
         yield client

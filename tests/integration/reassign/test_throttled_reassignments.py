@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import BrokerId, PartitionReassignment, TopicPartition
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
+
+from tests.integration.harness.metrics import samples
 
 DEADLINE_S = 30.0
 VALUE_BYTES = 100_000
@@ -45,10 +46,7 @@ def submit(cluster: LocalCluster, move: PartitionReassignment) -> None:
 
 
 def metric(cluster: LocalCluster, broker: int, name: str) -> float:
-    url = f"http://{cluster.metrics_address(broker_name(broker))}/metrics"
-    text = urllib.request.urlopen(url, timeout=30).read().decode()
-    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tidemark_"))
-    return float(lines[f"tidemark_replica_{name}"])
+    return samples(cluster, broker_name(broker))[f"tidemark_replica_{name}"]
 
 
 @pytest.mark.alone

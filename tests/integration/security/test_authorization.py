@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,6 +41,7 @@ from tidemark.v1.replica_reads_pb2 import ReadReplicaRequest
 from typer.testing import CliRunner
 
 from tests.integration.harness.certificates import signed_by
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.rights_matrix import CALL_S, GROUP, TOPIC, methods, outcome
 from tests.integration.harness.waiting import wait_for
 
@@ -162,14 +162,6 @@ SERVERS = ("broker-0", "broker-1", "broker-2", "admin")
 
 def generation_at(cluster: LocalCluster, name: str) -> float:
     return samples(cluster, name)["tidemark_acl_rules_generation"]
-
-
-def samples(cluster: LocalCluster, name: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=CALL_S) as page:
-        text = page.read().decode()
-    return {
-        key: float(value) for key, _, value in (line.rpartition(" ") for line in text.splitlines() if line[0] != "#")
-    }
 
 
 class Callers:

@@ -5,9 +5,7 @@ opened and closed while the cluster runs."""
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +39,7 @@ from typer.testing import CliRunner
 
 from tests.integration.harness.certificates import signed_by
 from tests.integration.harness.closed_tree import Walk, acls_of, kazoo_with, open_nodes
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.numbers_load import NumbersLoad
 from tests.integration.harness.waiting import wait_for
 from tests.refusals import raises_code
@@ -175,12 +174,9 @@ def is_refused(attack: Callable[[], object]) -> bool:
     return False
 
 
-def nodes_open(cluster: LocalCluster, name: str) -> int:
+def nodes_open(cluster: LocalCluster, name: str) -> float:
     """The metric of a service: 1 if the tree is open, as far as the service knows."""
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(name)}/metrics", timeout=CALL_S) as answer:
-        found = re.search(r"^tidemark_zookeeper_nodes_open (\d)", answer.read().decode(), re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+    return samples(cluster, name)["tidemark_zookeeper_nodes_open"]
 
 
 class Topics:

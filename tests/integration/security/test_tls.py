@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ from tidemark.v1.replica_service_pb2_grpc import ReplicaServiceStub
 from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationStub
 
 from tests.integration.harness.certificates import replace, signed_by
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.numbers_load import NumbersLoad
 from tests.integration.harness.waiting import wait_for
 
@@ -64,13 +64,6 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = {"broker": clients, "admin": clients, "controller": aged}
     with LocalCluster(directory, secure=True, settings=settings) as started:
         yield started
-
-
-@pytest.fixture
-def as_user(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients without TLS files of their own take those of the environment."""
-    for variable, path in zip(FILE_VARIABLES, secure.client_files, strict=True):
-        monkeypatch.setenv(variable, path)
 
 
 def certificates_of(cluster: LocalCluster) -> Path:
@@ -479,12 +472,8 @@ HANDSHAKES = "tidemark_tls_handshake_failures_total"
 
 def refusals(cluster: LocalCluster, reason: str, metric: str = "tidemark_authentication_failures_total") -> float:
     """Refused calls or handshakes at all brokers and the admin service."""
-    name = f'{metric}{{reason="{reason}"}}'
-    total = 0.0
-    for service in ("broker-0", "broker-1", "broker-2", "admin"):
-        with urllib.request.urlopen(f"http://{cluster.metrics_address(service)}/metrics", timeout=CALL_S) as answer:
-            total += sum(float(line.rpartition(" ")[2]) for line in answer.read().decode().splitlines() if name in line)
-    return total
+    services = ("broker-0", "broker-1", "broker-2", "admin")
+    return sum(samples(cluster, service).get(f'{metric}{{reason="{reason}"}}', 0.0) for service in services)
 
 
 def call_with(address: str, token: str, files: TlsFiles | None) -> Any:

@@ -26,7 +26,8 @@ from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 from tests.integration.harness.certificates import signed_by
-from tests.integration.harness.quotas import samples, until_in_effect
+from tests.integration.harness.metrics import samples
+from tests.integration.harness.quotas import until_in_effect
 from tests.refusals import raises_code
 
 TOPIC = "orders"

@@ -62,12 +62,6 @@ def brokers(cluster: LocalCluster) -> Iterator[list[Broker]]:
         one.channel.close()
 
 
-@pytest.fixture
-def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
-    with AdminClient(cluster.bootstrap) as client:
-        yield client
-
-
 def test_every_broker_knows_each_version_within_a_second(admin: AdminClient, brokers: list[Broker]) -> None:
     created = admin.create_topic("typed", partitions=2, replication_factor=1, schema=FIRST)
     assert created.schema_version == 1

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.record.envelope import ENVELOPE_BYTES, parse_envelope
 
 from tests.integration.cli.test_cli import succeeds, tidemark
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.waiting import wait_for
 
 DEADLINE_S = 60.0
@@ -106,10 +106,7 @@ def poll_until_refused(consumer: Consumer) -> None:
 
 
 def metric(cluster: LocalCluster, broker_id: int, name: str) -> float:
-    url = f"http://{cluster.metrics_address(broker_name(broker_id))}/metrics"
-    text = urllib.request.urlopen(url, timeout=30).read().decode()
-    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tidemark_"))
-    return float(lines[f"tidemark_broker_log_damaged_ranges{name}"])
+    return samples(cluster, broker_name(broker_id))[f"tidemark_broker_log_damaged_ranges{name}"]
 
 
 def flip_header(path: Path) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent
 
 from tests.integration.harness.broken_disk import DEADLINE_S, cluster_with_hook, disks, held, led
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.waiting import wait_for
 
 HOOK = """
@@ -52,9 +52,7 @@ def cluster(tmp_path: Path, broken: Path) -> Iterator[LocalCluster]:
 
 
 def metric(cluster: LocalCluster, name: str) -> float:
-    with urllib.request.urlopen(f"http://{cluster.metrics_address(broker_name(0))}/metrics") as response:
-        lines = response.read().decode().splitlines()
-    return float(next(line.split(" ")[1] for line in lines if line.startswith(f"tidemark_{name} ")))
+    return samples(cluster, broker_name(0))[f"tidemark_{name}"]
 
 
 def two_disks(cluster: LocalCluster, admin: AdminClient, topic: str, *, replicas: int) -> list[LogDirectoryContent]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode
 
+from tests.integration.harness.metrics import samples
 from tests.integration.harness.waiting import wait_for
 from tests.refusals import raises_code
 
@@ -37,10 +37,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def metric(cluster: LocalCluster, broker: int, name: str) -> float:
-    url = f"http://{cluster.metrics_address(broker_name(broker))}/metrics"
-    text = urllib.request.urlopen(url, timeout=30).read().decode()
-    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tidemark_"))
-    return float(lines[f"tidemark_broker_log_cleaner_{name}"])
+    return samples(cluster, broker_name(broker))[f"tidemark_broker_log_cleaner_{name}"]
 
 
 def produce(producer: Producer, latest: Latest, rng: random.Random, count: int) -> None:

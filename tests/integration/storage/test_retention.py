@@ -33,12 +33,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield started
 
 
-@pytest.fixture
-def admin(cluster: LocalCluster) -> Iterator[AdminClient]:
-    with AdminClient(cluster.admin_address) as client:
-        yield client
-
-
 def produce(cluster: LocalCluster, topic: str, count: int) -> int:
     """Send records; returns the next offset."""
     with Producer(cluster.bootstrap, linger_ms=0) as producer:
