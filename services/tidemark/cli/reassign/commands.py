@@ -64,6 +64,7 @@ from tidemark.client.outputs.reassignments import progress_json
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.core.reassignment.request import ANY_LOG_DIR, format_reassignments, named_log_dirs, parse_reassignments
 from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
+from tidemark.rpc.request_limits import in_requests
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -205,13 +206,15 @@ def _check(
     cluster: Cluster, client: AdminClient, requested: RequestedMoves, request_id: str, *, dry_run: bool
 ) -> tuple[Sequence[ReassignmentOutcome], Present]:
     """Validate and show the plan; returns it with the current log directories, or raises the refusals."""
-    checked = client.alter_partition_reassignments(
-        requested.moves,
-        cancel=requested.cancel,
-        throttle_bytes_per_s=requested.throttle_bytes_per_s,
-        validate_only=True,
-        request_id=request_id,
-    ).outcomes
+    checked: list[ReassignmentOutcome] = []
+    for some in in_requests(requested.moves):
+        checked += client.alter_partition_reassignments(
+            some,
+            cancel=() if checked else requested.cancel,
+            throttle_bytes_per_s=requested.throttle_bytes_per_s,
+            validate_only=True,
+            request_id=request_id,
+        ).outcomes
     refused = [outcome.error for outcome in checked if outcome.error is not None]
     present = {} if refused else present_directories(client, requested.moves, checked)
     if not cluster.json and (dry_run or not refused):

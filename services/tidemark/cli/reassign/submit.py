@@ -14,6 +14,7 @@ from tidemark.cli.common.output import raise_all
 from tidemark.cli.reassign.views import MoveView
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
+from tidemark.rpc.request_limits import in_requests
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -50,7 +51,7 @@ class MoveFeed:
             TidemarkError: a refusal of the service; INVALID_REQUEST if not a single one fits.
         """
         while self._waiting:
-            some = self._waiting[: self._at_once]
+            some = in_requests(self._waiting[: self._at_once])[0]
             try:
                 answer = self._client.alter_partition_reassignments(
                     some, throttle_bytes_per_s=self._throttle_bytes_per_s, request_id=self._request_id

@@ -24,6 +24,7 @@ from tidemark.core.reassignment.progress import (
     ReassignmentPhase,
     ReassignmentProgress,
 )
+from tidemark.core.reassignment.request import format_reassignments
 from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import (
     BrokerId,
@@ -36,6 +37,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
+from tidemark.rpc import request_limits
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from typer.testing import CliRunner
@@ -461,6 +463,29 @@ def test_reassignments_that_do_not_fit_start_as_earlier_ones_end() -> None:
     sizes = [len(names) for names, _, _ in client.asked]
     assert sizes[0] == 10
     assert len([size for size in sizes if size <= 4]) > 3, "pipelined, not batch after batch"
+
+
+def test_a_feed_of_more_reassignments_than_a_request_may_name_sends_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 4)
+    client = Client()
+    assert MoveFeed(client, many(10), 0, "r").begin() == 0  # type: ignore[arg-type]
+    assert [len(names) for names, _, _ in client.asked] == [4, 4, 2]
+
+
+def test_a_file_of_more_partitions_than_a_request_may_name_is_checked_in_several(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A refusal in the last of them prevents all reassignments."""
+    monkeypatch.setattr(request_limits, "NAMED_MAX", 2)
+    file = tmp_path / "moves.json"
+    file.write_text(format_reassignments(many(3)))
+    last = TopicPartition("t", 2)
+    client.refusals[last] = TidemarkError(ErrorCode.REASSIGNMENT_IN_PROGRESS, "t-2 is being reassigned already")
+    assert code_of(run("execute", str(file))) is ErrorCode.REASSIGNMENT_IN_PROGRESS
+    assert [(len(names), validate_only) for names, _, validate_only in client.asked] == [(2, True), (1, True)]
+    client.refusals.clear()
+    assert run("execute", str(file)).exit_code == 0
+    assert client.wanted == []
 
 
 def test_if_none_fits_the_refusal_has_the_limit() -> None:
