@@ -14,12 +14,13 @@ import os
 import re
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import grpc
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
@@ -51,7 +52,8 @@ class Material(NamedTuple):
         ca, certificate, key: PEM texts; empty without a certificate.
         fingerprint: differs for other contents.
         uris: URI names (SAN) of the certificate.
-        not_after_s: end of the certificate's validity, in seconds since 1970; of the CA's, without a certificate.
+        not_after_s: end of the validity of the certificate or its authority, the earlier one, in seconds since 1970; of
+            the CA, without a certificate.
     """
 
     ca: bytes
@@ -195,8 +197,24 @@ def _material(files: TlsFiles, names: Names, ca: bytes, certificate: bytes, key:
         _check_pair(files, names, chain[0], key)
         _check_validity(files, names, chain[0], clocks_s)
     fingerprint = hashlib.sha256(b"\0".join((ca, certificate, key))).hexdigest()
-    not_after = chain[0].not_valid_after_utc if chain else max(one.not_valid_after_utc for one in authorities)
-    return Material(ca, certificate, key, fingerprint, _uris(chain[0]) if chain else (), not_after.timestamp())
+    uris = _uris(chain[0]) if chain else ()
+    return Material(ca, certificate, key, fingerprint, uris, _not_after_s(chain, authorities))
+
+
+def _not_after_s(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> float:
+    issuers = [one for one in authorities if not chain or _is_issuer(one, chain[-1])]
+    ends = [one.not_valid_after_utc for one in chain]
+    if issuers:
+        ends.append(max(one.not_valid_after_utc for one in issuers))
+    return min(ends).timestamp()
+
+
+def _is_issuer(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (InvalidSignature, *_UNREADABLE):
+        return False
+    return True
 
 
 def _signature(files: TlsFiles, names: Names) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import ssl
 import threading
+import time
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Self
@@ -53,6 +54,18 @@ def test_new_files_are_used_from_the_next_look_on(authority: Authority, broker: 
     assert after.not_after_s < before.not_after_s
     assert after.certificate == Path(broker.certificate).read_bytes()
     assert identity.failures == 0
+
+
+def test_a_certificate_is_valid_no_longer_than_its_authority(tmp_path: Path) -> None:
+    old, new = (Authority.create(tmp_path / name, "shop", days=days) for name, days in (("old", 30), ("new", 300)))
+    issued = {one: one.issue_service(Role.BROKER, "3", HOSTS, days=90) for one in (old, new)}
+    both = tmp_path / "both.crt"
+    both.write_bytes(b"".join(Path(files.ca).read_bytes() for files in issued.values()))
+    ends = {days: time.time() + days * 86400 for days in (30, 90)}
+    for authority, days in ((old, 30), (new, 90)):
+        for ca in (issued[authority].ca, str(both)):
+            valid_until_s = TlsIdentity(issued[authority]._replace(ca=ca)).current().not_after_s
+            assert valid_until_s == pytest.approx(ends[days], abs=3600)
 
 
 def test_a_renamed_symbolic_link_counts_as_a_change(authority: Authority, broker: TlsFiles, tmp_path: Path) -> None:
