@@ -79,6 +79,8 @@ class _Snapshot(NamedTuple):
     busy: frozenset[TopicPartition]
     wanted: Mapping[TopicPartition, tuple[BrokerId, ...]]
     """Replicas of each partition; during a reassignment, its target replicas."""
+    cancelled: frozenset[TopicPartition]
+    """Partitions whose reassignment is cancelled."""
     unreadable: frozenset[str] = frozenset()
     """Topics whose node cannot be read, so that their replicas are not known."""
 
@@ -106,17 +108,10 @@ class _Snapshot(NamedTuple):
         ]
 
     def endless(self, brokers: Collection[BrokerId]) -> list[TopicPartition]:
-        """List reassignments whose target has one of these brokers, which is not live and will not return.
-
-        The cancellation of a reassignment is not listed.
-        """
+        """List reassignments, not cancelled, whose target has one of these brokers, which is not live."""
         offline = set(brokers) - self.live.keys()
-        return [
-            partition
-            for partition in sorted(self.busy)
-            if not offline.isdisjoint(self.wanted[partition])
-            and self.wanted[partition] != _original(partition, self.topics[partition.topic])
-        ]
+        running = sorted(self.busy - self.cancelled)
+        return [partition for partition in running if not offline.isdisjoint(self.wanted[partition])]
 
 
 class BrokerAdministration:
@@ -343,18 +338,19 @@ class BrokerAdministration:
             self._store.move_requests(),
         )
         wanted: dict[TopicPartition, tuple[BrokerId, ...]] = {}
-        busy: set[TopicPartition] = set()
+        running: dict[TopicPartition, bool] = {}
         for partition in partitions_of(topics.values()):
             topic = topics[partition.topic]
             moved = status(topic, partition.partition, None)
             wanted[partition] = topic.partitions[partition.partition] if moved is None else moved.target
             if moved is not None:
-                busy.add(partition)
+                running[partition] = moved.cancelled
         for move in requests.moves:
             if move.partition in wanted:
-                busy.add(move.partition)
+                running[move.partition] = move.cancel
                 wanted[move.partition] = _destination(move, topics[move.partition.topic])
-        return _Snapshot(topics, live, draining, frozenset(busy), wanted, frozenset(unreadable))
+        cancelled = frozenset(partition for partition, is_cancelled in running.items() if is_cancelled)
+        return _Snapshot(topics, live, draining, frozenset(running), wanted, cancelled, frozenset(unreadable))
 
     async def _check_known(self, brokers: Sequence[BrokerId], snapshot: _Snapshot) -> None:
         epochs = await self._store.broker_epochs()
@@ -392,11 +388,8 @@ def _added_again(brokers: Sequence[BrokerId]) -> TidemarkError:
 
 
 def _destination(move: PartitionReassignment, topic: TopicDescription) -> tuple[BrokerId, ...]:
-    return _original(move.partition, topic) if move.cancel else move.replicas
-
-
-def _original(partition: TopicPartition, topic: TopicDescription) -> tuple[BrokerId, ...]:
-    return topic.original.get(partition.partition, topic.partitions[partition.partition])
+    index = move.partition.partition
+    return topic.original.get(index, topic.partitions[index]) if move.cancel else move.replicas
 
 
 def _spread(query: PlanQuery, snapshot: _Snapshot, sizes: Mapping[TopicPartition, int]) -> Plan:

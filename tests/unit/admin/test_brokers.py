@@ -291,6 +291,28 @@ async def test_removal_of_an_offline_broker_cancels_the_reassignments_that_add_r
     assert ended.removed == ids(3)
 
 
+async def test_removal_of_an_offline_broker_cancels_a_move_between_its_log_directories(
+    cluster: Cluster, brokers: BrokerAdministration
+) -> None:
+    """The entry stays until the broker knows the directory, which it never will."""
+    assert cluster.term is not None
+    moved = TopicPartition("t", 1)
+    await cluster.store.submit_moves([PartitionReassignment(moved, ids(1, 2), ("any", "/disk2"))])
+    await cluster.kill_broker(2)
+    ended, looks = RemovalUpdate(), 0
+    async for update in brokers.remove(
+        ids(2), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
+    ):
+        ended, looks = update, looks + 1
+        assert looks < 10, "the removal makes no progress"
+        wanted = {move.partition: move for move in (await cluster.store.move_requests()).moves}
+        if moved in wanted and wanted[moved].cancel:
+            await cluster.store.finish_moves(cluster.term, [wanted[moved]], [])
+        if moved not in wanted or "/disk2" not in wanted[moved].log_dirs:
+            await carry_out(cluster)
+    assert ended.removed == ids(2)
+
+
 @pytest.mark.parametrize(
     ("removed", "code"),
     [
