@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tidemark.core.controller.command_builder import PART_PARTITIONS_MAX
 from tidemark.core.controller.controller import ControllerCore
 from tidemark.core.controller.effects import DescribeReplicas
 from tidemark.core.controller.events import ReplicasDescribed
@@ -162,8 +163,10 @@ class LostStates:
                 if broker in brokers:
                     questions[broker].append(ReplicaQuestion(partition, identity, NO_EPOCH))
         for broker, asked in questions.items():
-            answer = await self._ask(DescribeReplicas(broker, 0, brokers[broker].broker_epoch, tuple(asked)))
-            _note(found, broker, asked, answer)
+            for start in range(0, len(asked), PART_PARTITIONS_MAX):
+                some = asked[start : start + PART_PARTITIONS_MAX]
+                answer = await self._ask(DescribeReplicas(broker, 0, brokers[broker].broker_epoch, tuple(some)))
+                _note(found, broker, some, answer)
         return found
 
     def _state_of(

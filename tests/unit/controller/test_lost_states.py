@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from tidemark.controller import lost_states
 from tidemark.controller.lost_states import LostStates
 from tidemark.controller.term import policy_of
 from tidemark.core.controller.state_rebuild import EPOCHS_ABOVE, Known, Memory
@@ -195,6 +196,21 @@ async def test_a_partition_that_no_broker_has_is_new(scene: Scene) -> None:
     assert await scene.lost.make([P])
     state, _ = await scene.state()
     assert (state.leader, state.leader_epoch, state.isr_ids) == (NO_LEADER, 0, ASSIGNED)
+
+
+async def test_brokers_are_asked_about_a_part_of_many_partitions_at_a_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker refuses a request of too many items, and describes the replicas of one request in one go."""
+    monkeypatch.setattr(lost_states, "PART_PARTITIONS_MAX", 2)
+    partitions = {index: (BrokerId(0),) for index in range(5)}
+    incarnations = {index: f"w{index}" for index in partitions}
+    await scene.store.create_topic(TopicDescription("wide", "wide-id", partitions, incarnations))
+    wide = [TopicPartition("wide", index) for index in partitions]
+    assert await scene.lost.make(wide)
+    assert scene.channels.asked == [BrokerId(0)] * 3
+    assert {found.state.leader_epoch for found in (await scene.store.states(wide)).values()} == {0}
+    assert len(await scene.store.states(wide)) == 5
 
 
 async def test_a_topic_that_is_being_deleted_is_left_alone(scene: Scene) -> None:
