@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Unpack
 
@@ -448,8 +448,9 @@ class Producer(Lifecycle):
 
     async def ready(self, topic: str, *, beyond: int = -1) -> int:
         """Return the number of partitions, as `partition_count`, and learn the topic's schema if it has one."""
-        count = await self.partition_count(topic, beyond=beyond)
-        await self._formats.schemas.load(topic, timeout_s=self.settings.request_timeout_ms / 1000)
+        with self._within_one_transaction():
+            count = await self.partition_count(topic, beyond=beyond)
+            await self._formats.schemas.load(topic, timeout_s=self.settings.request_timeout_ms / 1000)
         return count
 
     async def partition_count(self, topic: str, *, beyond: int = -1) -> int:
@@ -494,7 +495,8 @@ class Producer(Lifecycle):
 
     async def has_newer_schema(self, topic: str, error: TidemarkError) -> bool:
         """Whether a record that was refused may fit a version that this producer has just learned."""
-        return error.code is ErrorCode.SCHEMA_MISMATCH and await self._formats.schemas.look_for_newer(topic)
+        with self._within_one_transaction():
+            return error.code is ErrorCode.SCHEMA_MISMATCH and await self._formats.schemas.look_for_newer(topic)
 
     async def _typed_rows(self, topic: str, typed: TypedFormat, table: Frame, timestamp: str | None) -> TypedTable:
         """The rows of a table in the newest version that the table fits."""
@@ -520,11 +522,24 @@ class Producer(Lifecycle):
             return [(None, rows)]
         return tables.by_target_array(rows, partitions_of(keys, count))
 
+    @contextlib.contextmanager
+    def _within_one_transaction(self) -> Iterator[None]:
+        """Raise INVALID_TXN_STATE if a transaction begins while a send waits: the record is not of that transaction."""
+        before = self.sender.transaction
+        yield
+        if self.sender.transaction is not before:
+            raise TidemarkError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"transactional id {self.settings.transactional_id!r}: the transaction ended while this send waited, "
+                "and the record was not sent: await every send within its transaction",
+            )
+
     async def _wait_for_room(self, sender: Sender) -> None:
         timeout_s = self.settings.delivery_timeout_ms / 1000
         try:
-            async with timeout(timeout_s):
-                await sender.wait_for_room()
+            with self._within_one_transaction():
+                async with timeout(timeout_s):
+                    await sender.wait_for_room()
         except TimeoutError:
             raise sender.accumulator.no_room(timeout_s) from None
 

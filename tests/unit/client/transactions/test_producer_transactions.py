@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 from tidemark.client.aio.consumer import Consumer
+from tidemark.client.aio.producer import Producer
 from tidemark.client.aio.transaction import Transaction
 from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTransaction
 from tidemark.client.group.settings import group_settings
@@ -418,6 +419,42 @@ async def test_a_commit_that_an_abort_overtakes_leaves_the_next_transaction_open
     await world.send(b"b")
     await following.commit()
     assert world.calls == ["init", "abort 0", "acknowledged", "commit 1"]
+
+
+async def test_a_send_that_waits_for_metadata_does_not_join_the_next_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after `asyncio.gather`, which raises the error of one send while the other ones still wait."""
+    producer = Producer("127.0.0.1:1", transactional_id="loader")
+    monkeypatch.setattr(producer, "_sender", world.sender)
+    monkeypatch.setattr(producer, "_transactions", world.transactions)
+    known = asyncio.Event()
+
+    async def partition_count(topic: str, **_: Any) -> int:
+        await known.wait()
+        return 6
+
+    async def load(topic: str, **_: Any) -> None:
+        return
+
+    monkeypatch.setattr(producer, "partition_count", partition_count)
+    monkeypatch.setattr(producer._formats.schemas, "load", load)
+    late: list[asyncio.Task[SendHandle]] = []
+
+    async def run() -> None:
+        async with producer.transaction():
+            late.append(asyncio.create_task(producer.send("orders", b"a")))
+            await asyncio.sleep(0.01)
+            raise KeyError("b")
+
+    with pytest.raises(KeyError):
+        await run()
+    async with producer.transaction():
+        await world.send(b"b")
+        known.set()
+        with pytest.raises(TransactionStateError, match="ended while this send waited"):
+            await late[0]
+    assert len(world.sent) == 1
 
 
 async def test_a_producer_that_closes_aborts_its_open_transaction(world: World) -> None:
