@@ -77,7 +77,9 @@ _HEALTH: Final = Row(
             "Unclean elections, 24 h",
             "Elections of a replica that was not in sync: acknowledged records may be lost. `tidemark elect "
             "--reports` shows the offsets.",
-            'sum(increase(tidemark_controller_leader_elections_total{C,clean="false"}[24h])) or vector(0)',
+            'sum(tidemark_controller_leader_elections_total{C,clean="false"} > 0 '
+            "and on (namespace, cluster, component, instance) time() - process_start_time_seconds < 86400 or "
+            'increase(tidemark_controller_leader_elections_total{C,clean="false"}[24h])) or vector(0)',
             decimals=0,
         ),
         stat("Topics", "Topics of the cluster.", "sum(tidemark_controller_topics{C})", steps=PLAIN),

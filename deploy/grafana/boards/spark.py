@@ -50,7 +50,8 @@ _NOW: Final = Row(
         stat(
             "Failures, 24 h",
             "Runs that ended with an error.",
-            "sum(increase(tidemark_spark_query_failures_total{S}[24h]))",
+            "sum(tidemark_spark_query_failures_total{S} unless tidemark_spark_query_failures_total{S} offset 24h or "
+            "increase(tidemark_spark_query_failures_total{S}[24h]))",
             width=4,
             decimals=0,
         ),
