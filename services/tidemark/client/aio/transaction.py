@@ -46,7 +46,7 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ended:
+        if self._is_over:
             return
         if error is None:
             try:
@@ -109,7 +109,7 @@ class Transaction:
         try:
             await group.commit(wanted, timeout_s=timeout_s, transaction=transaction)
         except TidemarkError as error:
-            failure = transactions.fail(error)
+            failure = error if self._is_over else transactions.fail(error)
             if failure is error:
                 raise
             raise failure from error
@@ -141,8 +141,13 @@ class Transaction:
         await self._transactions.abort()
         self._ended = True
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether this transaction has ended, here or by the begin of a later one."""
+        return self._ended or (self._begun and self._number != self._transactions.begun)
+
     def _check(self) -> None:
-        if self._ended or (self._begun and self._number != self._transactions.begun):
+        if self._is_over:
             raise TidemarkError(ErrorCode.INVALID_TXN_STATE, "this transaction has ended: begin another one")
         if not self._begun:
             sentence = "this transaction has not begun: use it in a with block, or call begin()"

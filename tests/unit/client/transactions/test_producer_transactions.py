@@ -491,8 +491,11 @@ class FakeConsumer:
         self.reading_group = self
         self.requests: list[pb.CommitOffsetsRequest] = []
         self._refusal = refusal
+        self.held: asyncio.Event | None = None
 
     async def commit(self, offsets: Any, *, timeout_s: float, transaction: OpenTransaction) -> None:
+        if self.held is not None:
+            await self.held.wait()
         positions = [GroupPosition(where, offset, -1, "", "") for where, offset in offsets.items()]
         self.requests.append(Commits(self.group_settings).request(positions, "member", 3, transaction))
         if self._refusal is not None:
@@ -571,6 +574,23 @@ async def test_a_transaction_without_block_is_aborted_before_it_learns_of_anothe
     world.coordinator.refusals = [FENCED]
     with pytest.raises(ProducerFencedError):
         await replaced.abort()
+
+
+async def test_a_late_refusal_of_offsets_does_not_fail_the_next_transaction(world: World) -> None:
+    consumer = FakeConsumer(refusal=FENCED)
+    consumer.held = asyncio.Event()
+    tx = world.transaction()
+    await tx.begin()
+    late = asyncio.create_task(tx.send_offsets(cast(Consumer, consumer), OFFSETS))
+    await asyncio.sleep(0.01)
+    await tx.abort()
+    async with world.transaction():
+        await world.send(b"a")
+        consumer.held.set()
+        with pytest.raises(ProducerFencedError):
+            await late
+        await world.send(b"b")
+    assert world.calls[-1] == "commit 1"
 
 
 async def test_a_consumer_that_commits_by_itself_is_refused_before_any_call(world: World) -> None:
