@@ -427,6 +427,11 @@ class InternalError(TidemarkError, codes=(ErrorCode.INTERNAL,)):
     """A defect in Tidemark, or a code of a later version."""
 
 
+def invalid_request(sentence: str) -> TidemarkError:
+    """The error for a request that no retry makes valid."""
+    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+
+
 def unknown_partition(topic: str, partition: int, count: int) -> TidemarkError:
     """The error for a partition that a topic of `count` partitions does not have."""
     return TidemarkError(

@@ -23,7 +23,7 @@ from tidemark.core.security.acls import (
     check_acl,
     option,
 )
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 
 EXIT_DENIED: Final = 1
 
@@ -216,7 +216,7 @@ def check(
 def _literal(resources: Resources) -> list[Resource]:
     named = resources.named()
     if not named or any(pattern is Pattern.PREFIXED for _, pattern, _ in named):
-        raise _wrong("name the resources: --topic, --group, --transactional-id, --user or --cluster")
+        raise invalid_request("name the resources: --topic, --group, --transactional-id, --user or --cluster")
     return [Resource(kind, name) for kind, _, name in named]
 
 
@@ -231,10 +231,10 @@ def _rules(
     operations = [(Permission.ALLOW, option(Operation, one)) for one in allow or ()]
     operations += [(Permission.DENY, option(Operation, one)) for one in deny or ()]
     if not operations:
-        raise _wrong("give --allow OPERATION or --deny OPERATION")
+        raise invalid_request("give --allow OPERATION or --deny OPERATION")
     named = resources.named()
     if not named:
-        raise _wrong("name a resource: --topic, --topic-prefix, --group, --group-prefix, --cluster, ...")
+        raise invalid_request("name a resource: --topic, --topic-prefix, --group, --group-prefix, --cluster, ...")
     return [
         check_acl(Acl(kind, pattern, name, principal, host, operation, permission))
         for principal in principals
@@ -263,7 +263,3 @@ def _change(add: Iterable[Acl], remove: Iterable[Acl], *, dry_run: bool, options
 
 def _shown(acl: Acl) -> str:
     return str(Resource(acl.resource_type, acl.name))
-
-
-def _wrong(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

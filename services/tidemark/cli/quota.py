@@ -24,7 +24,7 @@ from tidemark.core.quotas.quotas import (
     limit_text,
 )
 from tidemark.core.security.principals import ANONYMOUS
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 
 quota_app = Commands(help="Set, remove and show quotas: limits of users and client ids.")
 
@@ -52,7 +52,7 @@ class Entity:
             (self.client_id, self.default_client_id, "client-id"),
         ):
             if name is not None and default:
-                raise _wrong(f"give --{word} or --default-{word}, not both")
+                raise invalid_request(f"give --{word} or --default-{word}, not both")
         return check_entity(
             QuotaEntity(
                 DEFAULT if self.default_user else self.user, DEFAULT if self.default_client_id else self.client_id
@@ -100,7 +100,7 @@ def set_quotas(
     }
     limits = {kind: limit_of(kind, value) for kind, value in given.items() if value is not None}
     if not limits:
-        raise _wrong("give a quota: --producer-byte-rate, --consumer-byte-rate, --request-percentage, ...")
+        raise invalid_request("give a quota: --producer-byte-rate, --consumer-byte-rate, --request-percentage, ...")
     _change(entity.named(), limits, (), dry_run=dry_run, options=options)
 
 
@@ -186,9 +186,9 @@ def limit_of(kind: QuotaKind, given: float | str) -> float:
         try:
             given = parse_rate(given) if kind in _BYTE_RATES else float(given)
         except typer.BadParameter as error:
-            raise _wrong(f"{kind}: {error.message}") from None
+            raise invalid_request(f"{kind}: {error.message}") from None
         except ValueError:
-            raise _wrong(f"{kind} is {given!r}: give a number") from None
+            raise invalid_request(f"{kind} is {given!r}: give a number") from None
     return check_limit(kind, given)
 
 
@@ -217,7 +217,3 @@ def _by_word(limits: Limits) -> Mapping[str, float]:
 
 def _shown(kind: QuotaKind, limit: float) -> str:
     return f"{limit_text(limit)} {_UNITS.get(kind, 'bytes/s')}"
-
-
-def _wrong(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

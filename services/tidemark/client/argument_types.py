@@ -11,7 +11,7 @@ from typing import Any, SupportsFloat, TypeVar
 
 from tidemark.client.suggestions import nearest
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
-from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
+from tidemark.model import PartitionReassignment, TopicPartition, invalid_request
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ def int64(name: str, given: Any) -> int:
 
 def _within(name: str, number: int, smallest: int, largest: int) -> int:
     if not smallest <= number <= largest:
-        raise _invalid(f"{name} is {number}: expected {smallest} to {largest}")
+        raise invalid_request(f"{name} is {number}: expected {smallest} to {largest}")
     return number
 
 
@@ -60,7 +60,7 @@ def positive(name: str, given: Any) -> int:
     """Return an integer; raises TypeError for another type, and INVALID_REQUEST below 1."""
     found = integer(name, given)
     if found < 1:
-        raise _invalid(f"{name} is {given}: give 1 or more")
+        raise invalid_request(f"{name} is {given}: give 1 or more")
     return found
 
 
@@ -73,7 +73,7 @@ def number(name: str, given: Any) -> float:
     else:
         raise _wrong(name, given, "a number")
     if math.isnan(found):
-        raise _invalid(f"{name} is NaN: give a number")
+        raise invalid_request(f"{name} is NaN: give a number")
     return found
 
 
@@ -81,7 +81,7 @@ def seconds(name: str, given: Any) -> float:
     """Return a time in seconds; raises TypeError for another type, and INVALID_REQUEST below 0."""
     found = number(name, given)
     if found < 0:
-        raise _invalid(f"{name} is {given}: give 0 or more seconds")
+        raise invalid_request(f"{name} is {given}: give 0 or more seconds")
     return min(found, TIMEOUT_MAX)
 
 
@@ -173,7 +173,7 @@ def offsets_of(name: str, given: Any) -> dict[TopicPartition, int]:
     for where, value in given.items():
         offset = integer(f"an offset of {name}", value)
         if not 0 <= offset < 1 << 63:
-            raise _invalid(f"{name}: {offset} is not an offset: expected 0 to {(1 << 63) - 1}")
+            raise invalid_request(f"{name}: {offset} is not an offset: expected 0 to {(1 << 63) - 1}")
         found[partition_of(f"a partition of {name}", where)] = offset
     return found
 
@@ -199,7 +199,3 @@ def _wrong(name: str, given: Any, wanted: str) -> TypeError:
     return TypeError(
         f"{name} is {shown if len(shown) <= 60 else shown[:60] + '...'}, a {type(given).__name__}, not {wanted}"
     )
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

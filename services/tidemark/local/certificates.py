@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tidemark.core.security.principals import SCHEME, Role, service_uri
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.rpc.security.paths import TlsFiles
 
 AUTHORITY: Final = "ca"
@@ -60,11 +60,11 @@ class Authority:
         """Create the authority of a cluster; raises INVALID_REQUEST if the directory has one, or for a wrong name."""
         if not _CLUSTER.fullmatch(cluster):
             wanted = f"at most {_COMMON_NAME_MAX} small letters, digits, '.' and '-'"
-            raise _invalid(f"the cluster's name is {cluster!r}: expected {wanted}")
+            raise invalid_request(f"the cluster's name is {cluster!r}: expected {wanted}")
         with _writing(directory):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (directory / f"{AUTHORITY}.key").exists():
-            raise _invalid(
+            raise invalid_request(
                 f"{directory} has an authority already; a new one would make all its certificates invalid: choose "
                 "another directory, or remove this one first"
             )
@@ -104,13 +104,13 @@ class Authority:
             certificate = x509.load_pem_x509_certificate((directory / f"{AUTHORITY}.crt").read_bytes())
             key = load_pem_private_key((directory / f"{AUTHORITY}.key").read_bytes(), password=None)
         except OSError as error:
-            raise _invalid(
+            raise invalid_request(
                 f"{error.filename}: {error.strerror}; `tidemark certs init --directory {directory}` makes an authority"
             ) from None
         except ValueError:
-            raise _invalid(f"{directory}: ca.crt or ca.key is not a valid PEM file") from None
+            raise invalid_request(f"{directory}: ca.crt or ca.key is not a valid PEM file") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise _invalid(f"{directory}: the authority was not made by `tidemark certs init`")
+            raise invalid_request(f"{directory}: the authority was not made by `tidemark certs init`")
         return cls(directory, certificate, key)
 
     def issue_service(self, role: Role, name: str, hosts: Sequence[str], *, days: int = DAYS) -> TlsFiles:
@@ -124,7 +124,9 @@ class Authority:
     def issue_zookeeper(self, name: str, hosts: Sequence[str], *, days: int = DAYS) -> TlsFiles:
         """Issue the certificate of a ZooKeeper server at `hosts`; `zookeeper-NAME.pem` has certificate and key."""
         if not _NAME.fullmatch(name):
-            raise _invalid(f"the server's name is {name!r}: expected at most 200 letters, digits, '.', '_' and '-'")
+            raise invalid_request(
+                f"the server's name is {name!r}: expected at most 200 letters, digits, '.', '_' and '-'"
+            )
         files = self._issue(f"zookeeper-{name}", f"{SCHEME}://{self.cluster}/zookeeper/{name}", hosts, days)
         both = Path(files.certificate).read_bytes() + Path(files.key).read_bytes()
         _replace(self._directory / f"zookeeper-{name}.pem", both, 0o600)
@@ -133,7 +135,9 @@ class Authority:
     def issue_client(self, name: str, *, days: int = DAYS) -> TlsFiles:
         """Issue the certificate of the user `name`, whose identity is `tidemark://CLUSTER/user/NAME`."""
         if not _NAME.fullmatch(name):
-            raise _invalid(f"the client's name is {name!r}: expected at most 200 letters, digits, '.', '_' and '-'")
+            raise invalid_request(
+                f"the client's name is {name!r}: expected at most 200 letters, digits, '.', '_' and '-'"
+            )
         return self._issue(f"client-{name}", f"{SCHEME}://{self.cluster}/user/{name}", (), days)
 
     def _issue(
@@ -184,7 +188,7 @@ def _uri(cluster: str, role: Role, name: str) -> str:
     try:
         return service_uri(cluster, role, name)
     except ValueError as error:
-        raise _invalid(str(error)) from None
+        raise invalid_request(str(error)) from None
 
 
 def _host_name(host: str) -> x509.GeneralName:
@@ -193,7 +197,7 @@ def _host_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not _HOST.fullmatch(host):  # no caller would accept the certificate
-        raise _invalid(f"{host!r} is not a name or address of a host; repeat --host for several")
+        raise invalid_request(f"{host!r} is not a name or address of a host; repeat --host for several")
     return x509.DNSName(host)
 
 
@@ -215,8 +219,4 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _invalid(f"{path}: {error.strerror}") from None
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(f"{path}: {error.strerror}") from None

@@ -31,6 +31,7 @@ from tidemark.record.envelope import (
     body_crc,
     cut,
     header_crc,
+    invalid_batch,
     parse_envelope,
 )
 from tidemark.record.record_indexes import REFUSED_RECORDS, ranges_of, ranges_text
@@ -129,7 +130,7 @@ def check_envelope(data: bytes, offset: int | None = None) -> Batch:
     envelope = parse_envelope(data, offset or 0)
     length = envelope.batch_length
     if offset is None and length != len(data):
-        raise _invalid(f"{len(data) - length} bytes follow the batch of {length} bytes")
+        raise invalid_batch(f"{len(data) - length} bytes follow the batch of {length} bytes")
     data = cut(data, offset or 0, length)
     if header_crc(data[:12], data[16:20]) != envelope.header_crc:
         raise TidemarkError(ErrorCode.CORRUPT_BATCH, "header_crc does not match: offset, epoch or length was damaged")
@@ -212,13 +213,13 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
             f"the batch has {envelope.batch_length} bytes, max.message.bytes is {limits.max_message_bytes}",
         )
     if envelope.base_offset != NO_BASE_OFFSET or envelope.leader_epoch != NO_LEADER_EPOCH:
-        raise _invalid("a producer must send base_offset 0 and leader_epoch -1; the leader assigns both")
+        raise invalid_batch("a producer must send base_offset 0 and leader_epoch -1; the leader assigns both")
     if envelope.attributes & _NOT_PRODUCED:
-        raise _invalid(f"a producer sets none of the attributes {envelope.attributes & _NOT_PRODUCED:#x}")
+        raise invalid_batch(f"a producer sets none of the attributes {envelope.attributes & _NOT_PRODUCED:#x}")
     if envelope.is_pending and envelope.base_sequence < 0:
-        raise _invalid("a batch of a transaction must have a producer_id and a base_sequence")
+        raise invalid_batch("a batch of a transaction must have a producer_id and a base_sequence")
     if envelope.record_count == 0:
-        raise _invalid("a produced batch must have at least one record")
+        raise invalid_batch("a produced batch must have at least one record")
     if envelope.last_offset_delta != envelope.record_count - 1:
         raise TidemarkError(
             ErrorCode.RECORD_COUNT_MISMATCH,
@@ -296,23 +297,23 @@ def _of_records(
 
 def _check_fields(envelope: Envelope) -> None:
     if envelope.magic not in MAGICS:
-        raise _invalid(f"magic {envelope.magic} is not known here; this version reads {MAGICS}")
+        raise invalid_batch(f"magic {envelope.magic} is not known here; this version reads {MAGICS}")
     if envelope.codec > _CODEC_MAX:
-        raise _invalid(f"codec {envelope.codec} is not known: 0 none, 1 lz4, 2 zstd")
+        raise invalid_batch(f"codec {envelope.codec} is not known: 0 none, 1 lz4, 2 zstd")
     if envelope.is_typed != bool(envelope.schema_version):
-        raise _invalid(f"schema version {envelope.schema_version} does not go with magic {envelope.magic}")
+        raise invalid_batch(f"schema version {envelope.schema_version} does not go with magic {envelope.magic}")
     if envelope.delete_horizon_s and not envelope.has_delete_horizon:
-        raise _invalid("delete_horizon_s is given and its attribute is not set")
+        raise invalid_batch("delete_horizon_s is given and its attribute is not set")
     if envelope.base_offset < 0 or envelope.next_offset > _OFFSET_MAX:
-        raise _invalid(f"base_offset {envelope.base_offset} is outside the offsets of a log")
+        raise invalid_batch(f"base_offset {envelope.base_offset} is outside the offsets of a log")
     if envelope.leader_epoch < NO_LEADER_EPOCH:
-        raise _invalid(f"leader_epoch {envelope.leader_epoch} is below -1")
+        raise invalid_batch(f"leader_epoch {envelope.leader_epoch} is below -1")
     if min(envelope.producer_id, envelope.producer_epoch, envelope.base_sequence) < NO_SEQUENCE:
-        raise _invalid("producer_id, producer_epoch and base_sequence must be -1 or more")
+        raise invalid_batch("producer_id, producer_epoch and base_sequence must be -1 or more")
     if (envelope.producer_id < 0) != (envelope.producer_epoch < 0):
-        raise _invalid("producer_id and producer_epoch must be given together or not at all")
+        raise invalid_batch("producer_id and producer_epoch must be given together or not at all")
     if envelope.producer_id < 0 <= envelope.base_sequence:
-        raise _invalid("base_sequence needs a producer_id")
+        raise invalid_batch("base_sequence needs a producer_id")
 
 
 def _check_offset_deltas(deltas: pa.Array[Any], last_offset_delta: int) -> None:
@@ -337,10 +338,6 @@ def _read(batch: Batch) -> pa.RecordBatch:
 
 def _payload(batch: Batch) -> pa.Buffer:
     return pa.py_buffer(batch.data).slice(ENVELOPE_BYTES)
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_BATCH, sentence)
 
 
 def _unreadable(error: BaseException) -> TidemarkError:

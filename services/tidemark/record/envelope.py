@@ -179,14 +179,18 @@ def parse_envelope(data: bytes | memoryview, offset: int = 0, *, left_bytes: int
     """
     given_bytes = len(data) - offset
     if offset < 0 or given_bytes < ENVELOPE_BYTES:
-        raise _invalid(f"a record batch starts with {ENVELOPE_BYTES} bytes of envelope; {max(given_bytes, 0)} are left")
+        raise invalid_batch(
+            f"a record batch starts with {ENVELOPE_BYTES} bytes of envelope; {max(given_bytes, 0)} are left"
+        )
     left_bytes = given_bytes if left_bytes is None else left_bytes
     fields = _LAYOUT.unpack_from(data, offset)
     length = fields[3]
     if length < ENVELOPE_BYTES or length % ALIGNMENT_BYTES:
-        raise _invalid(f"batch_length {length} is not a multiple of {ALIGNMENT_BYTES} of at least {ENVELOPE_BYTES}")
+        raise invalid_batch(
+            f"batch_length {length} is not a multiple of {ALIGNMENT_BYTES} of at least {ENVELOPE_BYTES}"
+        )
     if length > left_bytes:
-        raise _invalid(f"batch_length states {length} bytes, {left_bytes} are left: incomplete, or a wrong length")
+        raise invalid_batch(f"batch_length states {length} bytes, {left_bytes} are left: incomplete, or a wrong length")
     return Envelope._make((*fields[:14], int.from_bytes(fields[14], "little")))
 
 
@@ -315,5 +319,6 @@ def _crc_input(payload: bytes | memoryview) -> pa.Buffer:
     return pa.py_buffer(payload)
 
 
-def _invalid(sentence: str) -> TidemarkError:
+def invalid_batch(sentence: str) -> TidemarkError:
+    """The error for a batch that breaks a rule of its format."""
     return TidemarkError(ErrorCode.INVALID_BATCH, sentence)

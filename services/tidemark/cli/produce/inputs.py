@@ -24,7 +24,7 @@ from pyarrow import parquet
 
 from tidemark.client.outputs.record_format import microseconds
 from tidemark.client.serializers import to_json
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError, invalid_request
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -71,7 +71,7 @@ def line_blocks(file: BinaryIO) -> Iterator[list[bytes]]:
         rest.append(first)
         rest_bytes += len(first)
         if rest_bytes > LINE_BYTES_MAX:
-            raise _refusal(f"line {number + 1} has more than {LINE_BYTES_MAX >> 20} MiB: too large for a record")
+            raise invalid_request(f"line {number + 1} has more than {LINE_BYTES_MAX >> 20} MiB: too large for a record")
         if not newline:
             continue
         lines = [b"".join(rest), *others.split(b"\n")]
@@ -109,7 +109,9 @@ def text_chunks(file: BinaryIO, key_separator: str) -> Iterator[pa.RecordBatch]:
         if keys:
             yield _rows(keys, values, None)
         if wrong:
-            raise _refusal(f"line {number} has no key separator {key_separator!r}: expected KEY{key_separator}VALUE")
+            raise invalid_request(
+                f"line {number} has no key separator {key_separator!r}: expected KEY{key_separator}VALUE"
+            )
 
 
 def json_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -129,7 +131,7 @@ def json_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
             try:
                 records.append(_json_record(line, columns))
             except ValueError as error:
-                refused = _refusal(f"line {number}: {error}")
+                refused = invalid_request(f"line {number}: {error}")
                 break
         if records:
             keys, values, stamps, headers = (list(column) for column in zip(*records, strict=True))
@@ -217,14 +219,14 @@ def csv_chunks(file: BinaryIO, columns: Columns, *, delimiter: str, strings: boo
     """
     header = file.readline(LINE_BYTES_MAX + 1)
     if len(header) > LINE_BYTES_MAX:
-        raise _refusal(f"line 1 has more than {LINE_BYTES_MAX >> 20} MiB: too large for the names of columns")
+        raise invalid_request(f"line 1 has more than {LINE_BYTES_MAX >> 20} MiB: too large for the names of columns")
     header = header.removeprefix(BYTE_ORDER_MARK)
     if not header:
         return
     try:
         names = next(csv.reader([header.decode()], delimiter=delimiter))
     except (UnicodeDecodeError, csv.Error, StopIteration) as error:
-        raise _refusal(f"line 1 does not name the columns: {error}") from None
+        raise invalid_request(f"line 1 does not name the columns: {error}") from None
     _check_columns(names, columns)
     types: dict[str, pa.DataType] = {name: pa.binary() for name in (columns.key, columns.value) if name is not None}
     if strings:
@@ -242,7 +244,9 @@ def csv_chunks(file: BinaryIO, columns: Columns, *, delimiter: str, strings: boo
         if "Empty CSV" in str(error):
             return
         more = "" if strings else "; if the cells of a column differ in type, --strings reads all of them as text"
-        raise _refusal(f"the CSV cannot be read (rows are counted after the first line): {error}{more}") from error
+        raise invalid_request(
+            f"the CSV cannot be read (rows are counted after the first line): {error}{more}"
+        ) from error
 
 
 def parquet_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -255,7 +259,7 @@ def parquet_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]
         try:
             rows = _shaped(batch, columns)
         except pa.ArrowException as error:
-            raise _refusal(f"the Parquet file cannot be read: {error}") from error
+            raise invalid_request(f"the Parquet file cannot be read: {error}") from error
         yield rows
 
 
@@ -275,7 +279,7 @@ def parquet_batches(file: BinaryIO) -> Iterator[pa.RecordBatch]:
         try:
             yield from parquet.ParquetFile(source).iter_batches(batch_size=_PARQUET_ROWS)
         except (pa.ArrowException, OSError) as error:
-            raise _refusal(f"the Parquet file cannot be read: {error}") from error
+            raise invalid_request(f"the Parquet file cannot be read: {error}") from error
 
 
 def _shaped(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
@@ -297,11 +301,11 @@ def _shaped(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
 def _check_columns(names: list[str], columns: Columns) -> None:
     for wanted in (columns.key, columns.value, columns.timestamp):
         if wanted is not None and wanted not in names:
-            raise _refusal(f"there is no column {wanted!r}, only {', '.join(names)}")
+            raise invalid_request(f"there is no column {wanted!r}, only {', '.join(names)}")
     used = (columns.key, columns.value, columns.timestamp)
     for name in names:
         if (columns.value is None or name in used) and names.count(name) > 1:
-            raise _refusal(f"there are {names.count(name)} columns {name!r}: give each column a name of its own")
+            raise invalid_request(f"there are {names.count(name)} columns {name!r}: give each column a name of its own")
 
 
 def _binary(batch: pa.RecordBatch, name: str) -> Any:
@@ -318,16 +322,18 @@ def _times(batch: pa.RecordBatch, columns: Columns) -> Any:
     assert columns.timestamp is not None
     column: Any = batch.column(columns.timestamp)
     if column.null_count:
-        raise _refusal(f"column {columns.timestamp!r} has {column.null_count} empty cells: each record needs a time")
+        raise invalid_request(
+            f"column {columns.timestamp!r} has {column.null_count} empty cells: each record needs a time"
+        )
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         try:
             return _scaled(column, UNITS_US[columns.timestamp_unit]).cast(TIMESTAMP_TYPE)
         except pa.ArrowInvalid:
-            raise _refusal(f"column {columns.timestamp!r} has a number {_NO_TIME}") from None
+            raise invalid_request(f"column {columns.timestamp!r} has a number {_NO_TIME}") from None
     try:
         return column.cast(TIMESTAMP_TYPE)
     except pa.ArrowException as error:
-        raise _refusal(f"column {columns.timestamp!r} has no timestamps: {error}") from error
+        raise invalid_request(f"column {columns.timestamp!r} has no timestamps: {error}") from error
 
 
 def _scaled(numbers: Any, factor: int) -> Any:
@@ -342,7 +348,7 @@ def _json_of(value: object) -> bytes:
     try:
         return to_json(value)
     except (TypeError, ValueError) as error:
-        raise _refusal(f"a value cannot be written as JSON: {error}") from None
+        raise invalid_request(f"a value cannot be written as JSON: {error}") from None
 
 
 def _rows(keys: Any, values: Any, stamps: Any, headers: Any = None) -> pa.RecordBatch:
@@ -353,7 +359,3 @@ def _rows(keys: Any, values: Any, stamps: Any, headers: Any = None) -> pa.Record
             column = pa.nulls(len(values), field.type)
         columns.append(column if isinstance(column, pa.Array) else pa.array(column, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def _refusal(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -19,7 +19,7 @@ from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
 from tidemark.client.metadata.cluster import Cluster, Leader
 from tidemark.client.records import OffsetAndTimestamp, Timestamp
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2 as pb
 
@@ -40,18 +40,16 @@ def check_start(start: Start) -> None:
         _check_int64("the time of start", integer("the time of start", start.us), -1 << 63)
     elif isinstance(start, str):
         if start not in ("earliest", "latest"):
-            raise _invalid(f"start is {start!r}: expected earliest, latest, an offset or a Timestamp")
+            raise invalid_request(f"start is {start!r}: expected earliest, latest, an offset or a Timestamp")
     else:
         _check_int64("start", integer("start", start), 0)
 
 
 def _check_int64(name: str, number: int, smallest: int) -> None:
     if not smallest <= number < 1 << 63:
-        raise _invalid(f"{name} is {number}, not an offset: expected earliest, latest, an offset from 0 or a Timestamp")
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(
+            f"{name} is {number}, not an offset: expected earliest, latest, an offset from 0 or a Timestamp"
+        )
 
 
 class OffsetLookup:

@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from tidemark.core.schemas.arrow_types import arrow_type
 from tidemark.core.schemas.model import Column, ColumnType, ListOf, MapOf, Primitive, StructOf, TopicSchema
 from tidemark.core.schemas.text import from_text, to_text
-from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError
+from tidemark.model import NO_EPOCH, invalid_request
 
 DATA: Final = "data"
 WRITING: Final = "writing"
@@ -137,7 +137,7 @@ def opened_file(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
-        raise _invalid(f"{path} is damaged: {error}") from None
+        raise invalid_request(f"{path} is damaged: {error}") from None
 
 
 def read_footer(path: Path) -> Footer:
@@ -152,7 +152,7 @@ def footer_of(opened: pq.ParquetFile, path: Path) -> Footer:
     keys = {name: f"tidemark.{name}".encode() for name in Footer._fields}
     facts: dict[str, Any] = {name: found[key].decode() for name, key in keys.items() if key in found}
     if keys.keys() - facts.keys() - Footer._field_defaults.keys():
-        raise _invalid(f"{path} is not a file of an archive: its footer names no topic")
+        raise invalid_request(f"{path} is not a file of an archive: its footer names no topic")
     for name in facts.keys() & {"partition", "start", "end", "end_epoch"}:
         facts[name] = int(facts[name])
     return Footer(**{**facts, "schema": from_text(facts["schema"])})
@@ -174,7 +174,9 @@ class Archive:
         parts = urlparse(text)
         if len(parts.scheme) > 1:  # a scheme of one letter is a drive
             if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-                raise _invalid(f"the archive {text!r} is not on a mounted file system: give a path, or file:///path")
+                raise invalid_request(
+                    f"the archive {text!r} is not on a mounted file system: give a path, or file:///path"
+                )
             text = unquote(parts.path)
         self.root = Path(text).absolute()
 
@@ -233,7 +235,7 @@ class Archive:
             self._link(path, f"{footer.start:020d}", footer.partition)
         except FileExistsError:
             sentence = f"another run archived {footer.topic}-{footer.partition} from offset {footer.start} on meanwhile"
-            raise _invalid(sentence) from None
+            raise invalid_request(sentence) from None
 
     def add_merged(self, footer: Footer, path: Path) -> None:
         """Make a whole merged file valid, durably, in place of the files that it has the rows of.
@@ -296,7 +298,7 @@ class Archive:
             except OSError:
                 held.seek(0)
                 holder, verb = held.read(200) or "it has just started", "writes" if work == WRITING else "compacts"
-                raise _invalid(f"another run {verb} the archive {self.root}: {holder}") from None
+                raise invalid_request(f"another run {verb} the archive {self.root}: {holder}") from None
             held.truncate(0)
             held.write(f"process {os.getpid()} on {socket.gethostname()}")
             held.flush()
@@ -318,7 +320,7 @@ def _valid(files: Iterable[ArchiveFile]) -> list[ArchiveFile]:
 def check_partition(archived: Footer, incarnation: str) -> None:
     """Check that the archive is of this partition; raises INVALID_REQUEST if the partition was created again."""
     if archived.incarnation != incarnation:
-        raise _invalid(
+        raise invalid_request(
             f"{archived.topic}-{archived.partition} was created again after it was archived: archive the topic to "
             "another directory"
         )
@@ -328,9 +330,9 @@ def check_topic(root: Path, ends: Mapping[int, Footer], topic: str, topic_id: st
     """Check that an archive is of this topic; raises INVALID_REQUEST."""
     for footer in ends.values():
         if footer.topic != topic:
-            raise _invalid(f"{root} is the archive of topic {footer.topic}, not of {topic}")
+            raise invalid_request(f"{root} is the archive of topic {footer.topic}, not of {topic}")
         if footer.topic_id != topic_id:
-            raise _invalid(
+            raise invalid_request(
                 f"{root} is the archive of a topic {topic} that was deleted: {topic} was created again since"
             )
 
@@ -365,7 +367,3 @@ def _sync(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from tidemark.client.tables.archive_files import MERGING, Archive, ArchiveFile, Footer, opened_file, read_footer
 from tidemark.client.tables.archiver import row_groups, written
 from tidemark.client.tables.iceberg import PublishedTable, published_tables
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 
 _BATCH_ROWS: Final = 1 << 16
 _FEWEST: Final = 2
@@ -91,7 +91,7 @@ def compact_archive(
     """
     archive = Archive(root)
     if not archive.files():
-        raise _invalid(f"{archive.root} is not an archive of a topic with a schema")
+        raise invalid_request(f"{archive.root} is not an archive of a topic with a schema")
     with archive.lease(MERGING), published_tables(archive, catalog) as tables:
         for table in tables:
             table.replace()
@@ -173,7 +173,7 @@ def _batches(paths: Iterable[Path]) -> Iterator[pa.RecordBatch]:
             try:
                 yield from opened.iter_batches(_BATCH_ROWS)
             except pa.ArrowInvalid as error:
-                raise _invalid(f"{path} is damaged: {error}") from None
+                raise invalid_request(f"{path} is damaged: {error}") from None
 
 
 def _sweep(archive: Archive, grace_s: float, tables: Iterable[PublishedTable]) -> int:
@@ -186,7 +186,3 @@ def _sweep(archive: Archive, grace_s: float, tables: Iterable[PublishedTable]) -
     for file in due.values():
         file.path.unlink(missing_ok=True)
     return len(due)
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -18,7 +18,7 @@ from tidemark.client.tables.archive_files import MERGING, Archive, ArchiveFile, 
 from tidemark.client.tables.iceberg_catalog import opened_catalog
 from tidemark.client.tables.iceberg_schema import check_changes, iceberg_schema
 from tidemark.core.schemas.model import TopicSchema as Version
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -91,7 +91,7 @@ def _found(archive: Archive, catalog: Catalog, name: str, table_id: str) -> Publ
     except (NoSuchTableError, NoSuchNamespaceError):
         found = ""
     if found != table_id:
-        raise _invalid(
+        raise invalid_request(
             f"the archive {archive.root} is not compacted. The Iceberg table {name} with the id {table_id} has its "
             f"files, and the catalog has no such table. Name its catalog, or delete the line of the table from "
             f"{archive.tables_path} if the table was deleted"
@@ -144,7 +144,7 @@ class PublishedTable:
                 return step(self._load())
             except (CommitFailedException, ValidationException, _ChangedError) as error:
                 last = error
-        raise _invalid(f"the Iceberg table {self._name} was not changed in {_ATTEMPTS} attempts: {last}")
+        raise invalid_request(f"the Iceberg table {self._name} was not changed in {_ATTEMPTS} attempts: {last}")
 
     def _add(self, table: Table) -> None:
         self._replace(table)
@@ -199,7 +199,9 @@ def _lineage(table: Table) -> Iterator[Snapshot]:
             return
         snapshot = table.snapshot_by_id(parent)
     if table.current_snapshot() is not None:
-        raise _invalid(f"the snapshots of the Iceberg table {'.'.join(table.name())} with {OFFSETS!r} have expired")
+        raise invalid_request(
+            f"the snapshots of the Iceberg table {'.'.join(table.name())} with {OFFSETS!r} have expired"
+        )
 
 
 def _told(ends: Mapping[int, int], topic_id: str) -> dict[str, str]:
@@ -317,7 +319,9 @@ def _opened(found: Catalog, name: str, footer: Footer) -> Table:
         # with a schema given here, the columns would get new ids
         table = found.create_table(name, Schema(), properties=properties)
     if table.properties.get(TOPIC_ID) != footer.topic_id:
-        raise _invalid(f"the Iceberg table {name} is not of this topic {footer.topic}, whose id is {footer.topic_id}")
+        raise invalid_request(
+            f"the Iceberg table {name} is not of this topic {footer.topic}, whose id is {footer.topic_id}"
+        )
     return table
 
 
@@ -343,7 +347,3 @@ def _evolved(table: Table, version: Version) -> Table:
 def _schema_id(table: Table, wanted: Schema) -> int | None:
     """Id of a schema with these columns."""
     return next((one for one, schema in table.schemas().items() if schema.as_struct() == wanted.as_struct()), None)
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

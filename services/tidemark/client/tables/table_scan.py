@@ -25,7 +25,7 @@ from tidemark.client.tables.seam import Part, Seam
 from tidemark.client.typed.batch_rows import ALL_TIMES, BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.record.typed.batch import TimeRange
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
@@ -209,14 +209,14 @@ class TableScan:
             case Timestamp() | datetime():
                 return self._at_time(name, place, bounds)
             case str():
-                raise _invalid(f'{name} is {place!r}: give "earliest", "latest", an offset or a time')
+                raise invalid_request(f'{name} is {place!r}: give "earliest", "latest", an offset or a time')
             case _:
                 offset = integer(name, place)
                 return {index: min(offset, bound.latest) for index, bound in bounds.items()}
 
     def _at_time(self, name: str, place: Timestamp | datetime, bounds: Mapping[int, Bounds]) -> dict[int, int]:
         if isinstance(place, datetime) and place.tzinfo is None:
-            raise _invalid(f"{name} is {place!r}, without a time zone: add one, for example with .astimezone()")
+            raise invalid_request(f"{name} is {place!r}, without a time zone: add one, for example with .astimezone()")
         stamp_us = place.us if isinstance(place, Timestamp) else (place - _EPOCH) // _MICROSECOND
         found = self._reader.offsets({TopicPartition(self.topic, index): stamp_us for index in bounds})
         offsets = {where.partition: stated.offset for where, stated in found.items()}
@@ -281,7 +281,3 @@ def read_table(
 def _until_end(scan: TableScan, typed: BatchRows) -> Iterator[pa.RecordBatch]:
     with contextlib.closing(scan):
         yield from scan.batches(typed)
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

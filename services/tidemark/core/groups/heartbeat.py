@@ -27,7 +27,7 @@ from tidemark.core.groups.state import (
 )
 from tidemark.core.groups.target_assignment import Topics, is_outdated, raise_epoch
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 REBALANCE_TIMEOUT_MS_MAX: Final = 24 * 3600 * 1000
 _TOPICS_MAX: Final = 10_000
@@ -189,21 +189,21 @@ def _revokes_too_long(group: Group, member_id: str, member: MemberMetadata, now_
 
 def _check_fields(beat: Heartbeat, settings: GroupSettings) -> None:
     if not 0 < len(beat.member_id) <= _NAME_CHARACTERS_MAX or len(beat.instance_id) > _NAME_CHARACTERS_MAX:
-        raise _invalid(f"a member id has 1 to {_NAME_CHARACTERS_MAX} characters, an instance id at most as many")
+        raise invalid_request(f"a member id has 1 to {_NAME_CHARACTERS_MAX} characters, an instance id at most as many")
     if beat.member_epoch < AWAY:
-        raise _invalid(f"{beat.member_epoch} is not a member epoch: 0 joins, -1 leaves, -2 leaves for a while")
+        raise invalid_request(f"{beat.member_epoch} is not a member epoch: 0 joins, -1 leaves, -2 leaves for a while")
     if beat.sequence < 0:
-        raise _invalid(f"{beat.sequence} is not a heartbeat number: a member counts from 1; 0 means no number")
+        raise invalid_request(f"{beat.sequence} is not a heartbeat number: a member counts from 1; 0 means no number")
     if beat.member_epoch == AWAY and not beat.instance_id:
-        raise _invalid("only a static member, with an instance id, can leave for a while")
+        raise invalid_request("only a static member, with an instance id, can leave for a while")
     if beat.member_epoch == JOINING and (beat.topics is None or beat.rebalance_timeout_ms <= 0):
-        raise _invalid("a member that joins must have a subscription and a rebalance timeout above 0")
+        raise invalid_request("a member that joins must have a subscription and a rebalance timeout above 0")
     if not 0 <= beat.rebalance_timeout_ms <= REBALANCE_TIMEOUT_MS_MAX:
-        raise _invalid(f"a rebalance timeout is 1 to {REBALANCE_TIMEOUT_MS_MAX} ms")
+        raise invalid_request(f"a rebalance timeout is 1 to {REBALANCE_TIMEOUT_MS_MAX} ms")
     names = {"a client id": beat.client_id, "the kind of a group": beat.protocol, "an assignor": beat.assignor}
     for what, name in names.items():
         if len(name) > _NAME_CHARACTERS_MAX:
-            raise _invalid(f"{what} has at most {_NAME_CHARACTERS_MAX} characters, not {len(name)}: shorten it")
+            raise invalid_request(f"{what} has at most {_NAME_CHARACTERS_MAX} characters, not {len(name)}: shorten it")
     if beat.topics is not None:
         _check_subscription(beat.topics)
     if beat.assignor and beat.assignor not in settings.assignors:
@@ -216,7 +216,7 @@ def _check_fields(beat: Heartbeat, settings: GroupSettings) -> None:
 
 def _check_subscription(topics: tuple[str, ...]) -> None:
     if len(topics) > _TOPICS_MAX:
-        raise _invalid(f"a member subscribes to {_TOPICS_MAX} topics at most, not to {len(topics)}")
+        raise invalid_request(f"a member subscribes to {_TOPICS_MAX} topics at most, not to {len(topics)}")
     for topic in topics:
         check_topic_name(topic)
 
@@ -302,7 +302,7 @@ def _leave(changes: PendingChanges, beat: Heartbeat, now: Situation) -> Heartbea
         remove(changes, (beat.member_id,), now)
         return HeartbeatAnswer(LEAVING)
     if not group.members[beat.member_id].instance_id:
-        raise _invalid(
+        raise invalid_request(
             f"the member {beat.member_id!r} did not join as a static member, so it can only leave permanently"
         )
     away = replace(current, epoch=AWAY, previous_epoch=AWAY, state=MemberState.STABLE, revoking=NO_PARTITIONS)
@@ -359,7 +359,3 @@ def _reconcile(
         group.revoking_since_ms[member_id] = now_ms
     sends = is_news or member_id not in group.acknowledged
     return HeartbeatAnswer(current.epoch, current.assigned if sends else None, is_news)
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -21,6 +21,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    invalid_request,
 )
 
 VERSION: Final = 1
@@ -136,26 +137,28 @@ def _entries(text: str | bytes) -> list[object]:
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         why = "it is not text" if isinstance(error, UnicodeDecodeError) else why
-        raise _invalid(f"the document is not JSON ({why}); give {_shape()}") from error
+        raise invalid_request(f"the document is not JSON ({why}); give {_shape()}") from error
     if not isinstance(document, dict):
-        raise _invalid(f"the document is not a JSON object; give {_shape()}")
+        raise invalid_request(f"the document is not a JSON object; give {_shape()}")
     version = document.get("version")
     if not _is_int(version) or version != VERSION:
         found = f"of version {_shown(version)}" if "version" in document else "without a version"
         raise TidemarkError(ErrorCode.UNSUPPORTED_VERSION, f'the document is {found}; write "version": {VERSION}')
     partitions = document.get("partitions")
     if not isinstance(partitions, list):
-        raise _invalid(f'the document has no list "partitions"; give {_shape()}')
+        raise invalid_request(f'the document has no list "partitions"; give {_shape()}')
     return partitions
 
 
 def _move(entry: object) -> PartitionReassignment:
     if not isinstance(entry, dict):
-        raise _invalid(f"an entry is a JSON object, not {_shown(entry)}")
+        raise invalid_request(f"an entry is a JSON object, not {_shown(entry)}")
     partition = TopicPartition(_topic(entry.get("topic")), _whole(entry.get("partition"), '"partition"', _INT32_MAX))
     request_id = _text(entry.get("request_id", ""), "request_id", partition)
     if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
-        raise _invalid(f"the request_id of {partition} may have {REQUEST_ID_CHARACTERS_MAX} characters; shorten it")
+        raise invalid_request(
+            f"the request_id of {partition} may have {REQUEST_ID_CHARACTERS_MAX} characters; shorten it"
+        )
     replicas = _list(entry.get("replicas"), "replicas", partition)
     log_dirs = _list(entry.get("log_dirs", []), "log_dirs", partition)
     move = PartitionReassignment(
@@ -199,7 +202,7 @@ def _is_topic(name: str) -> bool:
 
 def _topic(value: object) -> str:
     if not isinstance(value, str):
-        raise _invalid(f'an entry names its topic as "topic", not {_shown(value)}')
+        raise invalid_request(f'an entry names its topic as "topic", not {_shown(value)}')
     if not _is_topic(value):
         raise TidemarkError(
             ErrorCode.INVALID_TOPIC_NAME,
@@ -210,25 +213,25 @@ def _topic(value: object) -> str:
 
 def _whole(value: object, what: str, highest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
-        raise _invalid(f"{what} is a whole number from 0 to {highest}, not {_shown(value)}")
+        raise invalid_request(f"{what} is a whole number from 0 to {highest}, not {_shown(value)}")
     return value
 
 
 def _list(value: object, what: str, partition: TopicPartition) -> list[object]:
     if not isinstance(value, list):
-        raise _invalid(f"{what} of {partition} is a list, not {_shown(value)}")
+        raise invalid_request(f"{what} of {partition} is a list, not {_shown(value)}")
     return value
 
 
 def _text(value: object, what: str, partition: TopicPartition) -> str:
     if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
-        raise _invalid(f"{what} of {partition} is text, not {_shown(value)}")
+        raise invalid_request(f"{what} of {partition} is text, not {_shown(value)}")
     return value
 
 
 def _flag(value: object, what: str, partition: TopicPartition) -> bool:
     if not isinstance(value, bool):
-        raise _invalid(f"{what} of {partition} is true or false, not {_shown(value)}")
+        raise invalid_request(f"{what} of {partition} is true or false, not {_shown(value)}")
     return value
 
 
@@ -241,10 +244,6 @@ def _shown(value: object) -> str:
         return "a number that large"
     shown = repr(value)
     return shown if len(shown) <= _SHOWN_CHARACTERS_MAX else f"{shown[:_SHOWN_CHARACTERS_MAX]}..."
-
-
-def _invalid(message: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, message)
 
 
 # -- checks of a request ---------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tidemark.record.envelope import (
     TABLE_ENTRY_BYTES,
     TABLE_HEAD_BYTES,
     head_end,
+    invalid_batch,
     table_end,
 )
 
@@ -73,25 +74,25 @@ def parse_table(data: bytes | memoryview) -> ColumnTable:
     message_at = table_end(data)
     body_at = head_end(data)
     if message_at + 8 > len(data):
-        raise _invalid("the table of columns is longer than the batch")
+        raise invalid_batch("the table of columns is longer than the batch")
     flags, nodes, event_time_node, zero, min_timestamp_us = _HEAD.unpack_from(data, ENVELOPE_BYTES)
     if flags & ~KNOWN_FLAGS or zero:
-        raise _invalid(f"the table of columns has flags {flags:#x} that are not known")
+        raise invalid_batch(f"the table of columns has flags {flags:#x} that are not known")
     if not 0 < nodes <= NODES_MAX:
-        raise _invalid(f"the table of columns has {nodes} nodes; a batch has 1 to {NODES_MAX}")
+        raise invalid_batch(f"the table of columns has {nodes} nodes; a batch has 1 to {NODES_MAX}")
     if event_time_node != NO_NODE and event_time_node >= nodes:
-        raise _invalid(f"the table of columns names node {event_time_node} of {nodes} as the event time")
+        raise invalid_batch(f"the table of columns names node {event_time_node} of {nodes} as the event time")
     entries = struct.unpack_from(f"<{2 * nodes}I", data, ENVELOPE_BYTES + TABLE_HEAD_BYTES)
     ends, crcs = entries[0::2], entries[1::2]
     if any(end % ALIGNMENT_BYTES for end in ends) or list(ends) != sorted(ends):
-        raise _invalid("the ends of columns in the table are unaligned or do not rise")
+        raise invalid_batch("the ends of columns in the table are unaligned or do not rise")
     return ColumnTable(flags, event_time_node, min_timestamp_us, ends, crcs, message_at, body_at)
 
 
 def min_timestamp_us(data: bytes | memoryview) -> int:
     """Smallest timestamp of the rows of a typed batch, whole or pruned; raises INVALID_BATCH."""
     if table_end(data) > len(data):
-        raise _invalid("the table of columns is longer than the batch")
+        raise invalid_batch("the table of columns is longer than the batch")
     found: int = _HEAD.unpack_from(data, ENVELOPE_BYTES)[4]
     return found
 
@@ -105,7 +106,7 @@ def check_columns(data: bytes) -> ColumnTable:
     table = parse_table(data)
     body_bytes = len(data) - table.body_at
     if table.ends[-1] != body_bytes:
-        raise _invalid(f"the columns end at {table.ends[-1]} of a body of {body_bytes} bytes")
+        raise invalid_batch(f"the columns end at {table.ends[-1]} of a body of {body_bytes} bytes")
     check_nodes(table, data, range(len(table.ends)))
     return table
 
@@ -138,10 +139,6 @@ def write_table(
     return _HEAD.pack(flags, len(ends), event_time_node, 0, min_timestamp_us) + struct.pack(
         f"<{len(entries)}I", *entries
     )
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_BATCH, sentence)
 
 
 assert struct.calcsize("<2I") == TABLE_ENTRY_BYTES

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.arrow_message import read_buffers
-from tidemark.record.envelope import Batch, Codec
+from tidemark.record.envelope import Batch, Codec, invalid_batch
 from tidemark.record.payload import counted_offsets, scalar_of
 from tidemark.record.schema import TIMESTAMP_TYPE
 from tidemark.record.typed.column_table import (
@@ -64,7 +64,7 @@ def check_times(batch: Batch) -> None:
     """
     table = parse_table(batch.data)
     if table.flags & HAS_TIMESTAMPS and table.event_time_node != NO_NODE:
-        raise _invalid("the schema has an event time, and the batch has a column _timestamp beside it: omit it")
+        raise invalid_batch("the schema has an event time, and the batch has a column _timestamp beside it: omit it")
     oldest_us = newest_us = batch.envelope.max_timestamp_us
     node = 0 if table.flags & HAS_TIMESTAMPS else table.event_time_node
     if node != NO_NODE:
@@ -72,7 +72,7 @@ def check_times(batch: Batch) -> None:
         oldest_us, newest_us = bounds["min"].as_py(), bounds["max"].as_py()
     stated = table.min_timestamp_us, batch.envelope.max_timestamp_us
     if stated != (oldest_us, newest_us):
-        raise _invalid(
+        raise invalid_batch(
             f"the batch states its timestamps go from {stated[0]} to {stated[1]} µs; they go from {oldest_us} to "
             f"{newest_us}"
         )
@@ -105,10 +105,6 @@ def _decompressed(data: pa.Buffer, codec: Codec, needed_bytes: int) -> pa.Buffer
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(str(error)) from None
     return whole
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_BATCH, sentence)
 
 
 def _unreadable(reason: str) -> TidemarkError:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 PREFIX: Final = "tidemark_"
 """Start of each token, so that scanners for leaked secrets can find them."""
@@ -60,10 +60,10 @@ def create(path: Path, name: str) -> str:
             group of the file cannot be kept.
     """
     if not _NAME.fullmatch(name):
-        raise _invalid(f"the name is {name!r}: expected at most 100 letters, digits, '.', '_' and '-'")
+        raise invalid_request(f"the name is {name!r}: expected at most 100 letters, digits, '.', '_' and '-'")
     known = read(path) if path.exists() else {}
     if name in known:
-        raise _invalid(f"{path} has a token of the name {name}: remove it first, or choose another name")
+        raise invalid_request(f"{path} has a token of the name {name}: remove it first, or choose another name")
     token = PREFIX + secrets.token_urlsafe(_BYTES)
     _replace(path, {**known, name: digest_of(token)})
     return token
@@ -73,7 +73,7 @@ def remove(path: Path, name: str) -> None:
     """Remove a token; raises INVALID_REQUEST for an unknown name."""
     known = read(path)
     if name not in known:
-        raise _invalid(f"{path} has no token of the name {name}")
+        raise invalid_request(f"{path} has no token of the name {name}")
     _replace(path, {other: known[other] for other in known if other != name})
 
 
@@ -83,9 +83,9 @@ def _replace(path: Path, hashes: Mapping[str, str]) -> None:
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise _invalid(f"{new} exists: another command is changing {path}; if none is, remove {new}") from None
+        raise invalid_request(f"{new} exists: another command is changing {path}; if none is, remove {new}") from None
     except OSError as error:
-        raise _invalid(f"{new}: {error.strerror}") from None
+        raise invalid_request(f"{new}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             _keep_access(path, descriptor)
@@ -110,7 +110,7 @@ def _keep_access(path: Path, descriptor: int) -> None:
         except PermissionError:
             os.fchown(descriptor, -1, old.st_gid)
     except PermissionError as error:
-        raise _invalid(
+        raise invalid_request(
             f"{path} is unchanged, because the new file cannot have the group {old.st_gid} of the old one "
             f"({error.strerror}). Run the command as the owner of the file, or as root"
         ) from None
@@ -119,7 +119,3 @@ def _keep_access(path: Path, descriptor: int) -> None:
 
 def _wrong(sentence: str) -> TidemarkError:
     return TidemarkError(ErrorCode.INVALID_CONFIG, sentence, {"config": "tokens.file"})
-
-
-def _invalid(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
