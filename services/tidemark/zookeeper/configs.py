@@ -9,7 +9,7 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from tidemark.core.config_resource import ConfigKind, ConfigResource, VersionedConfigs
-from tidemark.model import ErrorCode, TidemarkError, unknown_topic
+from tidemark.model import unknown_topic
 from tidemark.ports import AdminRequest
 from tidemark.zookeeper import codecs, paths, requests
 from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
@@ -65,5 +65,5 @@ async def write(
             raise unknown_topic(resource.name) from None
         if isinstance(failed.cause, _LOST_RACES):
             return False
-        raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+        raise failed.error from failed
     return True

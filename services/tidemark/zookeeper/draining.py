@@ -12,7 +12,7 @@ from typing import Final
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from tidemark.model import BrokerId, ErrorCode, TidemarkError
+from tidemark.model import BrokerId
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, commit
 from tidemark.zookeeper.session_port import Session
 
@@ -49,4 +49,4 @@ async def _commit_unless(session: Session, operation: Operation, done_already: t
         await commit(session, [operation])
     except MultiFailed as failed:
         if not isinstance(failed.cause, done_already):
-            raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+            raise failed.error from failed

@@ -89,6 +89,11 @@ class MultiFailed(Exception):  # noqa: N818 - an outcome, not an error
         self.index = index
         self.cause = cause
 
+    @property
+    def error(self) -> TidemarkError:
+        """The error of a caller that did not expect this cause."""
+        return TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {self}")
+
 
 async def commit(session: Session, operations: Sequence[Operation], *, bytes_max: int = BYTES_MAX) -> list[Any]:
     """Commit all operations or none; results in order, a ZnodeStat for a Set.

@@ -99,7 +99,7 @@ async def _request(
             if failed.index < len(guards) and isinstance(failed.cause, NoNodeError):
                 raise unknown_topic(guards[failed.index][0]) from None
             if not isinstance(failed.cause, NodeExistsError | NoNodeError | BadVersionError):
-                raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+                raise failed.error from failed
             continue  # another request created or removed one of these partitions in the meantime
         return
     raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "other processes keep changing the same nodes; try again")

@@ -17,7 +17,6 @@ from kazoo.exceptions import NodeExistsError
 from tidemark.model import (
     ElectionKind,
     ElectionRequest,
-    ErrorCode,
     TidemarkError,
     TopicPartition,
     UncleanElection,
@@ -42,7 +41,7 @@ async def request(session: Session, kind: ElectionKind, partitions: Sequence[Top
         await commit(session, [Create(paths.elections(kind), data)])
     except MultiFailed as failed:
         if not isinstance(failed.cause, NodeExistsError):
-            raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+            raise failed.error from failed
         found = await read(session, kind, None)
         return found is not None and request_id != "" and found.request_id == request_id
     return True

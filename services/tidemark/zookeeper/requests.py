@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError
 from tidemark.ports import AdminRequest
 from tidemark.zookeeper import codecs
 from tidemark.zookeeper.multis import BYTES_MAX, Create, Delete, MultiFailed, Operation, Set, commit
@@ -81,7 +81,7 @@ async def begin(session: Session, request: AdminRequest) -> AdminRequest:
             await commit(session, [creation(request)])
         except MultiFailed as failed:
             if not isinstance(failed.cause, NodeExistsError):
-                raise _unexpected(failed) from failed
+                raise failed.error from failed
         found = await read(session, request.request_id)
         if found is not None:
             return found
@@ -110,7 +110,7 @@ async def finish(session: Session, request: AdminRequest) -> AdminRequest:
         except MultiFailed as failed:
             if isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
                 continue  # another service was faster
-            raise _unexpected(failed) from failed
+            raise failed.error from failed
         return replace(request, version=operation.version + 1 if isinstance(operation, Set) else 0)
 
 
@@ -120,7 +120,7 @@ async def forget(session: Session, request: AdminRequest) -> None:
         await commit(session, [Delete(path_of(request.request_id), request.version)])
     except MultiFailed as failed:
         if not isinstance(failed.cause, BadVersionError | NoNodeError):
-            raise _unexpected(failed) from failed
+            raise failed.error from failed
 
 
 async def expire(session: Session, before_ms: int) -> int:
@@ -136,7 +136,7 @@ async def expire(session: Session, before_ms: int) -> int:
             removed += 1
         except MultiFailed as failed:
             if not isinstance(failed.cause, BadVersionError | NoNodeError):
-                raise _unexpected(failed) from failed
+                raise failed.error from failed
     return removed
 
 
@@ -146,7 +146,3 @@ def _is_older(path: str, node: NodeRead, before_ms: int) -> bool:
     except TidemarkError as error:
         _log.error("a kept request cannot be read and is removed", extra={"path": path, "why": error.message})
         return True
-
-
-def _unexpected(failed: MultiFailed) -> TidemarkError:
-    return TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}")

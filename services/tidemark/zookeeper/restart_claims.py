@@ -7,7 +7,7 @@ from typing import Final
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError
+from tidemark.model import BrokerEpoch, BrokerId
 from tidemark.ports import RestartClaim
 from tidemark.zookeeper import codecs
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
@@ -56,6 +56,6 @@ async def _is_committed(session: Session, operation: Operation) -> bool:
         await commit(session, [operation])
     except MultiFailed as failed:
         if not isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
-            raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+            raise failed.error from failed
         return False
     return True

@@ -94,7 +94,7 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
         if failed.index == len(operations) - 1 and isinstance(failed.cause, NoNodeError):
             return await create(session, topic)  # the deletion of an earlier topic of this name has just ended
         if not isinstance(failed.cause, NodeExistsError):
-            raise _unexpected(failed) from failed
+            raise failed.error from failed
         if failed.index == 1:
             raise _orphaned(topic.topic) from None
     created = (await read(session, [topic.topic])).get(topic.topic)
@@ -118,10 +118,6 @@ def _orphaned(topic: str) -> TidemarkError:
     )
 
 
-def _unexpected(failed: MultiFailed) -> TidemarkError:
-    return TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}")
-
-
 async def request_deletion(session: Session, topic: str, topic_id: str = "") -> None:
     """Create /admin/delete_topics/<t> if the topic exists, and replace a request for an earlier topic of the name.
 
@@ -139,7 +135,7 @@ async def request_deletion(session: Session, topic: str, topic_id: str = "") -> 
             if failed.index == 0 and isinstance(failed.cause, NoNodeError):
                 raise unknown_topic(topic) from None
             if not isinstance(failed.cause, NodeExistsError | NoNodeError):
-                raise _unexpected(failed) from failed
+                raise failed.error from failed
             continue  # another request was made or removed in the meantime
         return
 

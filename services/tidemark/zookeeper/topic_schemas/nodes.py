@@ -192,5 +192,5 @@ async def add(
     except MultiFailed as failed:
         if isinstance(failed.cause, _LOST_RACES):
             return False
-        raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+        raise failed.error from failed
     return True

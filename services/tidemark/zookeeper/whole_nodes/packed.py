@@ -45,7 +45,7 @@ async def write(session: Session, path: str, data: bytes, version: int) -> bool:
     except MultiFailed as failed:
         if isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
             return False
-        raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {failed}") from failed
+        raise failed.error from failed
     return True
 
 
