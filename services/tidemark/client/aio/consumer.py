@@ -398,7 +398,7 @@ class Consumer(Lifecycle):
             TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT. LEADER_NOT_AVAILABLE if a topic was
                 created again just now; retry.
 
-        Example: `await consumer.seek_to_committed()`
+        Example: `consumer.seek_to_committed()`
         """
         await self.reading_group.seek_to_committed(timeout_s=self._timeout_s)
         self._reading.held = None

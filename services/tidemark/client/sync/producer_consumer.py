@@ -16,9 +16,8 @@ from typing import Any, Final, TypeVar, Unpack
 
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.producer import Producer as AsyncProducer
-from tidemark.client.argument_types import key_and_value, partition_of, partitions_of, positive, seconds, texts
+from tidemark.client.argument_types import key_and_value, partition_of, positive, seconds, texts
 from tidemark.client.consuming.health import PartitionHealth, before
-from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.group_reader import RebalanceCallback, in_callback
 from tidemark.client.group.settings import ConsumerAndGroupOptions
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
@@ -325,23 +324,10 @@ class Consumer(SyncClient[AsyncConsumer]):
         self._forgotten = weakref.finalize(self, unclosed.warn_and_leave, consumer, self._background)
         self._forgotten.atexit = False
 
-    def assign(
-        self, topic: str, partitions: Iterable[int] | None = None, start: Start = "earliest"
-    ) -> list[TopicPartition]:
-        """Read partitions of a topic from a start, in addition to those already assigned.
-
-        Args:
-            topic: name of the topic.
-            partitions: indexes; None: all partitions that the topic has now.
-            start: "earliest", "latest", an offset, or a Timestamp.
-
-        Raises:
-            TidemarkError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, INVALID_REQUEST; REQUEST_TIMED_OUT if the start could not
-                be looked up in time.
-
-        Example: `consumer.assign("orders", [0, 1], start="latest")`
-        """
-        return self._background.call(self._client.assign(topic, partitions, start), self._call_s)
+    assign = blocking(AsyncConsumer.assign)
+    unassign = on_loop(AsyncConsumer.unassign)
+    seek = blocking(AsyncConsumer.seek)
+    seek_to_committed = blocking(AsyncConsumer.seek_to_committed)
 
     def subscribe(
         self,
@@ -443,45 +429,6 @@ class Consumer(SyncClient[AsyncConsumer]):
         Example: `len(consumer.assignment)`
         """
         return self._do(lambda: self._client.assignment)
-
-    def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Stop reading partitions.
-
-        Args:
-            partitions: TopicPartition, or pairs of topic and index.
-
-        Raises:
-            TypeError: an argument has a wrong type.
-
-        Example: `consumer.unassign([("orders", 0)])`
-        """
-        wanted = partitions_of("partitions", partitions)
-        self._do(lambda: self._client.unassign(wanted))
-
-    def seek(self, partition: TopicPartition | tuple[str, int], start: Start) -> None:
-        """Continue at another offset of an assigned partition.
-
-        Args:
-            partition: the partition.
-            start: "earliest", "latest", an offset, or a Timestamp.
-
-        Example: `consumer.seek(("orders", 0), Timestamp(1_700_000_000_000_000))`
-        """
-        self._background.call(self._client.seek(partition, start), self._call_s)
-
-    def seek_to_committed(self) -> None:
-        """Go back to the group's committed offsets in all assigned partitions, as after an aborted transaction.
-
-        A partition without a committed offset goes back to where its reading began. Waits for the end of transactions
-        that may still change the offsets.
-
-        Raises:
-            TidemarkError: INVALID_REQUEST without a group; REQUEST_TIMED_OUT. LEADER_NOT_AVAILABLE if a topic was
-                created again just now; retry.
-
-        Example: `consumer.seek_to_committed()`
-        """
-        self._background.call(self._client.seek_to_committed(), self._call_s)
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """Return the offset of the next record to return of an assigned partition.
