@@ -103,7 +103,6 @@ class World:
         """Number of occurrences of rare events."""
         self.open_requests = 0
         """Operators' requests that have not ended."""
-        self.near_reads = 0
         """Number of reads from followers that returned records."""
         self.story: list[tuple[int, str]] = []
         self.lines: list[str] | None = None

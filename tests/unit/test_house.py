@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 700
 FILES_MAX = 25
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
-GENERATED = ROOT / "services" / "tidemark" / "v1"
 SOURCES = {".py", ".proto", ".sh", ".awk", ".yaml", ".tpl", ".html", ".css"}
 FUNCTION_LINES_MAX = 75
 PACKAGES_MIN = 40

@@ -19,8 +19,6 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 _PATH = r"\b((?:services|tests|proto|docs|deploy|charts|tools|bench|spark)/[\w./-]*\w/?)"
 PATHS = sorted({*re.findall(_PATH, CONTRIBUTING), *re.findall(r"\]\(([^):#]+)[)#]", CONTRIBUTING)})
 WORKFLOW = (ROOT / ".github" / "workflows" / "ci.yaml").read_text()
-
-
 DECISION = ["Context", "Decision", "What was weighed", "Consequences", "What would change this decision"]
 
 
@@ -85,12 +83,6 @@ def test_every_decision_has_all_its_sections_and_is_listed() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     for path in (ROOT / "docs" / "adr").glob("0*.md"):
         headings = re.findall(r"^## (.*)$", path.read_text(), re.MULTILINE)
-        assert headings == [
-            "Context",
-            "Decision",
-            "What was weighed",
-            "Consequences",
-            "What would change this decision",
-        ]
+        assert headings == DECISION
         assert f"({path.name})" in index
         assert f"adr/{path.name}" in navigation

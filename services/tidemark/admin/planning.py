@@ -7,7 +7,7 @@ Functions of data read from ZooKeeper.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -80,7 +80,6 @@ def plan_topic(
     default_replication_factor: int,
     default_min_insync_replicas: int = MIN_ISR_DEFAULT,
     draining: Collection[BrokerId] = (),
-    new_uuid: Callable[[], str] = lambda: uuid.uuid4().hex,
 ) -> TopicDescription:
     """Plan the znode of a topic whose name is valid.
 
@@ -92,7 +91,6 @@ def plan_topic(
         default_replication_factor: replaces a replication factor of 0.
         default_min_insync_replicas: of a request without min.insync.replicas; at most the replication factor.
         draining: brokers that get no new replicas.
-        new_uuid: makes the incarnations (rule C7).
 
     Raises:
         TidemarkError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, UNKNOWN_CONFIG or INVALID_CONFIG; INVALID_REQUEST
@@ -121,7 +119,7 @@ def plan_topic(
         topic=request.topic,
         topic_id=topic_id,
         partitions=dict(enumerate(assigned)),
-        incarnations={partition: new_uuid() for partition in range(len(assigned))},
+        incarnations={partition: uuid.uuid4().hex for partition in range(len(assigned))},
         configs=configs,
         schemas={} if request.schema is None else {1: request.schema},
     )

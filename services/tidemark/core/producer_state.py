@@ -180,9 +180,9 @@ class ProducerStates:
             )
         return envelope.producer_epoch > entry.producer_epoch
 
-    def observe_batch(self, batch: Batch, now_ms: int = 0) -> EndedTransaction | None:
+    def observe_batch(self, batch: Batch) -> EndedTransaction | None:
         """`observe`, with the content of a marker read from the batch."""
-        return self.observe(batch.envelope, now_ms, read_marker(batch))
+        return self.observe(batch.envelope, marker=read_marker(batch))
 
     def observe(self, envelope: Envelope, now_ms: int = 0, marker: EndMarker | None = None) -> EndedTransaction | None:
         """Add a batch that the log holds, with its final base offset; batches without a producer are ignored.

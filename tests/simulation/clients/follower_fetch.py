@@ -59,7 +59,6 @@ class NearReader(Reader):
             self._refused(error)
             return
         values = self._take(process, readable.end_offset)
-        self._world.near_reads += bool(values)
         read = Read(self._position - len(values), values, readable.log_start_offset, readable.high_watermark)
         for invariant in self._world.invariants:
             invariant.on_follower_read(self._world, process, partition, read)

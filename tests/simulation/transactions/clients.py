@@ -281,7 +281,6 @@ class SinkNode(ClientNode):
         if isinstance(answer, bool):
             self.world.invariants.batch_done(self.transactional_id, batch)
             self.world.batches += not answer
-            self.world.repeated_batches += answer
             if self.dice.random() < 0.3:  # the driver dies before it writes the checkpoint
                 self.die()
                 return

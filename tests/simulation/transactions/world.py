@@ -73,7 +73,7 @@ class TransactionWorld(CoordinatorWorld):
         self.offsets = self._offsets_log() if transforms else None
         self.clients: dict[str, ClientNode] = {}
         self.checkpoints: dict[str, int] = {}
-        self.transactions = self.batches = self.repeated_batches = self.fenced = 0
+        self.transactions = self.batches = self.fenced = 0
         self._readers = [ReaderNode(self, f"r{index}") for index in range(2)]
         self._started = self._producer_ids = self._topics = 0
         self._expiration_ms = self.engine.dice("expiration").choice((600, 10**9, 10**9))

@@ -13,14 +13,13 @@ import grpc
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import none_answers
-from tidemark.client.metadata.tls import Credentials, client_identity
+from tidemark.client.metadata.tls import client_identity
 from tidemark.client.replicas.comparison import Piece, pieces_of
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.codecs.metadata import view_from_proto
-from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import replica_reads_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
@@ -61,16 +60,13 @@ class ReplicaReader:
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
         repair: have brokers fetch damaged batches from other replicas before they answer (rule T6).
-        tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
     """
 
-    def __init__(
-        self, bootstrap: Bootstrap | None, *, repair: bool = False, tls: Credentials | TlsFiles | None = None
-    ) -> None:
+    def __init__(self, bootstrap: Bootstrap | None, *, repair: bool = False) -> None:
         self._repair = repair
         self._bootstrap = parse_bootstrap(bootstrap)
         self._brokers: tuple[str, ...] = ()
-        self._channels = blocking_channels(client_identity(tls))
+        self._channels = blocking_channels(client_identity(None))
 
     def __enter__(self) -> Self:
         return self

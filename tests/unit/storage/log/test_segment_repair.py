@@ -52,7 +52,7 @@ class Replicas:
         logs.close()
         shutil.copytree(self.path, root / "good")
         self.logs, self.log = self.open(self.path)
-        self.good_logs, self.good = self.open(root / "good")
+        _, self.good = self.open(root / "good")
 
     def open(self, path: Path) -> tuple[LogManager, PartitionLog]:
         logs = open_one(path)
