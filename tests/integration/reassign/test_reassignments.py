@@ -264,6 +264,31 @@ def test_a_reassignment_to_a_dead_broker_reports_the_missing_broker(
         four.restart(broker_name(target))
 
 
+def test_a_removal_of_a_dead_broker_cancels_the_reassignments_to_it(
+    four: LocalCluster, admin: AdminClient, zookeeper: KazooClient
+) -> None:
+    admin.create_topic("stranded", partitions=1, replication_factor=2)
+    fill(four, "stranded", 200)
+    ((leader, follower),) = assigned(admin, "stranded")
+    alone = {replicas[0] for name in admin.list_topics() for replicas in assigned(admin, name) if len(replicas) == 1}
+    target = next(broker for broker in range(4) if broker not in {leader, follower, *alone})
+    begin_by_hand(zookeeper, "stranded", [leader, target], throttle_bytes_per_s=10_000)
+    wait_for(lambda: [one["state"] for one in listing(four)["moves"]] == ["copying"], "the reassignment has begun")
+    four.kill(broker_name(target))
+    try:
+        wait_for(lambda: target not in admin.describe_cluster().view.brokers, "the session has expired")
+        ended = tidemark(four, "cluster", "remove-brokers", str(target), "--yes", "-o", "json")
+        assert ended.status == 0, ended
+        assert json.loads(ended.out)["removed"] == [target]
+        assert assigned(admin, "stranded") == [[leader, follower]]
+        assert not any(target in replicas for name in admin.list_topics() for replicas in assigned(admin, name))
+    finally:
+        four.restart(broker_name(target))
+        wait_for(lambda: target in admin.describe_cluster().view.brokers, "the broker is back")
+        admin.add_brokers([target])
+        wait_for(lambda: not listing(four)["moves"], "the broker has its share")
+
+
 def test_an_interrupted_command_leaves_the_reassignment_running_and_reports_this(
     four: LocalCluster, admin: AdminClient, zookeeper: KazooClient
 ) -> None:
