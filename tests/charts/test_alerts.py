@@ -25,6 +25,8 @@ TEST_OF: Final = {
     for rule in group["rules"]
 }
 """The tests of an alert lie in the directory of its group."""
+PHASES: Final = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
+"""Phases of a pod."""
 
 
 def name_of(alert: dict[str, Any]) -> str:
@@ -45,6 +47,15 @@ def test_the_kubernetes_example_sets_the_documented_labels() -> None:
     for job in example["scrape_configs"]:
         set_here = {rule["target_label"] for rule in job["relabel_configs"] if "target_label" in rule}
         assert {"namespace", "instance", "component"} <= set_here
+
+
+def test_the_kubernetes_example_scrapes_no_pod_that_has_ended() -> None:
+    """An evicted pod keeps its address, so TidemarkServiceDown would fire; another pod may get the address later."""
+    example = yaml.safe_load(RULES.with_name("prometheus-kubernetes.yaml").read_text())
+    for job in example["scrape_configs"]:
+        [dropped] = [rule for rule in job["relabel_configs"] if rule.get("action") == "drop"]
+        assert dropped["source_labels"] == ["__meta_kubernetes_pod_phase"]
+        assert [phase for phase in PHASES if re.fullmatch(dropped["regex"], phase)] == ["Succeeded", "Failed"]
 
 
 def test_each_alert_fires_when_it_must_and_only_then(tmp_path: Path) -> None:
