@@ -264,6 +264,23 @@ async def test_partitions_are_asked_for_seen_and_answered(cluster: Cluster) -> N
     assert (await other.partition_requests()).added == {F2: (B1,)}, "their parent is made again"
 
 
+async def test_requests_for_thousands_of_partitions_are_made_and_removed_together(cluster: Cluster) -> None:
+    store = await cluster.store()
+    term = await elected(store)
+    await store.create_topic(topic_of())
+    added = {TopicPartition("flights", index): (B1, B2) for index in range(10, 3_010)}
+    await store.request_partitions(added)
+    assert (await store.partition_requests()).added == added
+    await store.finish_partition_requests(term, added=list(added))
+    assert await store.partition_requests() == PartitionRequests()
+    await store.request_partition_removal(dict.fromkeys(added, False))
+    forced = dict.fromkeys(added, True)
+    await store.request_partition_removal(forced)
+    assert (await store.partition_requests()).removed == forced
+    await store.finish_partition_requests(term, removed=forced)
+    assert await store.partition_requests() == PartitionRequests()
+
+
 async def test_a_forced_removal_replaces_one_that_is_not_forced(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     ear = Ear(other)

@@ -20,16 +20,13 @@ from tidemark.model import (
 )
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
-from tidemark.zookeeper.multis import BYTES_MAX, Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import BYTES_MAX, WHOLE_TOPIC, Create, Delete, MultiFailed, Operation, Set, commit
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topics import not_active, term_check
 
 REASSIGN: Final = "reassign"
 _NODE_BYTES_MAX: Final = BYTES_MAX - 131_072
 """Bytes of a multi reserved for the refusals that it may carry."""
-_TOPIC_BYTES_MAX: Final = 4 * BYTES_MAX
-"""Largest znode of a topic: the largest new one, with reassignments of all its partitions to several times as many
-replicas. ZooKeeper drops the connection above `jute.maxbuffer`, 8 MiB."""
 
 
 async def read(session: Session, watch: Callable[[Any], None] | None) -> ReassignmentRequests:
@@ -146,10 +143,13 @@ async def _replaced(
 
 
 async def write_topic(session: Session, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
-    """Write the topic's znode at `topic.version`; None after a version conflict or a deletion."""
+    """Write the topic's znode at `topic.version`; None after a version conflict or a deletion.
+
+    Reassignments make the znode larger than that of a new topic.
+    """
     try:
         node = Set(paths.topic(topic.topic), codecs.encode_topic(topic), topic.version)
-        answers = await commit(session, [term_check(term), node], bytes_max=_TOPIC_BYTES_MAX)
+        answers = await commit(session, [term_check(term), node], WHOLE_TOPIC)
     except MultiFailed as failed:
         if failed.index == 0:
             raise not_active(term) from None

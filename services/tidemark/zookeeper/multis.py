@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from kazoo.exceptions import KazooException, RolledBackError, RuntimeInconsistency
 
@@ -14,12 +14,25 @@ from tidemark.zookeeper.session_port import Session
 
 OPERATIONS_MAX: Final = 500
 BYTES_MAX: Final = 512 << 10
-"""Largest multi, and largest znode of a new topic."""
+"""Largest multi, and largest znode of a new topic, apart from `WHOLE_TOPIC`."""
 
 _OVERHEAD_BYTES: Final = 64
 """Size of one operation without its path and data: headers, lengths, version, ACL."""
 
 ANY_VERSION: Final = -1
+
+
+class Limits(NamedTuple):
+    """The most operations of a multi, and its largest size in bytes."""
+
+    operations: int
+    size_bytes: int
+
+
+USUAL: Final = Limits(OPERATIONS_MAX, BYTES_MAX)
+WHOLE_TOPIC: Final = Limits(30_000, 6 << 20)
+"""Limits of rare multis about all partitions of a topic, which cannot be divided. ZooKeeper drops the connection above
+`jute.maxbuffer`, 8 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +108,14 @@ class MultiFailed(Exception):  # noqa: N818 - an outcome, not an error
         return TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused the write: {self}")
 
 
-async def commit(session: Session, operations: Sequence[Operation], *, bytes_max: int = BYTES_MAX) -> list[Any]:
+async def commit(session: Session, operations: Sequence[Operation], limits: Limits = USUAL) -> list[Any]:
     """Commit all operations or none; results in order, a ZnodeStat for a Set.
-
-    Args:
-        session: started.
-        operations: at most `OPERATIONS_MAX`.
-        bytes_max: largest size, in bytes.
 
     Raises:
         MultiFailed: ZooKeeper refused the multi.
         TidemarkError: COORDINATION_UNAVAILABLE; the multi may have been committed unless metadata has sent="false".
     """
-    check_size(operations, bytes_max)
+    check_size(operations, limits)
 
     def build(transaction: Any) -> None:
         for operation in operations:
@@ -128,15 +136,16 @@ def size_bytes(operation: Operation) -> int:
     return len(operation.path.encode()) + len(operation.data) + _OVERHEAD_BYTES
 
 
-def check_size(operations: Sequence[Operation], bytes_max: int = BYTES_MAX) -> None:
+def check_size(operations: Sequence[Operation], limits: Limits = USUAL) -> None:
     """Refuse a request that is so large that ZooKeeper would drop the connection."""
     total = sum(size_bytes(operation) for operation in operations)
-    if len(operations) > OPERATIONS_MAX or total > bytes_max:
+    if len(operations) > limits.operations or total > limits.size_bytes:
         largest = max(operations, key=size_bytes)
         raise TidemarkError(
             ErrorCode.INVALID_REQUEST,
             f"a write of {len(operations)} operations and {total} bytes is beyond ZooKeeper's limits of "
-            f"{OPERATIONS_MAX} and {bytes_max}; the largest is {largest.path} with {len(largest.data)} bytes",
+            f"{limits.operations} and {limits.size_bytes}; the largest is {largest.path} with {len(largest.data)} "
+            "bytes",
             {"path": largest.path},
         )
 
