@@ -173,7 +173,6 @@ async def on_a_thread(call: Callable[[], Any]) -> float:
 
 
 KINDS = {"producer": PRODUCER, "consumer": CONSUMER, "member": MEMBER, "groups": GROUPS, "admin": ADMIN}
-EVERY = [(kind, name) for kind, calls in KINDS.items() for name in calls]
 
 
 @pytest.mark.parametrize("classes", [aio, client], ids=["async", "sync"])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -83,11 +82,6 @@ def newcomer(two: LocalCluster, tmp_path: Path) -> Iterator[Newcomer]:
     made.end()
     for name in two.names:
         assert two.process(name).running, f"{name} must live on"
-
-
-def meta_of(log_dir: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((log_dir / "meta.json").read_text().splitlines()[0])
-    return found
 
 
 def test_a_volume_of_another_cluster_is_refused(two: LocalCluster, newcomer: Newcomer) -> None:

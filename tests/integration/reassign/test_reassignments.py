@@ -134,10 +134,6 @@ def test_a_move_is_described_begun_verified_and_printed_to_the_letter(
         assert consumer.end_offsets() == {TopicPartition("test", 2): 500}
 
 
-def led(admin: AdminClient, topic: str) -> list[int]:
-    return [int(one.leader) for one in admin.describe_topics([topic])[0].partitions.values()]
-
-
 def fill(cluster: LocalCluster, topic: str, records: int, *, partition: int = 0) -> None:
     """Records of 10 kB that do not compress well, acknowledged."""
     with Producer(cluster.bootstrap) as producer:

@@ -150,12 +150,6 @@ class StoredLog:
         self.high_watermark, self.recovery_point = points
         self.damage_over = False
 
-    def take_away(self) -> None:
-        """Remove the directory; checkpoints are kept elsewhere, and state the missing offsets."""
-        self.rot(0)
-        self.epochs, self.damaged_until = (), None
-        self.cut_point = self.uncovered_cut = NOT_TRUNCATED
-
     def checkpointed(self, told: int | None) -> None:
         high_watermark = self.high_watermark if told is None else told
         self.high_watermark = min(high_watermark, self.end, self.uncovered_cut)

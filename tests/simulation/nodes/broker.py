@@ -258,10 +258,6 @@ class BrokerNode(Node):
         if self.logs.can_sync():
             self.logs.checkpoint(marks)
 
-    def write_checkpoint(self) -> None:
-        """Write the checkpoint now, as at the end of a clean stop."""
-        self._write_checkpoint(self._marks())
-
     # -- the ISR in ZooKeeper ----------------------------------------------------------------------------------------
 
     def _write_isr(self, effect: fx.WriteIsr) -> None:

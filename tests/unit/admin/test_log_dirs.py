@@ -84,12 +84,6 @@ def admin(cluster: Cluster, disks: Disks) -> LogDirAdministration:
     return LogDirAdministration(cluster.store, disks)
 
 
-def replica(partition: TopicPartition, *, future: bool = False) -> ReplicaOnDisk:
-    zero = Offset(0)
-    identity = ReplicaIdentity("id", "i")
-    return ReplicaOnDisk(partition, identity, 7, zero, zero, zero, False, 0, 0.0, False, future=future)
-
-
 def place(broker: int, partition: TopicPartition, log_dir: str) -> ReplicaLogDir:
     return ReplicaLogDir(BrokerId(broker), partition, log_dir)
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
@@ -51,7 +50,6 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 
-_log = logging.getLogger("tidemark.client")
 _Found = TypeVar("_Found")
 _NOT_SETTINGS: Final = frozenset(
     {"bootstrap", "group", "key_deserializer", "value_deserializer", "value_class", "tls", "token_file"}

@@ -17,8 +17,6 @@ from tidemark.model import ErrorCode, TidemarkError
 
 from tests.refusals import raises_code
 
-MOMENTS = ((BackgroundLoop, "_refusal"), (asyncio, "run_coroutine_threadsafe"), (Future, "result"))
-
 
 @pytest.fixture
 def held() -> tuple[BackgroundLoop, threading.Event]:

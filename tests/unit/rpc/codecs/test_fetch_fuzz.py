@@ -8,7 +8,6 @@ longer than necessary. Then they are truncated and damaged.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -16,7 +15,6 @@ from tidemark.rpc.codecs import fetch as fetch_codec
 from tidemark.rpc.codecs.fetch import SMALL_BYTES
 from tidemark.v1 import broker_service_pb2 as pb
 
-Field = Callable[[random.Random], bytes]
 EDGES = (0, 1, 127, 128, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 DAMAGES = 12
 MESSAGES = 12

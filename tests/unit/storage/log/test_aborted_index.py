@@ -32,7 +32,6 @@ from tests.unit.storage.batches import (
 from tests.unit.storage.batches import read_all as read_bytes
 
 SMALL = {"segment.bytes": "4096", "index.interval.bytes": "512"}
-END = 1 << 62
 
 
 def open_log(logs: LogManager) -> PartitionLog:

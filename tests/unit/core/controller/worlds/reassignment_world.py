@@ -56,13 +56,6 @@ def goes_on_to(world: World, kind: type) -> fx.ControllerEffect:
     raise AssertionError(f"no {kind.__name__} comes")
 
 
-def copies(world: World) -> None:
-    """Every assigned replica that has its command catches up."""
-    while world.pending and not isinstance(world.pending[0], fx.WriteTopic):
-        world.answer(world.pending.pop(0))
-    world.catch_up()
-
-
 def answers(world: World, count: int) -> bool:
     """Answer this many effects, with replicas catching up in between; False: there were fewer."""
     for _ in range(count):
