@@ -15,14 +15,7 @@ from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.document import draft_from_document
 from tidemark.core.schemas.evolution import first_version, next_version
 from tidemark.core.schemas.text import from_text, to_text
-from tidemark.model import (
-    BrokerId,
-    PartitionReassignment,
-    SchemaText,
-    TidemarkError,
-    TopicDescription,
-    TopicPartition,
-)
+from tidemark.model import BrokerId, PartitionReassignment, SchemaText, TidemarkError, TopicDescription, TopicPartition
 from tidemark.zookeeper import codecs, paths
 
 from tests.simulation.engine import Node

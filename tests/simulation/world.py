@@ -12,14 +12,7 @@ from typing import Any
 
 from tidemark.core.config import ReplicationConfig
 from tidemark.core.replication import effects as fx
-from tidemark.model import (
-    BrokerId,
-    ReplicaIdentity,
-    TidemarkError,
-    TopicDescription,
-    TopicPartition,
-    VersionedState,
-)
+from tidemark.model import BrokerId, ReplicaIdentity, TidemarkError, TopicDescription, TopicPartition, VersionedState
 from tidemark.zookeeper import codecs, paths
 
 from tests.simulation.admin_requests import is_settled

@@ -5,18 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.grafana.panels import (
-    GREEN,
-    NONE_IS_BEST,
-    NONE_IS_GOOD,
-    RED,
-    Row,
-    graph,
-    increase,
-    quantile,
-    rate,
-    table,
-)
+from deploy.grafana.panels import GREEN, NONE_IS_BEST, NONE_IS_GOOD, RED, Row, graph, increase, quantile, rate, table
 
 MACHINES: Final = Row(
     "Processes",

@@ -13,14 +13,7 @@ from typing import Final
 
 from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.planning.placement import assign_replicas, check_counts
-from tidemark.model import (
-    BrokerId,
-    BrokerRegistration,
-    ErrorCode,
-    SchemaText,
-    TidemarkError,
-    TopicDescription,
-)
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, SchemaText, TidemarkError, TopicDescription
 from tidemark.runtime.configuration.settings import topic_settings
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX

@@ -7,13 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidemark.core.cluster_view import PartitionView, TopicView
-from tidemark.model import (
-    NO_EPOCH,
-    NO_LEADER,
-    TopicDescription,
-    TopicPartition,
-    VersionedState,
-)
+from tidemark.model import NO_EPOCH, NO_LEADER, TopicDescription, TopicPartition, VersionedState
 from tidemark.runtime.configuration.settings import topic_settings
 
 States = Mapping[TopicPartition, VersionedState]

@@ -9,14 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tidemark.model import (
-    BrokerEpoch,
-    BrokerEpochRecord,
-    BrokerId,
-    BrokerRegistration,
-    ErrorCode,
-    TidemarkError,
-)
+from tidemark.model import BrokerEpoch, BrokerEpochRecord, BrokerId, BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.zookeeper import codecs, lost_epochs, paths
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
 from tidemark.zookeeper.session_port import NodeRead, Session

@@ -21,17 +21,7 @@ from tidemark.model import (
 )
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
-from tidemark.zookeeper.multis import (
-    WHOLE_TOPIC,
-    Check,
-    Create,
-    Delete,
-    MultiFailed,
-    Operation,
-    Set,
-    batches,
-    commit,
-)
+from tidemark.zookeeper.multis import WHOLE_TOPIC, Check, Create, Delete, MultiFailed, Operation, Set, batches, commit
 from tidemark.zookeeper.session_port import Session, Watch
 from tidemark.zookeeper.topics import commit_of, not_active, term_check
 

@@ -14,13 +14,7 @@ from typing import Any, Final
 
 from kazoo.exceptions import NodeExistsError
 
-from tidemark.model import (
-    ElectionKind,
-    ElectionRequest,
-    TidemarkError,
-    TopicPartition,
-    UncleanElection,
-)
+from tidemark.model import ElectionKind, ElectionRequest, TidemarkError, TopicPartition, UncleanElection
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit

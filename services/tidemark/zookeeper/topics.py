@@ -12,16 +12,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from tidemark.model import ControllerEpoch, ErrorCode, TidemarkError, TopicDescription, unknown_topic
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import (
-    BYTES_MAX,
-    Check,
-    Create,
-    Delete,
-    MultiFailed,
-    Operation,
-    batches,
-    commit,
-)
+from tidemark.zookeeper.multis import BYTES_MAX, Check, Create, Delete, MultiFailed, Operation, batches, commit
 from tidemark.zookeeper.session_port import NodeRead, Session, Watch
 from tidemark.zookeeper.topic_reader import topic_of
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes

@@ -36,19 +36,7 @@ from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, LeaderAnd
 from tests.exploration.model.brokers import IDENTITY, PARTITION, Brokers, Disk, View
 from tests.exploration.model.frozen import BROKERS
 from tests.exploration.model.invariants import InvariantError
-from tests.exploration.model.state import (
-    ALL_BROKERS,
-    DEAD,
-    FIRST,
-    MORE,
-    NOW,
-    PAIRS,
-    PLACE,
-    Left,
-    Scope,
-    State,
-    Stream,
-)
+from tests.exploration.model.state import ALL_BROKERS, DEAD, FIRST, MORE, NOW, PAIRS, PLACE, Left, Scope, State, Stream
 from tests.exploration.model.turn import Disks, Move, Setting, Turn
 
 Chain = tuple[tuple[Move, State], ...]

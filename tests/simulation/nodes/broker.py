@@ -33,15 +33,7 @@ from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
 from tidemark.core.replication.replica import Replica
 from tidemark.core.replication.replica_log import ReplicaLog
-from tidemark.model import (
-    BrokerEpoch,
-    BrokerId,
-    ControllerEpoch,
-    ErrorCode,
-    Offset,
-    TidemarkError,
-    TopicPartition,
-)
+from tidemark.model import BrokerEpoch, BrokerId, ControllerEpoch, ErrorCode, Offset, TidemarkError, TopicPartition
 
 from tests.simulation.disks.filed_logs import FiledLogs
 from tests.simulation.disks.machine_directories import MachineDirectories

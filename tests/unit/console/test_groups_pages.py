@@ -9,13 +9,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from tidemark.client.aio.groups import (
-    GroupDescription,
-    GroupListing,
-    GroupMember,
-    GroupPartition,
-    PendingOffset,
-)
+from tidemark.client.aio.groups import GroupDescription, GroupListing, GroupMember, GroupPartition, PendingOffset
 from tidemark.console.queries.group_lags import AT_ONCE, describe_each
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 

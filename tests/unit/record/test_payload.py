@@ -12,15 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidemark.model import ErrorCode
 from tidemark.record.checks import check_batch
-from tidemark.record.envelope import (
-    ENVELOPE_BYTES,
-    Attributes,
-    Batch,
-    Codec,
-    parse_envelope,
-    stamped,
-    with_append_time,
-)
+from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, Codec, parse_envelope, stamped, with_append_time
 from tidemark.record.payload import (
     OFFSET_SCHEMA,
     SCHEMA,

@@ -23,15 +23,7 @@ from tidemark.core.replication.events import PreferredReplicaNamed
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReadableRange
 from tidemark.core.security.acls import Operation, topic
-from tidemark.model import (
-    BrokerId,
-    ErrorCode,
-    LeaderEpoch,
-    Offset,
-    ReplicaIdentity,
-    TidemarkError,
-    TopicPartition,
-)
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.record.envelope import end_of_batches
 from tidemark.record.transactions import AbortedTransaction

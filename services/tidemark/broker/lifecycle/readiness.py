@@ -23,15 +23,7 @@ from typing import Final
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.own_epoch import UNREGISTERED
 from tidemark.core.replication.replica import ReplicaRole
-from tidemark.model import (
-    NO_LEADER,
-    BrokerEpoch,
-    BrokerId,
-    IsrEntry,
-    ReplicaIdentity,
-    TidemarkError,
-    TopicPartition,
-)
+from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.ports import MetadataStore
 from tidemark.runtime.scheduler import BackgroundTask
 

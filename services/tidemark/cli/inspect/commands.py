@@ -10,13 +10,7 @@ import typer
 
 from tidemark.cli.common import completion
 from tidemark.cli.common.connection import need_bootstrap
-from tidemark.cli.common.options import (
-    BootstrapOption,
-    Commands,
-    JsonOption,
-    OutputOption,
-    fits_int32,
-)
+from tidemark.cli.common.options import BootstrapOption, Commands, JsonOption, OutputOption, fits_int32
 from tidemark.cli.common.output import Output
 from tidemark.cli.common.units import parse_rate
 

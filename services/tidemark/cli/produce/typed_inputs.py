@@ -27,16 +27,7 @@ from tidemark.client.typed.record_rows import RecordRows, Values
 from tidemark.client.typed.record_values import EPOCH, checked, superfluous
 from tidemark.client.typed.table_columns import fitted, schema_fields
 from tidemark.core.schemas.arrow_types import arrow_type
-from tidemark.core.schemas.model import (
-    INT_BITS,
-    Column,
-    ColumnType,
-    Decimal,
-    Primitive,
-    TopicSchema,
-    plain_type,
-    walk,
-)
+from tidemark.core.schemas.model import INT_BITS, Column, ColumnType, Decimal, Primitive, TopicSchema, plain_type, walk
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
 

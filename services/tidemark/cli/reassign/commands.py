@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from tidemark.cli.common import completion
-from tidemark.cli.common.options import (
-    Cluster,
-    Commands,
-    DryRunOption,
-    TopicsArgument,
-    parse_brokers,
-    parse_targets,
-)
+from tidemark.cli.common.options import Cluster, Commands, DryRunOption, TopicsArgument, parse_brokers, parse_targets
 from tidemark.cli.common.output import (
     counted,
     error_json,

@@ -23,14 +23,7 @@ from tidemark.cli.common.options import (
     parse_configs,
     refuse_json_question,
 )
-from tidemark.cli.common.output import (
-    counted,
-    error_json,
-    print_json,
-    print_line,
-    print_warning,
-    raise_all,
-)
+from tidemark.cli.common.output import counted, error_json, print_json, print_line, print_warning, raise_all
 from tidemark.cli.common.schema_source import KeyOptions, SchemaOption
 from tidemark.cli.topic.partition import partition_json, print_partition
 from tidemark.core.cluster_view import PartitionView, TopicView

@@ -18,14 +18,7 @@ from tidemark.console.pages.record_rows import record_rows
 from tidemark.console.pages.record_text import FORMS
 from tidemark.console.pages.topic import topic_of
 from tidemark.console.queries.record_scan import SEARCH_FIELDS, Search, Where
-from tidemark.console.queries.records import (
-    DOWNLOAD_RECORDS_MAX,
-    DOWNLOAD_S,
-    Asking,
-    Found,
-    Position,
-    RecordReads,
-)
+from tidemark.console.queries.records import DOWNLOAD_RECORDS_MAX, DOWNLOAD_S, Asking, Found, Position, RecordReads
 from tidemark.core.cluster_view import TopicView
 
 LIMIT: Final = 50

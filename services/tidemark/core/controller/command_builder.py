@@ -11,21 +11,11 @@ from typing import Final
 
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.controller.context import ControllerContext
-from tidemark.core.controller.effects import (
-    ControllerEffect,
-    SendLeaderAndIsr,
-    SendStopReplica,
-    SendUpdateMetadata,
-)
+from tidemark.core.controller.effects import ControllerEffect, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
 from tidemark.core.controller.partition_state import PartitionState
 from tidemark.core.controller.pending_commands import KnownSchema, MetadataSnapshot, PendingCommands, Topics
 from tidemark.core.messages import LeaderAndIsrCommand, NewSchemas, PartitionCommand, StopReplicaCommand
-from tidemark.model import (
-    BrokerId,
-    LeaderAndIsr,
-    TopicDescription,
-    TopicPartition,
-)
+from tidemark.model import BrokerId, LeaderAndIsr, TopicDescription, TopicPartition
 
 PART_PARTITIONS_MAX: Final = 2_000
 """Partitions in one message: about 400 KiB, far below the message limit, and 20 ms to encode or decode."""

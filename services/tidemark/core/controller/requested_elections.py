@@ -16,14 +16,7 @@ from tidemark.core.controller.effects import ControllerEffect, FinishElections, 
 from tidemark.core.controller.events import ElectionsRequested
 from tidemark.core.controller.leader_election import BrokerFacts, Decision, PartitionFacts
 from tidemark.core.controller.log_comparison import live_replicas, loss_report
-from tidemark.model import (
-    NO_LEADER,
-    ElectionKind,
-    ElectionRequest,
-    LeaderEpoch,
-    TopicPartition,
-    UncleanElection,
-)
+from tidemark.model import NO_LEADER, ElectionKind, ElectionRequest, LeaderEpoch, TopicPartition, UncleanElection
 
 EXPIRES_MS: Final = 60_000
 """A request is refused after this time, so that no election is held long after its request."""

@@ -18,15 +18,7 @@ from tidemark.core.replication.replica import (
     later_leadership_known,
 )
 from tidemark.core.replication.replica_manager import ReplicaManager
-from tidemark.model import (
-    NO_EPOCH,
-    NO_LEADER,
-    BrokerEpoch,
-    ControllerEpoch,
-    ErrorCode,
-    TidemarkError,
-    TopicPartition,
-)
+from tidemark.model import NO_EPOCH, NO_LEADER, BrokerEpoch, ControllerEpoch, ErrorCode, TidemarkError, TopicPartition
 
 
 class ControllerCommands:

@@ -7,12 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidemark.core.config import ReplicationConfig
-from tidemark.core.messages import (
-    FollowerMessage,
-    LeaderAndIsrCommand,
-    LeaderMessage,
-    StopReplicaCommand,
-)
+from tidemark.core.messages import FollowerMessage, LeaderAndIsrCommand, LeaderMessage, StopReplicaCommand
 from tidemark.core.producer_state import ProducerStates
 from tidemark.model import (
     BrokerEpoch,

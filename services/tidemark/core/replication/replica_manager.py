@@ -5,35 +5,15 @@ from __future__ import annotations
 
 from tidemark.core.messages import PartitionCommand
 from tidemark.core.replication.context import UNREGISTERED, BrokerContext
-from tidemark.core.replication.effects import (
-    CloseLog,
-    LeadershipChanged,
-    OpenLog,
-    ReplyToControl,
-    ReportLogFailed,
-)
+from tidemark.core.replication.effects import CloseLog, LeadershipChanged, OpenLog, ReplyToControl, ReportLogFailed
 from tidemark.core.replication.events import BrokerRegistered, SessionExpired
 from tidemark.core.replication.follower.partition_follower import PartitionFollower
 from tidemark.core.replication.leader.partition_leader import PartitionLeader
-from tidemark.core.replication.replica import (
-    CommandReply,
-    Replica,
-    WaitingCommand,
-    fenced_leader_epoch,
-    not_leader,
-)
+from tidemark.core.replication.replica import CommandReply, Replica, WaitingCommand, fenced_leader_epoch, not_leader
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.core.replication.stray_replicas import StrayReplicas
 from tidemark.core.replication.streams import BrokerStreams
-from tidemark.model import (
-    NO_EPOCH,
-    NO_LEADER,
-    ErrorCode,
-    LeaderEpoch,
-    ReplicaIdentity,
-    TidemarkError,
-    TopicPartition,
-)
+from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
 
 
 class ReplicaManager:

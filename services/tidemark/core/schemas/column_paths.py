@@ -5,14 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.core.schemas.model import (
-    Column,
-    ListOf,
-    StructOf,
-    TopicSchema,
-    children,
-    kept_columns,
-)
+from tidemark.core.schemas.model import Column, ListOf, StructOf, TopicSchema, children, kept_columns
 from tidemark.core.schemas.refusals import shown
 from tidemark.model import ErrorCode, TidemarkError
 

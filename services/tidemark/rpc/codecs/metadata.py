@@ -16,13 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.security.listeners import for_services_of
-from tidemark.model import (
-    BrokerEpoch,
-    BrokerId,
-    BrokerRegistration,
-    ControllerEpoch,
-    LeaderEpoch,
-)
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, LeaderEpoch
 from tidemark.rpc import errors
 from tidemark.rpc.channel import listener_of_services
 from tidemark.rpc.codecs.shared import STATES_KEPT, ids_from_proto

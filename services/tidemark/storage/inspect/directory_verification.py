@@ -17,14 +17,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from tidemark.storage.directories.log_directory import CLEAN_SHUTDOWN_FILE, INCARNATION_FILE, META_FILE
 from tidemark.storage.directories.roster import ROSTER_FILE
-from tidemark.storage.files import (
-    DELETED_SUFFIX,
-    PARTITION_FILE,
-    TEMPORARY_SUFFIX,
-    BadFile,
-    read_json,
-    read_lines,
-)
+from tidemark.storage.files import DELETED_SUFFIX, PARTITION_FILE, TEMPORARY_SUFFIX, BadFile, read_json, read_lines
 from tidemark.storage.inspect.documents import RosterLine, read_roster
 from tidemark.storage.inspect.findings import Finding, FindingKind, ReplicaReport, Severity
 from tidemark.storage.inspect.inspection import ReplicaPath, base_offset_of, is_held, replica_paths, segment_paths

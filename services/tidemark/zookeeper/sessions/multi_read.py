@@ -10,14 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from kazoo.protocol.serialization import (
-    GetData,
-    MultiHeader,
-    int_struct,
-    multiheader_struct,
-    read_buffer,
-    stat_struct,
-)
+from kazoo.protocol.serialization import GetData, MultiHeader, int_struct, multiheader_struct, read_buffer, stat_struct
 from kazoo.protocol.states import ZnodeStat
 
 _MULTI_READ = 22

@@ -12,15 +12,7 @@ from tidemark.broker.clients.read_replica import ReplicaReads
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.core.replication.broker import BrokerCore
 from tidemark.core.replication.replica import ReplicaView
-from tidemark.model import (
-    BrokerId,
-    ErrorCode,
-    LeaderEpoch,
-    Offset,
-    ReplicaIdentity,
-    TidemarkError,
-    TopicPartition,
-)
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.v1 import replica_reads_pb2 as pb

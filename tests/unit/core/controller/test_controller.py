@@ -8,15 +8,7 @@ import time
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.model import (
-    NO_LEADER,
-    BrokerEpoch,
-    BrokerId,
-    ErrorCode,
-    LeaderEpoch,
-    TidemarkError,
-    TopicPartition,
-)
+from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 
 from tests.unit.core.controller.worlds.controller_world import Sends, World
 

@@ -8,15 +8,7 @@ from dataclasses import replace
 import pytest
 from tidemark.core.controller import effects as fx
 from tidemark.core.controller import events as ev
-from tidemark.model import (
-    NO_LEADER,
-    BrokerId,
-    ErrorCode,
-    LeaderAndIsr,
-    TidemarkError,
-    TopicDescription,
-    TopicPartition,
-)
+from tidemark.model import NO_LEADER, BrokerId, ErrorCode, LeaderAndIsr, TidemarkError, TopicDescription, TopicPartition
 
 from tests.unit.core.controller.worlds.controller_world import World
 

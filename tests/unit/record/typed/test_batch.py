@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.checks import check_batch, check_envelope
 from tidemark.record.compaction import CleaningRule, KeyOffsets, compact, decode
-from tidemark.record.envelope import (
-    Attributes,
-    Batch,
-    Codec,
-    seal,
-    stamped,
-    with_append_time,
-)
+from tidemark.record.envelope import Attributes, Batch, Codec, seal, stamped, with_append_time
 from tidemark.record.typed import layout as layout_module
 from tidemark.record.typed.batch import build_typed_batch, check_typed, encode_typed, prune, read_pruned, read_typed
 from tidemark.record.typed.column_table import HAS_HEADERS, HAS_TIMESTAMPS, HAS_TOMBSTONES, NO_NODE, parse_table

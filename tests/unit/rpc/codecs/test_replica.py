@@ -16,14 +16,7 @@ from tidemark.core.messages import (
     Report,
     StopFetch,
 )
-from tidemark.model import (
-    ErrorCode,
-    LeaderEpoch,
-    Offset,
-    ReplicaIdentity,
-    TidemarkError,
-    TopicPartition,
-)
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Batch
 from tidemark.rpc.codecs.replica import FollowerEnd, LeaderEnd

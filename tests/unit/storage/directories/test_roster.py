@@ -23,15 +23,7 @@ from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_S
 from tidemark.storage.directories.roster import ROSTER_FILE, Roster, RosterEntry
 from tidemark.storage.files import read_lines
 
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    follow,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, follow, lead, make_batch, open_one, read_all
 
 OTHER = IDENTITY._replace(incarnation="incarnation-two")
 EPOCHS = (EpochEntry(LeaderEpoch(3), Offset(0)),)

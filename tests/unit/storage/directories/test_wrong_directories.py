@@ -18,16 +18,7 @@ from tidemark.storage.inspect.inspection import replica_paths
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.refusals import raises_code
-from tests.unit.storage.batches import (
-    BROKER,
-    CLUSTER,
-    IDENTITY,
-    PARTITION,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
+from tests.unit.storage.batches import BROKER, CLUSTER, IDENTITY, PARTITION, lead, make_batch, open_one, read_all
 
 
 def refused(*paths: Path) -> TidemarkError:

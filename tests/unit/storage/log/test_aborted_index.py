@@ -20,15 +20,7 @@ from tidemark.storage.recovery.aborted_file import AbortedRow, read_aborted, wri
 from tidemark.storage.recovery.aborted_replay import aborted_row
 from tidemark.storage.segments.segment import ABORTED_SUFFIX
 
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    lead,
-    make_batch,
-    make_marker,
-    make_pending,
-    open_one,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, make_marker, make_pending, open_one
 from tests.unit.storage.batches import read_all as read_bytes
 
 SMALL = {"segment.bytes": "4096", "index.interval.bytes": "512"}

@@ -16,16 +16,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.segments.descriptor_pool import DescriptorPool
 from tidemark.storage.segments.loaded_indexes import ENTRY_BYTES, LoadedIndexes
 
-from tests.unit.storage.batches import (
-    BROKER,
-    CLUSTER,
-    IDENTITY,
-    PARTITION,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
+from tests.unit.storage.batches import BROKER, CLUSTER, IDENTITY, PARTITION, lead, make_batch, open_one, read_all
 
 OPEN_FILES_MAX = 64
 BATCH = make_batch(["x" * 100] * 10)

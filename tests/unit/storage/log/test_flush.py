@@ -15,16 +15,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.crash.disk import Image, write_image
 from tests.refusals import raises_code
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    at,
-    follow,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, at, follow, lead, make_batch, open_one, read_all
 
 SMALL = {"segment.bytes": "2000", "index.interval.bytes": "500"}
 

@@ -13,16 +13,7 @@ from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.refusals import raises_code
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    at,
-    follow,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, at, follow, lead, make_batch, open_one, read_all
 
 CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500", "file.delete.delay.ms": "0"}
 SECOND_US = 1_000_000

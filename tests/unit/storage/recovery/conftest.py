@@ -8,19 +8,8 @@ from pathlib import Path
 import pytest
 from tidemark.model import BrokerEpoch, Offset
 
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
-from tests.unit.storage.recovery.damaging import (
-    BATCHES,
-    CHECKPOINTED,
-    CONFIGS,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
+from tests.unit.storage.recovery.damaging import BATCHES, CHECKPOINTED, CONFIGS
 
 
 @pytest.fixture

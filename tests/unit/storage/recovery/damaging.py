@@ -14,15 +14,7 @@ from tidemark.ports import Log
 from tidemark.record.checks import check_batches
 from tidemark.record.envelope import Batch
 
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    checked,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, checked, lead, make_batch, open_one, read_all
 
 CONFIGS = {"segment.bytes": "4000", "index.interval.bytes": "600"}
 BATCHES = 16

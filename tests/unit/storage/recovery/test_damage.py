@@ -13,26 +13,8 @@ from tidemark.storage.files import checksum
 from tidemark.storage.recovery.epoch_file import EPOCH_FILE
 from tidemark.storage.segments.index import read_end_mark
 
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    at,
-    follow,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
-from tests.unit.storage.recovery.damaging import (
-    CONFIGS,
-    cut_file,
-    ends,
-    flip,
-    in_copy,
-    replica,
-    segments,
-    start,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, at, follow, lead, make_batch, open_one, read_all
+from tests.unit.storage.recovery.damaging import CONFIGS, cut_file, ends, flip, in_copy, replica, segments, start
 
 
 def test_after_a_clean_stop_a_short_tail_is_damage(stopped: tuple[Path, bytes]) -> None:

@@ -11,11 +11,7 @@ import pytest
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.checks import check_batches
 
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    open_one,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, open_one
 from tests.unit.storage.recovery.damaging import (
     CHECKPOINTED,
     CONFIGS,

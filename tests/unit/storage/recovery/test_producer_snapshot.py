@@ -13,15 +13,7 @@ from tidemark.storage.files import pack_json, read_json
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.producer_snapshot import read_snapshot, snapshot_path, write_snapshot
 
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    lead,
-    make_batch,
-    make_marker,
-    make_pending,
-    open_one,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, make_marker, make_pending, open_one
 
 PLAIN = ProducerEntry(2, (RememberedBatch(0, 3, Offset(5), Offset(8)),), 77)
 OPEN = ProducerEntry(1, (RememberedBatch(0, 0, Offset(9), Offset(9)),), 78, Offset(9), 4)

@@ -21,14 +21,7 @@ from tidemark.storage.recovery.producer_snapshot import SNAPSHOT_SUFFIX
 from tidemark.storage.segments.index import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from tidemark.storage.segments.segment import LOG_SUFFIX
 
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
 
 SEEDS = range(40)
 STEPS = 60

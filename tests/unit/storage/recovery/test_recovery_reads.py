@@ -15,14 +15,7 @@ from tidemark.storage.segments import scan as scan_module
 from tidemark.storage.segments import segment as segment_module
 from tidemark.storage.segments.index import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 
-from tests.unit.storage.batches import (
-    IDENTITY,
-    PARTITION,
-    lead,
-    make_batch,
-    open_one,
-    read_all,
-)
+from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
 
 BATCH = make_batch(["x" * 100] * 10)
 LENGTH = len(BATCH.data)

@@ -69,24 +69,14 @@ from tidemark.rpc.codecs.broker_plan import obstacle_from_proto, plan_from_proto
 from tidemark.rpc.codecs.config import change_from_proto, entry_from_proto, resource_to_proto
 from tidemark.rpc.codecs.election import kind_to_proto, outcome_from_proto, unclean_from_proto
 from tidemark.rpc.codecs.metadata import topic_from_proto, view_from_proto
-from tidemark.rpc.codecs.reassignment import (
-    ended_from_proto,
-    move_to_proto,
-    progress_from_proto,
-    refusal_from_proto,
-)
+from tidemark.rpc.codecs.reassignment import ended_from_proto, move_to_proto, progress_from_proto, refusal_from_proto
 from tidemark.rpc.codecs.reassignment import outcome_from_proto as reassignment_outcome_from_proto
 from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.rpc.codecs.topic_answers import TopicReader
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.runtime.configuration.entries import ConfigChange, ConfigEntry
-from tidemark.v1 import (
-    admin_brokers_pb2,
-    admin_configs_pb2,
-    admin_log_dirs_pb2,
-    admin_reassignments_pb2,
-)
+from tidemark.v1 import admin_brokers_pb2, admin_configs_pb2, admin_log_dirs_pb2, admin_reassignments_pb2
 from tidemark.v1 import admin_service_pb2 as pb
 
 P = ParamSpec("P")

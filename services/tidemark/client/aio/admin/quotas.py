@@ -9,13 +9,7 @@ from typing import NamedTuple
 from tidemark.client.aio.admin.connection import AdminConnection
 from tidemark.client.argument_types import flag, instances
 from tidemark.core.quotas.quotas import Limits, QuotaEntity
-from tidemark.rpc.quotas.codec import (
-    ChangedQuota,
-    QuotaChange,
-    change_to_proto,
-    changed_from_proto,
-    quotas_from_proto,
-)
+from tidemark.rpc.quotas.codec import ChangedQuota, QuotaChange, change_to_proto, changed_from_proto, quotas_from_proto
 from tidemark.v1 import admin_quotas_pb2 as pb
 
 

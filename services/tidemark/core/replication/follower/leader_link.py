@@ -6,15 +6,7 @@ The link gathers the requests and reports of all partitions during one event int
 
 from __future__ import annotations
 
-from tidemark.core.messages import (
-    Chunk,
-    Credit,
-    EpochQuery,
-    FetchPosition,
-    FollowerMessage,
-    Report,
-    StopFetch,
-)
+from tidemark.core.messages import Chunk, Credit, EpochQuery, FetchPosition, FollowerMessage, Report, StopFetch
 from tidemark.core.replication.context import BrokerContext
 from tidemark.core.replication.effects import ConnectToLeader, DisconnectFromLeader, SendToLeader
 from tidemark.core.replication.leader_contact import LeaderContact

@@ -9,29 +9,13 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from tidemark.core.messages import (
-    Chunk,
-    EpochEnd,
-    EpochQuery,
-    FetchPosition,
-    LeaderMessage,
-    Refusal,
-    Report,
-)
+from tidemark.core.messages import Chunk, EpochEnd, EpochQuery, FetchPosition, LeaderMessage, Refusal, Report
 from tidemark.core.replication.context import LONG_AGO_MS, BrokerContext, ChecksLag
 from tidemark.core.replication.effects import ReadForFollower, SendToFollower
 from tidemark.core.replication.events import FollowerReadDone
 from tidemark.core.replication.replica_log import ReplicaLog
 from tidemark.core.replication.throttle import Throttle
-from tidemark.model import (
-    NO_EPOCH,
-    BrokerEpoch,
-    BrokerId,
-    ErrorCode,
-    LeaderEpoch,
-    Offset,
-    TopicPartition,
-)
+from tidemark.model import NO_EPOCH, BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Offset, TopicPartition
 
 PROMPT_MS: Final = 90_000
 """Time for which a follower gets each high watermark immediately, after the leader sent a consumer to that follower.

@@ -6,14 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.core.replication.leader.isr import (
-    Committed,
-    confirmed_enough,
-    expand,
-    maximal_isr,
-    minimal_isr,
-    shrink,
-)
+from tidemark.core.replication.leader.isr import Committed, confirmed_enough, expand, maximal_isr, minimal_isr, shrink
 from tidemark.model import IsrEntry, VersionedState
 
 from tests.unit.core.replication.stage import node
