@@ -175,6 +175,22 @@ async def test_the_latest_refusals_are_kept_with_any_text(cluster: Cluster) -> N
     )
 
 
+async def test_every_reassignment_of_a_full_node_can_be_cancelled_at_once(cluster: Cluster) -> None:
+    """The mark of a cancellation makes an entry longer."""
+    store = await cluster.store()
+    term = await elected(store)
+    many = [PartitionReassignment(TopicPartition("flights", index), (B1, B2)) for index in range(20_000)]
+    with pytest.raises(TidemarkError) as refused:
+        await store.submit_moves(many)
+    fitting = many[: int(refused.value.metadata["moves_max"])]
+    await store.submit_moves(fitting)
+    await store.cancel_moves([move.partition for move in fitting])
+    cancelled = [replace(move, cancel=True) for move in fitting]
+    assert list((await store.move_requests()).moves) == cancelled
+    await store.finish_moves(term, cancelled[:1], [])
+    assert list((await store.move_requests()).moves) == cancelled[1:]
+
+
 async def test_only_the_controller_in_office_answers(cluster: Cluster) -> None:
     store, other = await cluster.store(), await cluster.store()
     term = await elected(store)

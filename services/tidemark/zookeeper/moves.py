@@ -20,13 +20,13 @@ from tidemark.model import (
 )
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
-from tidemark.zookeeper.multis import BYTES_MAX, WHOLE_TOPIC, Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import BYTES_MAX, MANY_PARTITIONS, Create, Delete, MultiFailed, Operation, Set, commit
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topics import not_active, term_check
 
 REASSIGN: Final = "reassign"
 _NODE_BYTES_MAX: Final = BYTES_MAX - 131_072
-"""Bytes of a multi reserved for the refusals that it may carry."""
+"""Largest node to which reassignments are added. Cancellations make the node longer."""
 
 
 async def read(session: Session, watch: Callable[[Any], None] | None) -> ReassignmentRequests:
@@ -58,7 +58,7 @@ async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> No
                 )
         return [*found.moves, *(move for move in moves if move.partition not in known)]
 
-    await _rewrite(session, added)
+    await _rewrite(session, added, _NODE_BYTES_MAX)
 
 
 async def cancel(session: Session, partitions: Iterable[TopicPartition]) -> None:
@@ -75,10 +75,12 @@ async def cancel(session: Session, partitions: Iterable[TopicPartition]) -> None
             )
         return [replace(move, cancel=True) if move.partition in wanted else move for move in found.moves]
 
-    await _rewrite(session, marked)
+    await _rewrite(session, marked, MANY_PARTITIONS.size_bytes)
 
 
-async def _rewrite(session: Session, change: Callable[[ReassignmentRequests], Sequence[PartitionReassignment]]) -> None:
+async def _rewrite(
+    session: Session, change: Callable[[ReassignmentRequests], Sequence[PartitionReassignment]], bytes_max: int
+) -> None:
     while True:
         found = await read(session, None)
         if found.malformed:
@@ -89,8 +91,8 @@ async def _rewrite(session: Session, change: Callable[[ReassignmentRequests], Se
             )
         moves = change(found)
         data = codecs.encode_moves(moves)
-        if len(data) > _NODE_BYTES_MAX:
-            fitting = len(moves) * _NODE_BYTES_MAX // len(data)
+        if len(data) > bytes_max:
+            fitting = len(moves) * bytes_max // len(data)
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
                 f"{len(moves)} reassignments do not fit into a ZooKeeper node; about {fitting} do: submit the others "
@@ -134,7 +136,7 @@ async def _replaced(
     elif version is not None and version >= 0:
         operations.append(Delete(paths.MOVES, version) if data is None else Set(paths.MOVES, data, version))
     try:
-        await commit(session, [*operations, *others])
+        await commit(session, [*operations, *others], MANY_PARTITIONS)
     except MultiFailed as failed:
         if term is not None and failed.index == 0:
             raise not_active(term) from None
@@ -149,7 +151,7 @@ async def write_topic(session: Session, term: ControllerTerm, topic: TopicDescri
     """
     try:
         node = Set(paths.topic(topic.topic), codecs.encode_topic(topic), topic.version)
-        answers = await commit(session, [term_check(term), node], WHOLE_TOPIC)
+        answers = await commit(session, [term_check(term), node], MANY_PARTITIONS)
     except MultiFailed as failed:
         if failed.index == 0:
             raise not_active(term) from None

@@ -14,7 +14,7 @@ from tidemark.zookeeper.session_port import Session
 
 OPERATIONS_MAX: Final = 500
 BYTES_MAX: Final = 512 << 10
-"""Largest multi, and largest znode of a new topic, apart from `WHOLE_TOPIC`."""
+"""Largest multi, and largest znode of a new topic, apart from `MANY_PARTITIONS`."""
 
 _OVERHEAD_BYTES: Final = 64
 """Size of one operation without its path and data: headers, lengths, version, ACL."""
@@ -30,8 +30,8 @@ class Limits(NamedTuple):
 
 
 USUAL: Final = Limits(OPERATIONS_MAX, BYTES_MAX)
-WHOLE_TOPIC: Final = Limits(30_000, 6 << 20)
-"""Limits of rare multis about all partitions of a topic, which cannot be divided. ZooKeeper drops the connection above
+MANY_PARTITIONS: Final = Limits(30_000, 6 << 20)
+"""Limits of rare multis about thousands of partitions, which cannot be divided. ZooKeeper drops the connection above
 `jute.maxbuffer`, 8 MiB."""
 
 

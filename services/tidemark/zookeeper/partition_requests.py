@@ -21,7 +21,17 @@ from tidemark.model import (
 )
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
-from tidemark.zookeeper.multis import WHOLE_TOPIC, Check, Create, Delete, MultiFailed, Operation, Set, batches, commit
+from tidemark.zookeeper.multis import (
+    MANY_PARTITIONS,
+    Check,
+    Create,
+    Delete,
+    MultiFailed,
+    Operation,
+    Set,
+    batches,
+    commit,
+)
 from tidemark.zookeeper.session_port import Session, Watch
 from tidemark.zookeeper.topics import commit_of, not_active, term_check
 
@@ -94,7 +104,7 @@ async def _request(
         if not missing:
             return
         try:
-            await commit(session, operations, WHOLE_TOPIC)
+            await commit(session, operations, MANY_PARTITIONS)
         except MultiFailed as failed:
             if failed.index < len(guards) and isinstance(failed.cause, NoNodeError):
                 raise unknown_topic(guards[failed.index][0]) from None
@@ -183,7 +193,7 @@ async def finish(
         if not operations:
             return
         try:
-            await commit(session, [term_check(term), *operations], WHOLE_TOPIC)
+            await commit(session, [term_check(term), *operations], MANY_PARTITIONS)
         except MultiFailed as failed:
             if failed.index == 0:
                 raise not_active(term) from None
