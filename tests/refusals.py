@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 
 import pytest
 from tidemark.model import ErrorCode, TidemarkError
@@ -17,3 +17,10 @@ def raises_code(code: ErrorCode, match: str | None = None) -> Iterator[pytest.Ex
     with pytest.raises(TidemarkError, match=match) as raised:
         yield raised
     assert raised.value.code is code, str(raised.value)
+
+
+async def code_of(work: Awaitable[object]) -> ErrorCode:
+    """The error code of a refused request."""
+    with pytest.raises(TidemarkError) as refused:
+        await work
+    return refused.value.code

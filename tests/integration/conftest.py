@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Final
@@ -139,6 +140,18 @@ def zookeeper(shared_zookeeper: ZooKeeperProcess) -> ZooKeeperProcess:
     if not shared_zookeeper.running:
         shared_zookeeper.start()
     return shared_zookeeper
+
+
+@pytest.fixture
+def group() -> str:
+    """The id of a new group."""
+    return f"group-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """The file that names the directories that fail, and how, once it is there."""
+    return tmp_path / "broken"
 
 
 @pytest.fixture

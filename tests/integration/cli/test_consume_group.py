@@ -25,11 +25,6 @@ RECORDS = 10
 
 
 @pytest.fixture
-def group() -> str:
-    return f"group-{uuid.uuid4().hex[:12]}"
-
-
-@pytest.fixture
 def topic(cluster: LocalCluster) -> Iterator[str]:
     """A topic of one partition with the records 0 to 9."""
     name = f"topic-{uuid.uuid4().hex[:12]}"

@@ -22,13 +22,9 @@ from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 from tests.integration.harness import warm_command
+from tests.refusals import code_of
 
 _DEADLINE_S = 40.0
-
-
-@pytest.fixture
-def group() -> str:
-    return f"group-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
@@ -427,12 +423,6 @@ async def test_impossible_requests_have_their_error_codes(cluster: LocalCluster,
     for wrong in ({"group": ""}, {"group": "x", "offset_reset": "never"}, {"group": "x", "max_poll_interval_ms": 0}):
         with pytest.raises(TidemarkError):
             Consumer(cluster.bootstrap, **wrong)  # type: ignore[arg-type]
-
-
-async def code_of(work: object) -> ErrorCode:
-    with pytest.raises(TidemarkError) as refused:
-        await work  # type: ignore[misc]
-    return refused.value.code
 
 
 async def test_records_deleted_before_they_were_read_are_an_error_or_passed_over(

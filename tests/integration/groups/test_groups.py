@@ -37,11 +37,6 @@ async def topic(cluster: LocalCluster) -> str:
     return await make_topic(cluster, 4)
 
 
-@pytest.fixture
-def group() -> str:
-    return f"group-{uuid.uuid4().hex[:12]}"
-
-
 async def make_topic(cluster: LocalCluster, partitions: int) -> str:
     name = f"topic-{uuid.uuid4().hex[:12]}"
     async with AdminClient(cluster.admin_address) as admin:

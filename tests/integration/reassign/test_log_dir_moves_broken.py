@@ -32,12 +32,6 @@ THROTTLE_BYTES_PER_S = 200_000
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Path:
-    """The file that names the directories that fail, and how, once it is there."""
-    return tmp_path / "broken"
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, broken: Path) -> Iterator[LocalCluster]:
     hook = tmp_path / "hook"
     hook.mkdir()

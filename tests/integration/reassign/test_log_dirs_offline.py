@@ -15,9 +15,9 @@ from tests.integration.cli.test_cli import Ended, refused, succeeds, tidemark
 from tests.integration.harness.waiting import wait_for
 from tests.integration.reassign.test_reassign_log_dirs import moved
 from tests.integration.reassign.test_reassignments import assigned, file_of
-from tests.integration.storage.test_broken_disks import DEADLINE_S, broken, cluster, led, metric, two_disks
+from tests.integration.storage.test_broken_disks import DEADLINE_S, cluster, led, metric, two_disks
 
-__all__ = ["broken", "cluster"]
+__all__ = ["cluster"]
 
 
 def test_nothing_is_moved_into_or_out_of_a_directory_that_is_offline(

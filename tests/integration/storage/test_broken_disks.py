@@ -40,12 +40,6 @@ ATTEMPTS = 8
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Path:
-    """The file that names the directories that fail, and how, once it is there."""
-    return tmp_path / "broken"
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, broken: Path) -> Iterator[LocalCluster]:
     with cluster_with_hook(HOOK, tmp_path, broken, brokers=2) as started:
         yield started

@@ -31,12 +31,6 @@ PARTITIONS = 6
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Path:
-    """The file that names the directory that fails, once it is there."""
-    return tmp_path / "broken"
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, broken: Path) -> Iterator[LocalCluster]:
     with cluster_with_hook(HOOK, tmp_path, broken, brokers=3) as started:
         yield started

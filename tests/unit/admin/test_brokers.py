@@ -21,7 +21,7 @@ from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, SchemaTex
 from tidemark.rpc.security.access import CURRENT, Access
 from tidemark.rpc.security.audit import Audit
 
-from tests.refusals import raises_code
+from tests.refusals import code_of, raises_code
 from tests.unit.admin.moving import Cluster, Sizes, ids
 
 
@@ -60,12 +60,6 @@ def clock() -> WallClock:
 @pytest.fixture
 def brokers(cluster: Cluster, sizes: Sizes, clock: WallClock) -> BrokerAdministration:
     return BrokerAdministration(cluster.store, ReassignmentAdministration(cluster.store, sizes), sizes, clock)
-
-
-async def refusal(work: object) -> ErrorCode:
-    with pytest.raises(TidemarkError) as refused:
-        await work  # type: ignore[misc]
-    return refused.value.code
 
 
 async def carry_out(cluster: Cluster) -> None:
@@ -152,9 +146,9 @@ async def test_adding_an_offline_broker_or_none_is_refused(brokers: BrokerAdmini
     def add(*added: int) -> object:
         return brokers.add(ids(*added), throttle_bytes_per_s=0, validate_only=False, request_id="")
 
-    assert await refusal(add(9)) is ErrorCode.BROKER_NOT_AVAILABLE
-    assert await refusal(add()) is ErrorCode.INVALID_REQUEST
-    assert await refusal(add(3, 3)) is ErrorCode.INVALID_REQUEST
+    assert await code_of(add(9)) is ErrorCode.BROKER_NOT_AVAILABLE
+    assert await code_of(add()) is ErrorCode.INVALID_REQUEST
+    assert await code_of(add(3, 3)) is ErrorCode.INVALID_REQUEST
 
 
 async def test_removed_broker_is_drained_deregistered_and_gets_no_replicas_until_added_again(
@@ -180,7 +174,7 @@ async def test_removed_broker_is_drained_deregistered_and_gets_no_replicas_until
     view = await topics.create_topic(TopicRequest("new", 6), validate_only=True, timeout_s=0)
     assert all(BrokerId(1) not in one.assigned_replicas for one in view.partitions.values())
     assert (
-        await refusal(topics.create_topic(TopicRequest("four", 1, 4), validate_only=True, timeout_s=0))
+        await code_of(topics.create_topic(TopicRequest("four", 1, 4), validate_only=True, timeout_s=0))
         is ErrorCode.INVALID_REPLICATION_FACTOR
     )
     await brokers.add(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="")
@@ -245,7 +239,7 @@ async def test_removal_ends_with_an_error_while_the_node_of_a_topic_is_unreadabl
     with pytest.raises(TidemarkError, match="broker 1 may hold replicas of u") as ended:
         await drained(cluster, removal)
     assert (ended.value.code, ended.value.metadata) == (ErrorCode.INTERNAL, {"topics": "u"})
-    assert await refusal(remove(brokers, 1, validate_only=True)) is ErrorCode.INTERNAL
+    assert await code_of(remove(brokers, 1, validate_only=True)) is ErrorCode.INTERNAL
     cluster.ensemble.corrupt("/brokers/topics/u", node)
     again = brokers.remove(ids(1), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)
     assert (await drained(cluster, again)).removed == ids(1)
@@ -326,7 +320,7 @@ async def test_removal_of_an_offline_broker_cancels_a_move_between_its_log_direc
 async def test_refused_removal_writes_no_draining_mark_and_no_reassignment(
     cluster: Cluster, brokers: BrokerAdministration, removed: tuple[int, ...], code: ErrorCode
 ) -> None:
-    assert await refusal(remove(brokers, *removed)) is code
+    assert await code_of(remove(brokers, *removed)) is code
     assert await cluster.store.draining_brokers() == frozenset()
     assert (await cluster.store.move_requests()).version == -1
 
@@ -335,7 +329,7 @@ async def test_removal_with_too_low_throttle_is_refused(
     cluster: Cluster, brokers: BrokerAdministration, sizes: Sizes
 ) -> None:
     sizes.say(0, TopicPartition("t", 0), 10, bytes_in_per_s=300)
-    assert await refusal(remove(brokers, 1, throttle=200)) is ErrorCode.THROTTLE_TOO_LOW
+    assert await code_of(remove(brokers, 1, throttle=200)) is ErrorCode.THROTTLE_TOO_LOW
 
 
 async def test_removal_that_needs_a_newer_version_of_a_broker_ends_with_an_error(
@@ -360,7 +354,7 @@ async def test_refused_addition_does_not_end_a_removal(
         sizes.say(leader, TopicPartition("t", partition), 10, bytes_in_per_s=300)
     sizes.say(0, TopicPartition("u", 0), 10, bytes_in_per_s=300)
     adding = brokers.add(ids(3), throttle_bytes_per_s=200, validate_only=False, request_id="")
-    assert await refusal(adding) is ErrorCode.THROTTLE_TOO_LOW
+    assert await code_of(adding) is ErrorCode.THROTTLE_TOO_LOW
     assert await cluster.store.draining_brokers() == {BrokerId(3)}
 
 
@@ -384,12 +378,12 @@ async def test_addition_is_planned_again_without_a_topic_that_was_deleted_meanwh
 async def test_topics_are_placed_again_on_the_named_brokers(brokers: BrokerAdministration) -> None:
     costed = await brokers.plan(PlanQuery(topics=("u",), spread=ids(3, 1)))
     assert [sorted(move.replicas) for move in costed.plan.moves] == [[1, 3]]
-    assert await refusal(brokers.plan(PlanQuery(topics=("nowhere",)))) is ErrorCode.UNKNOWN_TOPIC
-    assert await refusal(brokers.plan(PlanQuery(add=ids(3), remove=ids(1)))) is ErrorCode.INVALID_REQUEST
+    assert await code_of(brokers.plan(PlanQuery(topics=("nowhere",)))) is ErrorCode.UNKNOWN_TOPIC
+    assert await code_of(brokers.plan(PlanQuery(add=ids(3), remove=ids(1)))) is ErrorCode.INVALID_REQUEST
 
 
 async def test_restart_of_a_never_registered_broker_is_refused(brokers: BrokerAdministration) -> None:
-    assert await refusal(brokers.obstacles_to_restart(BrokerId(9))) is ErrorCode.UNKNOWN_BROKER
+    assert await code_of(brokers.obstacles_to_restart(BrokerId(9))) is ErrorCode.UNKNOWN_BROKER
 
 
 async def test_obstacles_to_a_restart_follow_from_zookeeper_state(

@@ -11,7 +11,7 @@ from tidemark.admin.partitions import PartitionAdministration, PartitionsToRemov
 from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition
 from tidemark.ports import StoreEvent
 
-from tests.refusals import raises_code
+from tests.refusals import code_of, raises_code
 from tests.unit.admin.moving import Cluster, ids
 
 
@@ -40,12 +40,6 @@ async def create(
     return [one.assigned_replicas for one in view.partitions.values()]
 
 
-async def refusal(work: object) -> ErrorCode:
-    with pytest.raises(TidemarkError) as refused:
-        await work  # type: ignore[misc]
-    return refused.value.code
-
-
 async def test_placement_of_new_partitions_starts_at_the_least_preferred_broker(
     partitions: PartitionAdministration,
 ) -> None:
@@ -56,7 +50,7 @@ async def test_draining_broker_gets_no_new_partitions(cluster: Cluster, partitio
     await cluster.store.begin_draining(ids(2))
     placed = await create(partitions, 6)
     assert all(BrokerId(2) not in replicas for replicas in placed[2:])
-    assert await refusal(create(partitions, 3, (ids(2, 1),))) is ErrorCode.BROKER_NOT_AVAILABLE
+    assert await code_of(create(partitions, 3, (ids(2, 1),))) is ErrorCode.BROKER_NOT_AVAILABLE
 
 
 async def test_new_partitions_can_have_given_replicas(partitions: PartitionAdministration) -> None:
@@ -82,15 +76,15 @@ async def test_invalid_partition_request_is_refused_without_a_write(
     assignments: tuple[tuple[BrokerId, ...], ...],
     code: ErrorCode,
 ) -> None:
-    assert await refusal(create(partitions, total, assignments, validate_only=False)) is code
+    assert await code_of(create(partitions, total, assignments, validate_only=False)) is code
     assert (await cluster.store.partition_requests()).added == {}
 
 
 async def test_unknown_topic_is_refused(partitions: PartitionAdministration) -> None:
     for name, code in (("nowhere", ErrorCode.UNKNOWN_TOPIC), ("a/b", ErrorCode.INVALID_TOPIC_NAME)):
         work = partitions.create_partitions(name, 3, validate_only=False, timeout_s=0.0)
-        assert await refusal(work) is code
-        assert await refusal(partitions.counts(name, PartitionsToRemove(count=1))) is code
+        assert await code_of(work) is code
+        assert await code_of(partitions.counts(name, PartitionsToRemove(count=1))) is code
 
 
 async def test_topic_with_enough_partitions_stays_unchanged(
@@ -104,7 +98,7 @@ async def test_repeated_addition_is_counted_once_for_the_quota(partitions: Parti
     counted: list[int] = []
     for total in (4, 4, 5):
         work = partitions.create_partitions("t", total, validate_only=False, timeout_s=0.0, admit=counted.append)
-        assert await refusal(work) is ErrorCode.REQUEST_TIMED_OUT
+        assert await code_of(work) is ErrorCode.REQUEST_TIMED_OUT
     assert counted == [2, 1]
 
 
@@ -112,15 +106,15 @@ async def test_repeated_addition_keeps_the_replicas_that_the_first_one_requested
     cluster: Cluster, partitions: PartitionAdministration
 ) -> None:
     """The brokers and topics by which the first call placed the partitions may be others now."""
-    assert await refusal(create(partitions, 4, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
+    assert await code_of(create(partitions, 4, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
     requested = (await cluster.store.partition_requests()).added
     await cluster.kill_broker(2)
     await cluster.topic("other", (0, 1))
-    assert await refusal(create(partitions, 5, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
+    assert await code_of(create(partitions, 5, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
     now = (await cluster.store.partition_requests()).added
     assert {one: now[one] for one in requested} == requested
     assert len(now) == 3
-    assert await refusal(create(partitions, 3, (ids(1),), validate_only=False)) is ErrorCode.INVALID_REQUEST
+    assert await code_of(create(partitions, 3, (ids(1),), validate_only=False)) is ErrorCode.INVALID_REQUEST
 
 
 async def add(cluster: Cluster, index: int, *replicas: int) -> TopicDescription:
@@ -137,7 +131,7 @@ async def add(cluster: Cluster, index: int, *replicas: int) -> TopicDescription:
 async def test_create_partitions_waits_until_every_new_partition_has_a_leader(
     cluster: Cluster, partitions: PartitionAdministration
 ) -> None:
-    assert await refusal(create(partitions, 3, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
+    assert await code_of(create(partitions, 3, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
     assert (await cluster.store.partition_requests()).added == {TopicPartition("t", 2): ids(2, 0)}
     topic = await add(cluster, 2, 2, 0)
     await cluster.lead(topic, 2, 2, 2, 0)
@@ -164,7 +158,7 @@ async def test_refusal_of_the_controller_is_raised(cluster: Cluster, partitions:
     assert (await cluster.store.partition_requests()).removed == {removed: False}
     refused = [Refusal("partitions_remove", removed, why), Refusal("partitions_add", added, why)]
     await cluster.store.finish_partition_requests(cluster.term, removed={removed: False}, refused=refused)
-    assert await refusal(waiting) is ErrorCode.PARTITION_NOT_EMPTY
+    assert await code_of(waiting) is ErrorCode.PARTITION_NOT_EMPTY
 
 
 async def test_forced_removal_is_not_answered_with_the_refusal_of_the_one_that_it_replaced(
@@ -200,7 +194,7 @@ async def test_partition_being_reassigned_is_not_removed(cluster: Cluster, parti
     topic = (await cluster.store.topics(["t"]))["t"]
     await cluster.rewrite(replace(topic, original={1: ids(1, 2)}))
     work = partitions.delete_partitions("t", 1, force=True, validate_only=False, timeout_s=0.0)
-    assert await refusal(work) is ErrorCode.REASSIGNMENT_IN_PROGRESS
+    assert await code_of(work) is ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
 async def test_partition_count_of_the_offsets_topic_cannot_change(
@@ -211,7 +205,7 @@ async def test_partition_count_of_the_offsets_topic_cannot_change(
     more = partitions.create_partitions(name, 3, validate_only=False, timeout_s=0.0)
     fewer = partitions.delete_partitions(name, 1, force=True, validate_only=False, timeout_s=0.0)
     for work in (more, fewer):
-        assert await refusal(work) is ErrorCode.INVALID_PARTITIONS
+        assert await code_of(work) is ErrorCode.INVALID_PARTITIONS
     requests = await cluster.store.partition_requests()
     assert (requests.added, requests.removed) == ({}, {})
 
@@ -262,4 +256,4 @@ async def test_request_for_a_recreated_topic_fails_at_once(
     added = [TopicPartition("t", index) for index in (2, 3, 4)]
     await cluster.store.finish_partition_requests(cluster.term, added=added)
     async with asyncio.timeout(10):
-        assert await refusal(waiting) is ErrorCode.UNKNOWN_TOPIC
+        assert await code_of(waiting) is ErrorCode.UNKNOWN_TOPIC

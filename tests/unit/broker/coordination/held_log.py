@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from tidemark.broker.coordination.shard import Shard
 from tidemark.broker.coordination.state_log import InTransaction, Records
 from tidemark.core.pending_writes import Writer
 from tidemark.model import ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
@@ -70,3 +71,10 @@ class HeldLog(Generic[_C]):
         else:
             held.set_exception(error)
         return changes
+
+
+async def loaded(shard: Shard[Any, Any, Any]) -> None:
+    """Wait until the shard has its state."""
+    async with asyncio.timeout(5):
+        while shard.is_loading:  # noqa: ASYNC110 - a thread replays the records
+            await asyncio.sleep(0)

@@ -21,7 +21,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.metrics import Metrics
 
 from tests.turns import turns
-from tests.unit.broker.coordination.held_log import HeldLog
+from tests.unit.broker.coordination.held_log import HeldLog, loaded
 
 AT_0 = TopicPartition("a", 0)
 TIMED_OUT = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the outcome is unknown")
@@ -42,12 +42,6 @@ async def shard(log: Log) -> AsyncIterator[GroupShard]:
     await loaded(made)
     yield made
     made.close()
-
-
-async def loaded(shard: GroupShard) -> None:
-    async with asyncio.timeout(5):
-        while shard.is_loading:  # noqa: ASYNC110 - a thread replays the records
-            await asyncio.sleep(0)
 
 
 async def commit(shard: GroupShard, offset: int) -> asyncio.Task[Refusals]:

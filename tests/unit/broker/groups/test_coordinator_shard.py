@@ -28,7 +28,7 @@ from tidemark.v1 import group_service_pb2 as pb
 
 from tests.refusals import raises_code
 from tests.turns import turns
-from tests.unit.broker.coordination.held_log import HeldLog
+from tests.unit.broker.coordination.held_log import HeldLog, loaded
 
 PARTITION = TopicPartition("__consumer_offsets", 3)
 AT_0 = TopicPartition("a", 0)
@@ -50,12 +50,6 @@ async def shard(log: Log) -> AsyncIterator[GroupShard]:
     await loaded(made)
     yield made
     made.close()
-
-
-async def loaded(shard: GroupShard) -> None:
-    async with asyncio.timeout(5):
-        while shard.is_loading:  # noqa: ASYNC110 - a thread replays the records
-            await asyncio.sleep(0)
 
 
 def commit(shard: GroupShard, offset: int, group_id: str = "g") -> asyncio.Task[Refusals]:

@@ -21,7 +21,7 @@ from tidemark.runtime.metrics import Metrics
 
 from tests.refusals import raises_code
 from tests.turns import turns
-from tests.unit.broker.coordination.held_log import HeldLog
+from tests.unit.broker.coordination.held_log import HeldLog, loaded
 
 PARTITION = TopicPartition("__transaction_state", 3)
 A0, A1 = (TransactionPartition("a", "a-id", index) for index in range(2))
@@ -55,9 +55,7 @@ class World:
         return self._last_id
 
     async def loaded(self) -> World:
-        async with asyncio.timeout(5):
-            while self.shard.is_loading:  # noqa: ASYNC110 - a thread replays the records
-                await asyncio.sleep(0)
+        await loaded(self.shard)
         return self
 
     async def write(self, work: Work[_T]) -> _T:
