@@ -192,7 +192,8 @@ class ReassignmentAdministration:
         if any(_lacks_a_rate(moved) for moved in moves):
             await self._pause(LOOKS_APART_S)  # a rate needs two samples
             moves = await self._moves()
-        return [moved for moved in moves if not partitions or moved.partition in partitions], refusals
+        wanted = frozenset(partitions)
+        return [moved for moved in moves if not wanted or moved.partition in wanted], refusals
 
     async def watch(
         self, partitions: Collection[TopicPartition], *, interval_s: float, request_id: str = ""
@@ -326,7 +327,8 @@ class ReassignmentAdministration:
         if given_up & entries:
             await self._store.cancel_moves(sorted(given_up & entries))
         # The entry of a running reassignment was deleted manually: a new entry cancels it.
-        orphans = [replace(move, cancel=True) for move in _under_way(snapshot) if move.partition in given_up - entries]
+        without_entry = given_up - entries
+        orphans = [replace(move, cancel=True) for move in _under_way(snapshot) if move.partition in without_entry]
         if orphans:
             await self._store.submit_moves(orphans)
         begun = [

@@ -156,6 +156,20 @@ async def test_invalid_reassignment_request_is_refused_as_a_whole(
         await moves.alter(query, validate_only=False)
 
 
+async def test_reassignments_of_thousands_of_partitions_are_listed_without_a_search_for_each(
+    cluster: Cluster, moves: ReassignmentAdministration
+) -> None:
+    """Else a removal of a broker with 20,000 replicas would hold the event loop at each look."""
+
+    class Unsearched(list[TopicPartition]):
+        def __contains__(self, one: object) -> bool:
+            raise AssertionError("a list is searched from its beginning")
+
+    await cluster.store.submit_moves([move(T0, 1, 0), move(T1, 3, 2)])
+    found, _ = await moves.list_moves(Unsearched([T1]))
+    assert [one.partition for one in found] == [T1]
+
+
 async def test_only_a_running_reassignment_can_be_cancelled(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
