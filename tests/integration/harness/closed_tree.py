@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +13,8 @@ from kazoo.security import ACL
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.zookeeper.security.access import is_open
 from tidemark.zookeeper.security.tls import ZooKeeperTls
+
+from tests.integration.harness.beside import Beside
 
 NOT_OURS = "/zookeeper/config"
 """ZooKeeper's own node: every session may read it, none may write it."""
@@ -53,26 +54,17 @@ def open_nodes(acls: Acls) -> list[str]:
     return sorted(path for path, acl in acls.items() if is_open(acl))
 
 
-class Walk:
+class Walk(Beside):
     """Walks the tree again and again on its own thread; `acls` has the first ACL of each znode that ever existed."""
 
     def __init__(self, connect: str, files: TlsFiles) -> None:
         self.acls: Acls = {}
         self._connect = connect
         self._files = files
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
 
-    def __enter__(self) -> Walk:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         with kazoo_with(self._connect, self._files) as client:
-            while not self._stop.wait(0.02):
+            while not self.stopping.wait(0.02):
                 self.acls = acls_of(client) | self.acls
             self.acls = acls_of(client) | self.acls

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import threading
-
 from tidemark.client import Consumer, Producer
 from tidemark.client.records import records_of
 from tidemark.rpc.security.paths import TlsFiles
 
+from tests.integration.harness.beside import Beside
 
-class NumbersLoad:
+
+class NumbersLoad(Beside):
     """A number to each partition, round after round, with acks=all; ends when asked to, or when a record fails.
 
     `acknowledged`: partition and offset of each number, from 0 on.
@@ -23,21 +23,12 @@ class NumbersLoad:
         self._tls = tls
         self._topic = topic
         self._partitions = partitions
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
 
-    def __enter__(self) -> NumbersLoad:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             with Producer(self._bootstrap, tls=self._tls) as producer:
-                while not self._stop.wait(0.05):
+                while not self.stopping.wait(0.05):
                     first = len(self.acknowledged)
                     sent = [(number, number % self._partitions) for number in range(first, first + self._partitions)]
                     handles = [producer.send(self._topic, str(one).encode(), partition=where) for one, where in sent]

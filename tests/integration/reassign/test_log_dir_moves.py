@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs, alterations_to_prot
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk, describe_log_dirs
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
+from tests.integration.harness.beside import Beside
 from tests.integration.harness.metrics import samples
 from tests.integration.harness.waiting import wait_for
 
@@ -36,28 +36,18 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield started
 
 
-class Load:
+class Load(Beside):
     """Sends records one after the other, and notes the acknowledged ones."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self.acknowledged: list[bytes] = []
         self.refused: list[BaseException] = []
-        self._going_on = threading.Event()
-        self._going_on.set()
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
 
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._going_on.clear()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         with Producer(self._cluster.bootstrap, acks="all") as producer:
-            while self._going_on.is_set():
+            while not self.stopping.is_set():
                 value = b"%010d" % len(self.acknowledged) + b"x" * VALUE_BYTES
                 try:
                     producer.send(MOVING.topic, value, partition=MOVING.partition).result(DEADLINE_S)

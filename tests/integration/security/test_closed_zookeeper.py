@@ -5,7 +5,6 @@ opened and closed while the cluster runs."""
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from tidemark.zookeeper.security.tls import ZooKeeperTls
 from tidemark.zookeeper.store import ZooKeeperMetadataStore
 from typer.testing import CliRunner
 
+from tests.integration.harness.beside import Beside
 from tests.integration.harness.certificates import signed_by
 from tests.integration.harness.closed_tree import Walk, acls_of, kazoo_with, open_nodes
 from tests.integration.harness.metrics import samples
@@ -179,26 +179,17 @@ def nodes_open(cluster: LocalCluster, name: str) -> float:
     return samples(cluster, name)["tidemark_zookeeper_nodes_open"]
 
 
-class Topics:
+class Topics(Beside):
     """Creates topics on its own thread until `stop`."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.made = 0
         self._bootstrap = cluster.bootstrap
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
 
-    def __enter__(self) -> Topics:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         with AdminClient(self._bootstrap) as admin:
-            while not self._stop.wait(0.1):
+            while not self.stopping.wait(0.1):
                 admin.create_topic(f"meanwhile-{self.made}", partitions=1, replication_factor=3)
                 self.made += 1
 
