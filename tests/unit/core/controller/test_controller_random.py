@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pytest
 from tidemark.core.controller import effects as fx
@@ -65,6 +67,10 @@ class RandomWorld(World):
             (self._topic_goes, 1),
             (self._time_passes, 2),
         )
+        self.one_of(happenings)
+
+    def one_of(self, happenings: Sequence[tuple[Callable[[], None], int]]) -> None:
+        """Let one of these happen, by their weights."""
         self.random.choices([one for one, _ in happenings], [weight for _, weight in happenings])[0]()
         self.check()
 
@@ -238,16 +244,25 @@ class RandomWorld(World):
             assert self.brokers[one.broker_id].registration.broker_epoch == one.broker_epoch, f"{partition}: {state}"
 
 
-@pytest.mark.parametrize("batch", range(10))
-def test_in_random_worlds_the_rules_hold_and_brokers_learn_the_final_state(batch: int) -> None:
-    for seed in range(batch * 25, batch * 25 + 25):
-        world = RandomWorld(seed)
+_World = TypeVar("_World", bound=RandomWorld)
+
+
+def live(kind: type[_World], seeds: range, steps: int = STEPS) -> list[_World]:
+    """Live the worlds of this kind, with all checks."""
+    worlds = [kind(seed) for seed in seeds]
+    for seed, world in zip(seeds, worlds, strict=True):
         try:
-            for _ in range(STEPS):
+            for _ in range(steps):
                 world.step()
             world.rest()
             world.check()
             world.check_at_rest()
-        except AssertionError as error:
+        except Exception as error:
             error.add_note(f"seed {seed}")
             raise
+    return worlds
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_in_random_worlds_the_rules_hold_and_brokers_learn_the_final_state(batch: int) -> None:
+    live(RandomWorld, range(batch * 25, batch * 25 + 25))

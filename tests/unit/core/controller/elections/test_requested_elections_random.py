@@ -10,7 +10,7 @@ from tidemark.core.controller import events as ev
 from tidemark.core.controller.requested_elections import EXPIRES_MS
 from tidemark.model import NO_LEADER, REQUESTED_ELECTIONS, ElectionKind, TopicPartition, UncleanElection
 
-from tests.unit.core.controller.test_controller_random import STEPS, RandomWorld
+from tests.unit.core.controller.test_controller_random import STEPS, RandomWorld, live
 
 
 class AskingWorld(RandomWorld):
@@ -86,17 +86,6 @@ class AskingWorld(RandomWorld):
 
 @pytest.mark.parametrize("batch", range(5))
 def test_in_random_worlds_requested_elections_keep_the_rules_and_end(batch: int) -> None:
-    asked_for = 0
-    for seed in range(batch * 20, batch * 20 + 20):
-        world = AskingWorld(seed)
-        try:
-            for _ in range(2 * STEPS):
-                world.step()
-            world.rest()
-            world.check()
-            world.check_at_rest()
-        except AssertionError as error:
-            error.add_note(f"seed {seed}")
-            raise
-        asked_for += sum(one.request_id != "" for one in world.reports)
+    worlds = live(AskingWorld, range(batch * 20, batch * 20 + 20), 2 * STEPS)
+    asked_for = sum(one.request_id != "" for world in worlds for one in world.reports)
     assert asked_for >= 10, "hardly a world of this batch has held such an election"

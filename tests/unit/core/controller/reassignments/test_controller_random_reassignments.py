@@ -11,7 +11,7 @@ from tidemark.core.controller import events as ev
 from tidemark.core.reassignment.request import named_log_dirs
 from tidemark.model import NO_LEADER, BrokerId, Offset, PartitionReassignment, TopicDescription, TopicPartition
 
-from tests.unit.core.controller.test_controller_random import BROKERS, STEPS, RandomWorld
+from tests.unit.core.controller.test_controller_random import BROKERS, RandomWorld, live
 from tests.unit.core.controller.worlds.controller_world import EMPTY
 
 
@@ -41,8 +41,7 @@ class MovingWorld(RandomWorld):
         for _ in range(2):
             self._answer_something()
         if self.random.random() < 0.5:
-            self.random.choices([one for one, _ in happenings], [weight for _, weight in happenings])[0]()
-            self.check()
+            self.one_of(happenings)
         super().step()
 
     # -- requests of operators -----------------------------------------------------------------------------------
@@ -256,14 +255,4 @@ class MovingWorld(RandomWorld):
 
 @pytest.mark.parametrize("batch", range(10))
 def test_in_random_worlds_reassignments_end_with_old_or_new_replicas(batch: int) -> None:
-    for seed in range(batch * 20, batch * 20 + 20):
-        world = MovingWorld(seed)
-        try:
-            for _ in range(STEPS):
-                world.step()
-            world.rest()
-            world.check()
-            world.check_at_rest()
-        except Exception as error:
-            error.add_note(f"seed {seed}")
-            raise
+    live(MovingWorld, range(batch * 20, batch * 20 + 20))
