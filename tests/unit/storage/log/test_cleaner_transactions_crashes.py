@@ -11,6 +11,7 @@ from tests.crash.disk import Image, read_image, write_image
 from tests.unit.storage.batches import IDENTITY, PARTITION, open_one
 from tests.unit.storage.kills import Killer
 from tests.unit.storage.log.test_cleaner import CONFIGS, NOW_US, Row, batches_of, cleanable_end, latest_of, opened
+from tests.unit.storage.log.test_cleaner_crashes import start
 from tests.unit.storage.log.test_cleaner_transactions import Sender, check_whole, clean, seen, stable_offset
 
 
@@ -37,18 +38,12 @@ def test_a_kill_at_any_point_of_a_cleaning_shows_no_aborted_record(directory: Pa
         place = directory / "log"
         write_image(image, place)
         if rng.random() < 0.5:
-            killer.run(lambda place=place: _start(place), at=rng.randrange(8))  # type: ignore[misc]
+            killer.run(lambda place=place: start(place), at=rng.randrange(8))  # type: ignore[misc]
         files = frozenset(read_image(place).items())
         if files not in checked:
             _check(place, before, after)
             checked.add(files)
         shutil.rmtree(place)
-
-
-def _start(path: Path) -> None:
-    logs = open_one(path)
-    logs.open(PARTITION, IDENTITY, CONFIGS)
-    logs.close()
 
 
 def _check(path: Path, before: list[Row], after: list[Row]) -> None:
