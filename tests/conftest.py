@@ -45,3 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of test functions and modules are there now."""
     collect_seldom()
+
+
+def pytest_sessionfinish() -> None:
+    """Collect once, so that the five collections with which pytest ends have little to look at."""
+    collect_seldom()
