@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tidemark.cli.app import app
+from tidemark.model import ErrorCode, TidemarkError
 from typer.testing import CliRunner
 
 BROKER = ("--bootstrap", "127.0.0.1:1")
@@ -52,7 +53,16 @@ def test_bad_usage_sends_no_request(words: tuple[str, ...], printed: str) -> Non
     assert result.stdout == ""
 
 
-def test_without_consumer_groups_a_sentence_replaces_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("missing", "out", "error"),
+    [
+        ([], "there is no consumer group\n", ""),
+        ([TidemarkError(ErrorCode.COORDINATOR_LOADING, "busy")], "", "some groups may be missing: busy\n"),
+    ],
+)
+def test_an_empty_list_of_groups_is_a_sentence_only_if_no_group_may_be_missing(
+    monkeypatch: pytest.MonkeyPatch, missing: list[TidemarkError], out: str, error: str
+) -> None:
     class NoGroups:
         def __enter__(self) -> NoGroups:
             return self
@@ -60,9 +70,9 @@ def test_without_consumer_groups_a_sentence_replaces_the_table(monkeypatch: pyte
         def __exit__(self, *_: object) -> None:
             pass
 
-        def list_groups(self) -> tuple[list[object], list[object]]:
-            return [], []
+        def list_groups(self) -> tuple[list[object], list[TidemarkError]]:
+            return [], missing
 
     monkeypatch.setattr("tidemark.cli.group.commands._connect", lambda bootstrap: NoGroups())
     shown = CliRunner().invoke(app, ["group", "list"])
-    assert (shown.exit_code, shown.stdout) == (0, "there is no consumer group\n")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, out, error)

@@ -109,6 +109,10 @@ class Coordinators(Generic[_Shard]):
         self._check(key)
         return self._lookup.located(key)
 
+    def missing(self) -> list[int]:
+        """The partitions that no broker coordinates now, as far as this broker knows."""
+        return self._lookup.missing()
+
     async def wait_for(self, holds: Callable[[ClusterView], bool], timeout_s: float) -> bool:
         """Wait until the condition holds for this broker's metadata; False after the timeout."""
         return await self._lookup.wait_for(holds, timeout_s)

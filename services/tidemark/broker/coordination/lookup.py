@@ -109,6 +109,19 @@ class CoordinatorLookup:
             raise _not_available(f"this broker gains or has lost the leadership of {name}-{index}: retry")
         return Coordinator(index, broker, partition.leader_epoch)
 
+    def missing(self) -> list[int]:
+        """The partitions that no broker coordinates now, as far as this broker knows: without a leader, or this broker
+        leads them according to its metadata and does not coordinate them.
+        """
+        view = self.metadata.view
+        topic = view.topics.get(self._topic.name)
+        return [
+            index
+            for index, partition in sorted({} if topic is None else topic.partitions.items())
+            if partition.leader not in view.brokers
+            or (partition.leader == self._broker_id and not self._coordinates(index))
+        ]
+
     async def wait_for(self, holds: Callable[[ClusterView], bool], timeout_s: float) -> bool:
         """Wait until the condition holds for this broker's metadata; False when the time has passed."""
         if holds(self.metadata.view):

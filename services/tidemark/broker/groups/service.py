@@ -143,7 +143,7 @@ class GroupService(GroupServiceServicer):
     ) -> pb.ListGroupsResponse:
         """The groups that this broker coordinates."""
         response = pb.ListGroupsResponse()
-        states = set(request.states)
+        states, missing = set(request.states), set(self._groups.missing())
         for shard in tuple(self._groups.shards):
             index = shard.log.partition.partition
             try:
@@ -156,9 +156,10 @@ class GroupService(GroupServiceServicer):
                 )
             except TidemarkError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:
-                    response.loading_partitions.append(index)
+                    missing.add(index)
                 continue
             response.groups.extend(found)
+        response.loading_partitions.extend(sorted(missing))
         response.groups.sort(key=lambda group: group.group_id)
         return response
 

@@ -136,13 +136,14 @@ class TransactionService(TransactionServiceServicer):
         """The ids that this broker coordinates."""
         phases, longer_ms = phases_from_proto(request.phases), request.open_longer_than_ms
         now = self._coordinators.situation()
-        response, found = pb.ListTransactionsResponse(), []
+        response, found, missing = pb.ListTransactionsResponse(), [], set(self._coordinators.missing())
         for shard in tuple(self._coordinators.shards):
             try:
                 found += await shard.read(lambda coordinator: coordinator.summaries(now, phases, longer_ms))
             except TidemarkError as error:
                 if error.code is not ErrorCode.NOT_COORDINATOR:
-                    response.loading_partitions.append(shard.log.partition.partition)
+                    missing.add(shard.log.partition.partition)
+        response.loading_partitions.extend(sorted(missing))
         pace = Pace()
         for one in sorted(found):
             if pace.is_due:

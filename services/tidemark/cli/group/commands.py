@@ -50,7 +50,7 @@ def list_groups(bootstrap: BootstrapOption = "", output: OutputOption = Output.T
     elif found:
         rows = [(one.group, one.state, one.members, one.coordinator_id) for one in found]
         print_table(("group", "state", "members", "coordinator"), rows)
-    else:
+    elif not missing:
         print_line("there is no consumer group")
     for error in missing:
         sys.stderr.write(f"some groups may be missing: {error.message}\n")

@@ -94,7 +94,7 @@ def list_transactions(
             for one in found
         ]
         print_table(("id", "phase", "open for", "producer", "epoch", "coordinator"), rows)
-    else:
+    elif not missing:
         print_line("there is no such transactional id")
     _print_missing(missing)
 
@@ -193,7 +193,7 @@ def find_hanging(
             for one in found
         ]
         print_table(("partition", "stable offset", "behind", "id", "producer", "open for", "ended by"), rows)
-    else:
+    elif not missing:
         print_line(f"no transaction has held a stable offset back for {open_longer_than_s:g} s or longer")
     _print_missing(missing)
 

@@ -77,26 +77,26 @@ class CoordinatorAdmin(Lifecycle):
             TidemarkError: every broker refused the request, with an error that is not retriable.
         """
 
-        async def at(broker_id: int, address: str) -> tuple[list[L], TidemarkError | None]:
+        found: list[L] = []
+        loading: set[int] = set()
+
+        async def at(broker_id: int, address: str) -> TidemarkError | None:
             try:
                 answer = await answer_of(ask(address), address)
             except TidemarkError as error:
-                return [], error
-            found = list(listings(broker_id, answer))
-            if not answer.loading_partitions:
-                return found, None
-            sentence = (
-                f"broker {broker_id} still reads {len(answer.loading_partitions)} partitions of {topic}: their {what} "
-                "are missing; retry in a moment"
-            )
-            return found, TidemarkError(ErrorCode.COORDINATOR_LOADING, sentence)
+                return error
+            found.extend(listings(broker_id, answer))
+            loading.update(answer.loading_partitions)
+            return None
 
         self._brokers()  # raises before the start and after the close
         await self._cluster.look_again(timeout_s=self._timeout_s)  # a broker may have started since
         answers = await asyncio.gather(*(at(*broker) for broker in self._brokers().items()))
-        missing = [error for _, error in answers if error is not None]
+        missing = [error for error in answers if error is not None]
         refused = [error for error in missing if not error.retriable]
         if refused and len(refused) == len(answers):
             raise refused[0]
-        found = sorted(listing for some, _ in answers for listing in some)  # type: ignore[type-var]
-        return found, missing
+        if loading:
+            sentence = f"{len(loading)} partitions of {topic} have no coordinator yet: their {what} are missing; retry"
+            missing.append(TidemarkError(ErrorCode.COORDINATOR_LOADING, sentence))
+        return sorted(found), missing  # type: ignore[type-var]

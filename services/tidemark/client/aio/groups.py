@@ -139,7 +139,7 @@ class Groups(CoordinatorAdmin):
 
         Returns:
             The groups, and errors of brokers whose groups may be missing: BROKER_NOT_AVAILABLE, or
-            COORDINATOR_LOADING for a broker that still reads its partitions of `__consumer_offsets`.
+            COORDINATOR_LOADING for partitions of `__consumer_offsets` that no broker coordinates, or still reads.
 
         Example: `found, unanswered = groups.list_groups()`
         """

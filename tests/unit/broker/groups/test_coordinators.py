@@ -16,6 +16,7 @@ from tidemark.broker.groups.group_shard import GroupShard
 from tidemark.broker.groups.metrics import GroupMetrics
 from tidemark.broker.groups.offsets import GroupOffsets
 from tidemark.broker.groups.partition_ends import PartitionEnds
+from tidemark.broker.groups.service import GroupService, Verify
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.groups.group import Group
@@ -34,6 +35,7 @@ from tidemark.model import (
 )
 from tidemark.runtime.configuration.settings import BrokerSettings, read_settings
 from tidemark.runtime.metrics import Metrics
+from tidemark.v1 import group_service_pb2 as pb
 
 from tests.refusals import raises_code
 
@@ -116,6 +118,21 @@ async def test_a_broker_that_is_becoming_leader_asks_for_a_retry() -> None:
         groups.shard_of("g")
 
 
+@pytest.mark.parametrize(("leader", "missing"), [(NO_LEADER, [0]), (BrokerId(9), [0]), (HERE, [0]), (THERE, [])])
+async def test_a_list_of_groups_names_the_partitions_that_no_broker_coordinates(
+    leader: BrokerId, missing: list[int]
+) -> None:
+    groups, _ = groups_of(leader)
+    service = GroupService(groups, cast(GroupOffsets, None), cast(Verify, None))
+    answer = await service.ListGroups(pb.ListGroupsRequest(), None)
+    assert (list(answer.groups), list(answer.loading_partitions)) == ([], missing)
+
+
+async def test_a_broker_without_metadata_of_the_topic_misses_no_partition() -> None:
+    groups, _ = groups_of(None)
+    assert groups.missing() == []
+
+
 class Shard:
     """Answers whether this broker leads its partition under the lease."""
 
@@ -133,7 +150,9 @@ async def test_a_broker_with_outdated_metadata_does_not_name_itself() -> None:
     shard = Shard()
     groups._shards[0] = cast(GroupShard, shard)
     assert (await groups.find("g")).broker.broker_id == HERE
+    assert groups.missing() == []
     shard.over = TidemarkError(ErrorCode.NOT_COORDINATOR, "its lease has expired")
+    assert groups.missing() == [0]
     with pytest.raises(TidemarkError) as lapsed:
         await groups.find("g")
     del groups._shards[0]

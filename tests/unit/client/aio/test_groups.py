@@ -87,7 +87,8 @@ async def test_a_list_has_the_groups_of_a_broker_that_has_started_since_the_clie
 
     def stub(_: Cluster, address: str) -> Any:
         async def list_groups(*_: object, **__: float) -> pb.ListGroupsResponse:
-            return pb.ListGroupsResponse(groups=[pb.GroupListing(group_id=f"of {address}")])
+            loading = (4, 7) if address == "b0:9" else (7,)
+            return pb.ListGroupsResponse(groups=[pb.GroupListing(group_id=f"of {address}")], loading_partitions=loading)
 
         return SimpleNamespace(ListGroups=list_groups)
 
@@ -96,7 +97,9 @@ async def test_a_list_has_the_groups_of_a_broker_that_has_started_since_the_clie
     async with Groups("b0:9") as groups:
         live.add(1)
         found, missing = await groups.list_groups()
-    assert ([one.group for one in found], missing) == (["of b0:9", "of b1:9"], [])
+    assert [one.group for one in found] == ["of b0:9", "of b1:9"]
+    assert [one.code for one in missing] == [ErrorCode.COORDINATOR_LOADING]
+    assert "2 partitions of __consumer_offsets" in missing[0].message
 
 
 @pytest.mark.parametrize(("codes", "refused"), [(("INVALID_REQUEST",) * 2, True), (("INVALID_REQUEST", ""), False)])
