@@ -14,8 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from kazoo.exceptions import NoNodeError
-from kazoo.protocol.serialization import GetACL, GetChildren
 from kazoo.security import ACL, Id
 
 from tidemark.model import ErrorCode, TidemarkError
@@ -25,6 +23,8 @@ from tidemark.zookeeper.security.access import (
     CHECK_S,
     Ask,
     NodeAccess,
+    acl_of,
+    children_of,
     closed_acl,
     is_closed,
     open_acl,
@@ -79,7 +79,7 @@ class Tree:
     async def closed(self) -> bool:
         """Whether the root is closed; raises INVALID_REQUEST if there is no cluster."""
         found = await is_closed(self._ask, self._chroot or "/", self.subject)
-        if found is None or await self._acl(self._chroot + paths.CLUSTER_ID) is None:
+        if found is None or await acl_of(self._ask, self._chroot + paths.CLUSTER_ID) is None:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
                 f"ZooKeeper has no cluster at {self._chroot or '/'}: give the services' value of zookeeper.connect",
@@ -91,10 +91,10 @@ class Tree:
 
         Their session created their znode, and its ACL has the subject of the session.
         """
-        names = await self._children(self._chroot + paths.BROKERS)
+        names = await children_of(self._ask, self._chroot + paths.BROKERS)
         nodes = {f"broker {name}": f"{paths.BROKERS}/{name}" for name in sorted(names, key=lambda one: (len(one), one))}
         nodes["the active controller"] = paths.CONTROLLER
-        acls = {service: await self._acl(self._chroot + path) for service, path in nodes.items()}
+        acls = {service: await acl_of(self._ask, self._chroot + path) for service, path in nodes.items()}
         ours = Id("x509", self.subject)
         return [service for service, acl in acls.items() if acl is not None and all(one.id != ours for one in acl)]
 
@@ -131,7 +131,7 @@ class Tree:
             changed += 1
             await asyncio.sleep(NOTICE_S)
         for path in await own_ancestors(self._ask, self._chroot):
-            acl = await self._acl(path)
+            acl = await acl_of(self._ask, path)
             if acl is not None and set(acl) != set(wanted):
                 changed += await set_acl(self._ask, path, wanted)
         while True:
@@ -155,7 +155,7 @@ class Tree:
 
     async def _visit(self, path: str, wanted: list[ACL], found: Pass, *, change: bool) -> list[str]:
         """Change one znode where needed; returns the paths of its children."""
-        acl = await self._acl(path)
+        acl = await acl_of(self._ask, path)
         if acl is None:
             return []
         found.nodes += 1
@@ -164,21 +164,8 @@ class Tree:
             found.first = found.first or path
             if change:
                 await set_acl(self._ask, path, wanted)
-        below = [f"{path.rstrip('/')}/{name}" for name in await self._children(path)]
+        below = [f"{path.rstrip('/')}/{name}" for name in await children_of(self._ask, path)]
         return [child for child in below if child != _SYSTEM]
-
-    async def _acl(self, path: str) -> list[ACL] | None:
-        try:
-            acl, _ = await self._ask(GetACL(path))
-        except NoNodeError:
-            return None
-        return list(acl)
-
-    async def _children(self, path: str) -> list[str]:
-        try:
-            return list(await self._ask(GetChildren(path, None)))
-        except NoNodeError:
-            return []
 
 
 class _Visitor(NodeAccess):

@@ -105,8 +105,8 @@ class NodeAccess:
         """
         self.subject = await subject_of(ask)
         root = chroot or "/"
-        is_new = not set(await _children(ask, root)) - {_SYSTEM}
-        acl = await _acl(ask, root)  # after the children: another service closes the root before it creates any
+        is_new = not set(await children_of(ask, root)) - {_SYSTEM}
+        acl = await acl_of(ask, root)  # after the children: another service closes the root before it creates any
         if acl is None or (is_open(acl) and is_new):
             await close_root(ask, chroot, self.subject)
             acl = closed_acl(self.subject)
@@ -117,7 +117,7 @@ class NodeAccess:
         effect.
         """
         root = chroot or "/"
-        acl = await _acl(ask, root)
+        acl = await acl_of(ask, root)
         if acl is None:
             return
         try:
@@ -207,7 +207,7 @@ def is_open(acl: Sequence[ACL]) -> bool:
 
 async def is_closed(ask: Ask, path: str, subject: str) -> bool | None:
     """Whether only the subject has access to the znode; None if the znode is missing."""
-    acl = await _acl(ask, path)
+    acl = await acl_of(ask, path)
     return None if acl is None else set(acl) == set(closed_acl(subject))
 
 
@@ -225,7 +225,7 @@ async def own_ancestors(ask: Ask, chroot: str) -> list[str]:
     path = chroot
     while path:
         path, _, name = path.rpartition("/")
-        if set(await _children(ask, path or "/")) - {name, _SYSTEM}:
+        if set(await children_of(ask, path or "/")) - {name, _SYSTEM}:
             return found  # another system also uses this ensemble
         found.append(path or "/")
     return [*found, *_SYSTEM_NODES]
@@ -240,7 +240,8 @@ async def set_acl(ask: Ask, path: str, acl: Sequence[ACL]) -> bool:
     return True
 
 
-async def _acl(ask: Ask, path: str) -> list[ACL] | None:
+async def acl_of(ask: Ask, path: str) -> list[ACL] | None:
+    """The ACL of a znode; None if the znode is missing."""
     try:
         acl, _ = await ask(GetACL(path))
     except NoNodeError:
@@ -248,7 +249,8 @@ async def _acl(ask: Ask, path: str) -> list[ACL] | None:
     return list(acl)
 
 
-async def _children(ask: Ask, path: str) -> list[str]:
+async def children_of(ask: Ask, path: str) -> list[str]:
+    """Names of the children of a znode; none if the znode is missing."""
     try:
         return list(await ask(GetChildren(path, None)))
     except NoNodeError:
