@@ -5,34 +5,16 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructField, StructType
 from tidemark.record.schema import HEADERS_TYPE, OFFSET_SCHEMA, TIMESTAMP_TYPE
 from tidemark_spark.columns import parse_columns
 from tidemark_spark.compat import arrow_schema
 from tidemark_spark.ranges import OffsetRange
 from tidemark_spark.rows import CREATE_TIME, LOG_APPEND_TIME, MERGED_ROWS, Rows, merged
 
+from tests.spark.harness.reading import TYPES
+
 RANGE = OffsetRange("flights", 4, 7, 10)
-TYPES: dict[str, DataType] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
-}
 
 
 def convert(rows: pa.RecordBatch, *, timestamp_type: int = CREATE_TIME, **options: str) -> pa.RecordBatch:

@@ -25,6 +25,7 @@ from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.metrics import METRICS
 
 from tests.fakes.grpc_server import make_server
+from tests.unit.rpc.limits.http2 import frame
 
 Answer = health_pb2.HealthCheckResponse
 _SETTINGS, _HEADERS, _DATA = 4, 1, 0
@@ -44,10 +45,6 @@ async def stub(server: GrpcServer) -> AsyncIterator[Any]:
         yield health_pb2_grpc.HealthStub(channel)
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
-
-
 async def _watch_and_read_nothing(port: int) -> asyncio.StreamWriter:
     """A watch of the readiness whose HTTP/2 window is 0; returns once the server answers it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -61,13 +58,13 @@ async def _watch_and_read_nothing(port: int) -> asyncio.StreamWriter:
     }
     headers = b"".join(b"\0" + bytes([len(n)]) + n + bytes([len(v)]) + v for n, v in fields.items())
     request = health_pb2.HealthCheckRequest(service=READINESS).SerializeToString()
-    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
-    writer.write(_frame(_HEADERS, 4, 1, headers) + _frame(_DATA, 1, 1, struct.pack(">BI", 0, len(request)) + request))
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(_SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
+    writer.write(frame(_HEADERS, 4, 1, headers) + frame(_DATA, 1, 1, struct.pack(">BI", 0, len(request)) + request))
     while True:
         head = await reader.readexactly(9)
         await reader.readexactly(int.from_bytes(head[:3], "big"))
         if head[3] == _SETTINGS and not head[4] & 1:
-            writer.write(_frame(_SETTINGS, 1, 0, b""))
+            writer.write(frame(_SETTINGS, 1, 0, b""))
         if head[3] == _HEADERS:
             return writer
 
