@@ -39,6 +39,7 @@ from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.model import ElectionKind
 
 from bench.measuring import cluster_counters
+from bench.measuring.cluster_counters import LEADING, is_in_sync
 from bench.measuring.figures import Figure, report
 from bench.measuring.slowdown import Slowdown, slowed
 from bench.measuring.watching import LogLines, scrape, usage, wait_until
@@ -68,8 +69,6 @@ SETTINGS = {
     "controller": {"controller.heartbeat.timeout.ms": str(HEARTBEAT_TIMEOUT_MS)},
 }
 OBSERVED = "tidemark_replica_observed_total"
-UNDER_REPLICATED = "tidemark_replica_under_replicated"
-LEADING = "tidemark_replica_leader_count"
 REPLICAS = "tidemark_replica_count"
 DECIDED_S = "tidemark_controller_event_duration_seconds_sum"
 DECIDED = "tidemark_controller_event_duration_seconds_count"
@@ -103,12 +102,7 @@ class Arena:
 
     def is_in_sync(self, partitions: int) -> bool:
         """Whether every partition has a leader and all its replicas in sync."""
-        scraped = [
-            scrape(self.cluster.metrics_address(broker_name(broker)), UNDER_REPLICATED, LEADING)
-            for broker in self.live()
-        ]
-        leading = sum(one.get((LEADING, ()), 0.0) for one in scraped)
-        return leading == partitions and not any(one.get((UNDER_REPLICATED, ()), 1.0) for one in scraped)
+        return is_in_sync(self.cluster, map(broker_name, self.live()), partitions)
 
     def start_beside(self) -> None:
         """Start the fourth broker, with replicas of one topic."""

@@ -41,7 +41,7 @@ from bench.peers.connector import connector
 
 RECORDS = 4_000_000
 JOB = Path(__file__).with_name("jobs") / "spark_job.py"
-LIMIT_S = 900
+LIMIT_S = 1200
 WIDE_RECORDS = 1000 * (MICRO_BATCHES + 1)
 SMALL_PARTITIONS, SMALL_RECORDS = 500, 20
 SOURCE, SINK, WIDE, SMALL = "spark-source", "spark-sink", "spark-wide", "spark-small"

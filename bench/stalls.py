@@ -34,6 +34,7 @@ from tidemark.local.cluster import LocalCluster, broker_name, controller_name
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 
+from bench.measuring.cluster_counters import LEADING, is_in_sync
 from bench.measuring.figures import Figure, report
 from bench.measuring.watching import scrape, wait_until
 
@@ -54,8 +55,6 @@ CONFIGS = {"min.insync.replicas": "1"}
 LATENESS = "tidemark_event_loop_stall_seconds"
 BUSY = "tidemark_event_loop_stall_busy_seconds"
 PAUSES = "tidemark_gc_pause_seconds"
-LEADING = "tidemark_replica_leader_count"
-UNDER_REPLICATED = "tidemark_replica_under_replicated"
 
 Histogram = dict[float, float]
 """Upper bound -> number of samples at or below it."""
@@ -115,9 +114,7 @@ class Arena:
 
     def is_in_sync(self) -> bool:
         """Whether every partition has a leader and all its replicas in sync."""
-        scraped = [scrape(self.cluster.metrics_address(name), UNDER_REPLICATED, LEADING) for name in self.live()]
-        leading = sum(one.get((LEADING, ()), 0.0) for one in scraped)
-        return leading == self.partitions and not any(one.get((UNDER_REPLICATED, ()), 1.0) for one in scraped)
+        return is_in_sync(self.cluster, self.live(), self.partitions)
 
     def wait_until_in_sync(self) -> None:
         wait_until("all replicas in sync", self.is_in_sync, timeout_s=TIMEOUT_S, interval_s=0.5)

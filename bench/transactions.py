@@ -31,12 +31,12 @@ from typing import Any
 
 import pyarrow as pa
 from tidemark.client import AdminClient, Producer
-from tidemark.client.aio import Consumer
 from tidemark.local.cluster import LocalCluster
 
 from bench.jobs.spark_write_job import Task
 from bench.latency import percentile
 from bench.measuring.figures import Figure, report
+from bench.measuring.tls import read_per_s
 from bench.peers import KafkaPeer, confluent_is_there, kafka_peer
 from bench.spark import run_job
 
@@ -116,18 +116,6 @@ def peer_commits_ms(topic: str, commits: int) -> list[float]:
     return found[WARM_UP_COMMITS:]
 
 
-async def read_per_s(bootstrap: str, topic: str, records: int, isolation_level: str) -> float:
-    """Read that many records from the start of the topic."""
-    async with Consumer(bootstrap, isolation_level=isolation_level) as consumer:
-        await consumer.assign(topic)
-        found, started_s = 0, time.perf_counter()
-        async for batch in consumer.batches():
-            found += batch.rows.num_rows
-            if found >= records:
-                break
-        return found / (time.perf_counter() - started_s)
-
-
 def spark_of_plain(bootstrap: str, topic: str, records: int, rounds: int) -> float:
     """Ratio of Spark's rates with and without a transaction; the median of the rounds of one session."""
     task = Task({"tidemark.bootstrap": bootstrap}, topic, records, rounds)
@@ -156,7 +144,10 @@ def measure(options: argparse.Namespace, cluster: LocalCluster, peer: KafkaPeer 
         rates["of plain"].append(rates["transactional"][-1] / rates["plain"][-1])
         ours += commits_ms(cluster.bootstrap, small, options.commits)
         levels = ("read_uncommitted", "read_committed")
-        reads = [asyncio.run(read_per_s(cluster.bootstrap, transactional, options.records, level)) for level in levels]
+        reads = [
+            asyncio.run(read_per_s(cluster.bootstrap, transactional, options.records, isolation_level=level))
+            for level in levels
+        ]
         rates["read"].append(reads[1] / reads[0])
         if peer is not None:
             rates["peer"].append(peer_per_s(peer, transactional, options.records))

@@ -24,7 +24,6 @@ after the first one of a session.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import subprocess
@@ -44,6 +43,7 @@ from bench.measuring.figures import Figure, report
 from bench.measuring.watching import scrape
 from bench.peers import kafka_peer
 from bench.peers.connector import connector
+from bench.spark import run_job
 
 ROWS = 2_000_000
 PARTITIONS = 6
@@ -61,17 +61,7 @@ Found = dict[str, dict[str, Any]]
 
 def run(python: Path | str, task: Task) -> dict[str, Any]:
     """Run a task in a separate Python; raises an error with its output."""
-    roots = [str(JOBS.parents[1] / name) for name in ("services", "spark")]
-    path = os.pathsep.join([*roots, os.environ.get("PYTHONPATH", "")]) if task.format == "tidemark" else ""
-    done = subprocess.run(
-        [str(python), str(JOB), json.dumps(dataclasses.asdict(task))],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-    )
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    found: dict[str, Any] = run_job(python, JOB, task, task.format)
     print(task.format, task.kind, task.action, found, file=sys.stderr)
     return found
 

@@ -17,6 +17,8 @@ OBSERVED = "tidemark_replica_observed_total"
 SHRINKS = "tidemark_replica_isr_shrinks_total"
 EXPANDS = "tidemark_replica_isr_expands_total"
 REQUESTS = "tidemark_zookeeper_request_seconds_count"
+UNDER_REPLICATED = "tidemark_replica_under_replicated"
+LEADING = "tidemark_replica_leader_count"
 LOST = ("tidemark_zookeeper_disconnects_total", "tidemark_zookeeper_session_expiries_total")
 _ROWS = {HANDLED: "controller:", OBSERVED: "replicas:", SHRINKS: "left the ISR:", EXPANDS: "joined the ISR:"}
 _UNCOUNTED = ("Tick", "BrokerTrusted", "MoreToDo")
@@ -24,6 +26,13 @@ _UNCOUNTED = ("Tick", "BrokerTrusted", "MoreToDo")
 
 Reading = Mapping[tuple[int, str], float]
 """(process id, row) -> value since the start of the process; process id 0: ZooKeeper's transactions."""
+
+
+def is_in_sync(cluster: LocalCluster, brokers: Iterable[str], partitions: int) -> bool:
+    """Whether every partition has a leader and all its replicas in sync, according to these brokers."""
+    scraped = [scrape(cluster.metrics_address(name), UNDER_REPLICATED, LEADING) for name in brokers]
+    leading = sum(one.get((LEADING, ()), 0.0) for one in scraped)
+    return leading == partitions and not any(one.get((UNDER_REPLICATED, ()), 1.0) for one in scraped)
 
 
 def read(cluster: LocalCluster) -> Reading:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 from tidemark.client import AdminClient, Consumer, Producer, SendHandle, TlsFiles
@@ -98,9 +98,9 @@ def _ratio(found: list[list[Rates]], first: int, how: Callable[[Rates], float]) 
     return statistics.median(how(rates[first + 1]) / how(rates[first]) for rates in found)
 
 
-async def read_per_s(bootstrap: str, topic: str, records: int, tls: TlsFiles | None = None) -> float:
+async def read_per_s(bootstrap: str, topic: str, records: int, **settings: Any) -> float:
     """Records that one consumer reads in batches, from the beginning."""
-    async with AsyncConsumer(bootstrap, tls=tls) as consumer:
+    async with AsyncConsumer(bootstrap, **settings) as consumer:
         await consumer.assign(topic, start="earliest")
         found, started_s = 0, time.perf_counter()
         async for batch in consumer.batches():
@@ -113,7 +113,7 @@ async def read_per_s(bootstrap: str, topic: str, records: int, tls: TlsFiles | N
 def _ours(cluster: LocalCluster, records: int) -> Rates:
     tls = cluster.client_files if cluster.client_files.is_set else None
     produced = arrow_per_s(cluster.bootstrap, TOPIC, records=records, tls=tls)
-    return Rates(produced, asyncio.run(read_per_s(cluster.bootstrap, TOPIC, records, tls)))
+    return Rates(produced, asyncio.run(read_per_s(cluster.bootstrap, TOPIC, records, tls=tls)))
 
 
 def _theirs(peer: KafkaPeer, topic: str, records: int) -> Rates:
