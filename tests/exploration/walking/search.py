@@ -49,6 +49,13 @@ class Report:
     violation: str | None = None
     story: list[tuple[Move, State]] = field(default_factory=list)
 
+    def measure(self, cluster: Cluster, started_s: float, *, waiting: int) -> None:
+        """Note the time, the memory and the work until now."""
+        self.seconds = time.monotonic() - started_s
+        self.waiting = waiting
+        self.cores, self.steps = len(cluster.brokers), cluster.brokers.steps_taken
+        self.memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
 
 class Search:
     """A search breadth first, through a cluster of the scope."""
@@ -95,7 +102,9 @@ class Search:
                         return self._done(waiting=len(level) - number - 1 + len(following))
                     if progress is not None and passed_s > next_progress_s:
                         next_progress_s = passed_s + progress_every_s
-                        self._measure(len(level) - number - 1 + len(following))
+                        self.report.measure(
+                            self.cluster, self._started_s, waiting=len(level) - number - 1 + len(following)
+                        )
                         progress(report)
                 level[number] = root  # frees the state
             if beam is not None and len(following) > beam:
@@ -142,15 +151,8 @@ class Search:
             marks.append(self._from[marks[-1]])
         return retold(self.cluster, marks[-2::-1], lambda state: hash(self.names.canonical(state)))
 
-    def _measure(self, waiting: int) -> None:
-        report = self.report
-        report.seconds = time.monotonic() - self._started_s
-        report.waiting = waiting
-        report.cores, report.steps = len(self.cluster.brokers), self.cluster.brokers.steps_taken
-        report.memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
     def _done(self, waiting: int) -> Report:
-        self._measure(waiting)
+        self.report.measure(self.cluster, self._started_s, waiting=waiting)
         return self.report
 
 

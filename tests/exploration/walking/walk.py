@@ -7,7 +7,6 @@ The shipping core computes the changes of one move once for all states that agre
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -131,7 +130,7 @@ class Walk:
             except _BrokenRowError as found:
                 return self._broken(found.sentence, found.row)
         report.complete = True
-        self._measure(0)
+        self.report.measure(self.cluster, self._started_s, waiting=0)
         return report
 
     def _exhaust(self, level: list[Rows], bounds: _Bounds) -> bool:
@@ -149,7 +148,7 @@ class Walk:
                     except BrokenError as error:
                         raise _BrokenRowError(str(error), some[error.row]) from error
                     waiting -= len(some)
-                    self._measure(waiting + sum(map(len, following)))
+                    self.report.measure(self.cluster, self._started_s, waiting=waiting + sum(map(len, following)))
                     if bounds.reached(report, self._bytes(level, following)):
                         return False
             level = _together(following)
@@ -361,7 +360,7 @@ class Walk:
             story.append(parent.view(np.uint64))
         report.violation = sentence
         report.story = retold(self.cluster, [int(mark[0]) for mark in reversed(story[:-1])], self._mark_of)
-        self._measure(0)
+        self.report.measure(self.cluster, self._started_s, waiting=0)
         return report
 
     def _bytes(self, *levels: list[Rows]) -> int:
@@ -373,13 +372,6 @@ class Walk:
 
     def _mark_of(self, state: State) -> int:
         return int(marks(self.columns.sums(self.columns.row(state)[None, :]))[0])
-
-    def _measure(self, waiting: int) -> None:
-        report = self.report
-        report.seconds = time.monotonic() - self._started_s
-        report.waiting = waiting
-        report.cores, report.steps = len(self.cluster.brokers), self.cluster.brokers.steps_taken
-        report.memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def _together(level: list[Rows]) -> list[Rows]:
