@@ -303,12 +303,10 @@ async def test_metrics_count_bytes_and_records(one: Brokers, controller: HandCon
     partition = await controller.create_topic("flights-metrics", replicas=[0])
     async with client_of(one, 0) as client:
         await client.produce(partition, [sample()], [sample()])
-    url = f"http://{one.metrics_address(0)}/metrics"
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode())
-    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("tidemark_"))
-    assert float(lines["tidemark_broker_produced_batches_total"]) == 2
-    assert float(lines["tidemark_broker_produced_bytes_total"]) == 2 * len(sample())
-    assert float(lines["tidemark_replica_leader_count"]) == 1
+    found = await metrics_of(one)
+    assert found["tidemark_broker_produced_batches_total", ""] == 2
+    assert found["tidemark_broker_produced_bytes_total", ""] == 2 * len(sample())
+    assert found["tidemark_replica_leader_count", ""] == 1
 
 
 async def test_produce_metrics_count_appends_and_neither_refusals_nor_duplicates(
@@ -353,18 +351,19 @@ async def test_a_client_that_opens_fetch_streams_and_reads_nothing_is_cut_off(
         assert len((await client.fetch(partition, 0)).batches) > 3 << 20
 
 
+async def metrics_of(brokers: Brokers) -> dict[tuple[str, str], float]:
+    url = f"http://{brokers.metrics_address(0)}/metrics"
+    return scraped(await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read()))
+
+
 async def cut_off(brokers: Brokers) -> float:
     """The number of connections that the broker ended because of their held bytes."""
-    url = f"http://{brokers.metrics_address(0)}/metrics"
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read())
-    return scraped(text)["tidemark_connections_ended_total", "limit=bytes_per_connection"]
+    return (await metrics_of(brokers))["tidemark_connections_ended_total", "limit=bytes_per_connection"]
 
 
 async def produced(brokers: Brokers) -> list[float]:
     """The broker's counters of batches, records and bytes."""
-    url = f"http://{brokers.metrics_address(0)}/metrics"
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read())
-    found = scraped(text)
+    found = await metrics_of(brokers)
     return [found[f"tidemark_broker_produced_{what}_total", ""] for what in ("batches", "records", "bytes")]
 
 
