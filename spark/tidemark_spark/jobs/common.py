@@ -170,10 +170,7 @@ def run_job(name: str, parser: argparse.ArgumentParser, run: Run, arguments: Seq
     register(spark)
     try:
         return run(spark, parsed)
-    except (TidemarkError, ValueError) as error:
-        sys.stderr.write(f"{name}: {error}\n")
-        return EXIT_WRONG
-    except PySparkException as error:
+    except (TidemarkError, ValueError, PySparkException) as error:
         sys.stderr.write(f"{name}: {error}\n")
         return EXIT_WRONG
     finally:
