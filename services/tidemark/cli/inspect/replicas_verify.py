@@ -84,6 +84,8 @@ def run(
         view = reader.view(topics)
         wanted = list(_wanted(view, topics, partitions))
         progress.count = len(wanted)
+        if not wanted:
+            print_warning("no partition was compared: there is no topic that you may DESCRIBE")
         seen_s = time.monotonic()
         for one in wanted:
             progress.partition = str(one)
