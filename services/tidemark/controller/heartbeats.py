@@ -153,7 +153,7 @@ class Heartbeats:
                 call.cancel()
 
     async def _ping(self, call: Any, broker: BrokerRegistration) -> None:
-        header = header_to_proto(self._controller_id, self._controller_epoch, broker.broker_epoch)
+        header = header_to_proto(self._controller_id, self._controller_epoch, broker.broker_epoch, broker.broker_id)
         _, released = self._released[broker.broker_id]
         try:
             for sequence in count(1):

@@ -13,7 +13,8 @@ import pytest
 from tidemark.controller import peers as peers_module
 from tidemark.controller.peers import BrokerPeers
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
-from tidemark.core.controller.effects import DescribeReplicas, SendUpdateMetadata
+from tidemark.core.controller.effects import DescribeReplicas, SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
+from tidemark.core.messages import LeaderAndIsrCommand, StopReplicaCommand
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, LeaderEpoch
 from tidemark.rpc.codecs.metadata import partition_to_proto
 from tidemark.v1 import controller_service_pb2 as pb
@@ -31,10 +32,26 @@ class Silent(BrokerControlServiceServicer):
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
+        self.receivers: list[int] = []
+
+    async def LeaderAndIsr(self, request: pb.LeaderAndIsrRequest, context: Any) -> pb.LeaderAndIsrResponse:  # noqa: N802
+        self.receivers.append(request.header.broker_id)
+        return pb.LeaderAndIsrResponse()
+
+    async def StopReplica(self, request: pb.StopReplicaRequest, context: Any) -> pb.StopReplicaResponse:  # noqa: N802
+        self.receivers.append(request.header.broker_id)
+        return pb.StopReplicaResponse()
+
+    async def UpdateMetadata(  # noqa: N802
+        self, request: pb.UpdateMetadataRequest, context: Any
+    ) -> pb.UpdateMetadataResponse:
+        self.receivers.append(request.header.broker_id)
+        return pb.UpdateMetadataResponse()
 
     async def DescribeReplicas(  # noqa: N802
         self, request: pb.DescribeReplicasRequest, context: Any
     ) -> pb.DescribeReplicasResponse:
+        self.receivers.append(request.header.broker_id)
         if not self.asked.is_set():
             self.asked.set()
             await asyncio.sleep(3600)
@@ -72,6 +89,23 @@ async def test_a_question_to_a_registration_that_is_over_is_answered(silent: tup
     answer = await asking
     assert answer.error is not None
     assert answer.error.code is ErrorCode.BROKER_NOT_AVAILABLE
+    await peers.stop()
+
+
+async def test_each_call_names_its_receiver(silent: tuple[Silent, int]) -> None:
+    """Another broker at this address, perhaps of the same broker epoch, must refuse the call."""
+    broker, port = silent
+    broker.asked.set()
+    sender, epoch = (BrokerId(100), ControllerEpoch(1)), BrokerEpoch(3)
+    peers = BrokerPeers(*sender)
+    peers.follow({BROKER: BrokerRegistration(BROKER, "127.0.0.1", port, broker_epoch=epoch)})
+    leader_and_isr = LeaderAndIsrCommand(*sender, epoch, ())
+    stop = StopReplicaCommand(*sender, epoch, ())
+    assert (await peers.send_leader_and_isr(SendLeaderAndIsr(BROKER, 1, (leader_and_isr,)))).error is None
+    assert (await peers.send_stop_replica(SendStopReplica(BROKER, 2, stop))).error is None
+    assert (await peers.send_update_metadata(SendUpdateMetadata(BROKER, 3, epoch, ClusterView()))).error is None
+    assert (await peers.describe_replicas(question(3))).error is None
+    assert broker.receivers == [BROKER] * 4
     await peers.stop()
 
 
