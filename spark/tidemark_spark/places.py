@@ -43,7 +43,7 @@ class Place:
         return self.timestamps_ms.get(topic, {}).get(partition, self.timestamp_ms)
 
     def offset_of(self, topic: str, partition: int) -> int:
-        """The offset, EARLIEST or LATEST for a partition without a time."""
+        """The place of a partition without a time: an offset, EARLIEST or LATEST."""
         return self.offsets.get(topic, {}).get(partition, self.word)
 
     def named(self) -> Mapping[str, Mapping[int, int]]:

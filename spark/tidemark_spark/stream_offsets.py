@@ -228,7 +228,7 @@ def clamp(available: StreamOffset, target: StreamOffset, start: StreamOffset | N
     """Current offsets, limited to an earlier target; later partitions are excluded.
 
     The broker that stated the target may not have known every partition of `start`: these stay at the start. So do
-    partitions whose start is behind the target, as of a new query, whose start is stated after its target.
+    partitions whose start is above the target: a new query states its start after its target.
     """
     topics = {}
     for name, topic in available.topics.items():

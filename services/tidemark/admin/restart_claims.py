@@ -40,7 +40,7 @@ class RestartClaims:
         self._seen_at_ms = 0
 
     async def holder(self, live: Mapping[BrokerId, BrokerEpoch]) -> BrokerId | None:
-        """The broker with a valid claim."""
+        """The broker whose claim of a restart is still valid; None: there is no such claim."""
         claim = await self._store.restart_claim()
         return claim.broker_id if claim is not None and self._is_valid(claim, live) else None
 

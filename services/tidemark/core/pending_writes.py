@@ -77,7 +77,7 @@ class PendingWrites(Generic[K, V]):
         return [(Writer(producer_id, one.producer_epoch), one.value) for one, producer_id in found]
 
     def add(self, producer: Writer, values: Iterable[tuple[K, V]]) -> Undo[K, V]:
-        """Values that a transaction writes behind all values so far; returns the argument of `undo`."""
+        """Values that a transaction writes after all values so far; returns the argument of `undo`."""
         undo: Undo[K, V] = {}
         for key, value in values:
             self._order += 1
@@ -99,7 +99,7 @@ class PendingWrites(Generic[K, V]):
                 self._put(producer.producer_id, key, before)
 
     def overwrite(self, key: K) -> None:
-        """Note that a value without a transaction is written behind all values so far."""
+        """Note that a value without a transaction is written after all values so far."""
         for producer_id in tuple(self._writers.get(key, ())):
             self._remove(producer_id, key)
 

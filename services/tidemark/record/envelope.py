@@ -265,7 +265,7 @@ def head_end(data: bytes | memoryview, payload_at: int = ENVELOPE_BYTES) -> int:
 
 
 def table_end(data: bytes | memoryview, payload_at: int = ENVELOPE_BYTES) -> int:
-    """Byte offset of a typed batch's Arrow message, behind the table of columns; unchecked."""
+    """Byte offset of a typed batch's Arrow message, after the table of columns; unchecked."""
     nodes = int.from_bytes(data[payload_at + 2 : payload_at + 4], "little")
     return payload_at + TABLE_HEAD_BYTES + TABLE_ENTRY_BYTES * nodes
 

@@ -122,7 +122,7 @@ def read_history(
 ) -> DataFrame:
     """Archive and log of a topic as one table in the newest version, each row once; a task for each file.
 
-    Rows that are committed now count. The seam is fixed now, too: rows archived later come from the log.
+    The read ends at the rows that are committed now. The boundary between archive and log is fixed now, too.
 
     Args:
         spark: the session.

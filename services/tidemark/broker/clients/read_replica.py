@@ -105,7 +105,7 @@ class ReplicaReads:
 def _read_checked(
     partition: TopicPartition, log: Log, start: Offset, end: Offset, max_bytes: int, envelopes_only: bool
 ) -> tuple[int, bytes]:
-    """The clean point, then the batches: batches that are cleaned meanwhile lie below the next answer's clean point."""
+    """The cleaner point, then the batches: batches cleaned meanwhile lie below the next answer's cleaner point."""
     view = log.cleaning.view(0) if isinstance(log, PartitionLog) else None
     clean_offset = view.clean_point if view is not None else 0
     if start >= end:

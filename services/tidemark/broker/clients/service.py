@@ -94,7 +94,7 @@ class BrokerService(BrokerServiceServicer):
     async def GetMetadata(  # noqa: N802
         self, request: pb.GetMetadataRequest, context: Any
     ) -> pb.GetMetadataResponse:
-        """The cluster metadata of this broker."""
+        """This broker's copy of the cluster metadata, of the topics that the caller may see."""
         check_named(request.topics, "topics")
         access = self._access_of(context)
         if request.all_topics:
@@ -119,7 +119,7 @@ class BrokerService(BrokerServiceServicer):
                 yield await self._writer.answer(pb.WatchMetadataResponse, self._views.of(view, listener))
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        """A stream of produce requests."""
+        """Serve a stream of produce requests, within the caller's rights and quotas."""
         with self._streams.open("produce", context):
             await self._produce.serve(context, self._access_of(context), await self._quotas_of(context))
 

@@ -130,7 +130,7 @@ class StateLog(Generic[_C]):
     ) -> None:
         """Append records and return when they are committed. Records of a transaction become pending batches.
 
-        `on_appended` is called when the leader's log has the records. A record that is appended later is behind them.
+        `on_appended` is called when the leader's log has the records. A record that is appended later comes after them.
 
         Raises:
             TidemarkError: the errors of `InternalAppends.append`; BATCH_TOO_LARGE, before any append, if followers

@@ -33,7 +33,7 @@ _CHECK_MAX_S: Final = 1.0
 _PAUSES: Final = 4
 """Length of a pause in checks: on a slow machine, checks would delay the replicas."""
 _BEHIND_MAX: Final = 100
-"""Replicas behind that end a check: a broker with one of them is not ready, and a check of thousands delays them."""
+"""Replicas out of the ISR that end a check: one keeps the broker unready, and a check of thousands delays them."""
 _LOG_S: Final = 10.0
 _NAMED_MAX: Final = 3
 
@@ -155,7 +155,7 @@ class Readiness:
     async def _still_behind(
         self, waiting: Mapping[TopicPartition, ReplicaIdentity], epoch: BrokerEpoch
     ) -> dict[TopicPartition, ReplicaIdentity]:
-        """The replicas of `waiting` that are behind, and the replicas that this check did not read."""
+        """The replicas of `waiting` that keep the broker unready, and the replicas that this check did not read."""
         found: dict[Standing, list[TopicPartition]] = {standing: [] for standing in Standing}
         left = iter(waiting.items())
         for partition, identity in left:

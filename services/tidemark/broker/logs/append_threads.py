@@ -68,7 +68,7 @@ class RollLog:
 
 @dataclass(frozen=True, slots=True)
 class ReachPause:
-    """`reached` completes when all earlier effects on the replica are done and their completions delivered."""
+    """Completes `reached` after all earlier effects on the replica, and after the delivery of their completions."""
 
     partition: TopicPartition
     identity: ReplicaIdentity
@@ -170,7 +170,7 @@ class LogThreads:
         return replica.log if replica is not None else None
 
     def replica(self, partition: TopicPartition) -> OpenReplica | None:
-        """An open log and its directory."""
+        """The open log of a replica, and its directory; None: the log is not open."""
         return self._replicas.get(partition)
 
     def listen(self, listener: Callable[[TopicPartition], None]) -> None:

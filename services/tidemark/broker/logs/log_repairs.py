@@ -124,7 +124,7 @@ class SuspectLogs(Protocol):
         """The log of a replica; None while it is not open."""
 
     def roll(self, partition: TopicPartition) -> None:
-        """Roll the active segment, behind the appends that are queued."""
+        """Roll the active segment, after the queued appends."""
 
 
 class RepairMetrics(Protocol):
@@ -141,7 +141,7 @@ class RepairMetrics(Protocol):
 
 
 class _Running:
-    """A repair of a partition at an offset, waiting or running, and whether the segment is whole after it.
+    """A repair of a partition at an offset, waiting or running, and whether the segment is undamaged after it.
 
     Attributes:
         answered: requests no longer wait: the repair has ended, or another replica is to lead.

@@ -106,7 +106,7 @@ class RepairSources:
         return Patch(damaged, (await self._batches(broker, damaged))[0])
 
     async def _batches(self, broker: BrokerId, damaged: DamagedRange) -> tuple[list[Batch], int]:
-        """The batches, and the clean offset of that replica."""
+        """The batches, and the cleaner point of that replica."""
         found: list[Batch] = []
         at, end, clean_offset = damaged.start_offset, damaged.end_offset, 0
         while at < end:

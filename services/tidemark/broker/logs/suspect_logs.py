@@ -134,7 +134,7 @@ class OpenSuspectLogs:
         )
 
     def roll(self, partition: TopicPartition) -> None:
-        """Roll the active segment, behind the appends that are queued."""
+        """Roll the active segment, after the queued appends."""
         self._threads.roll_by_time(partition, _ANY_AGE_MS)
 
 

@@ -32,7 +32,7 @@ def quotas_of(entry: Mapping[str, str], line: int) -> WantedQuotas:
     """The quotas of an entry with known keys.
 
     Raises:
-        TidemarkError: INVALID_REQUEST for an entity that no caller can be, or a limit out of range.
+        TidemarkError: INVALID_REQUEST for an invalid user or client id, or a limit out of range.
     """
     entity = check_entity(QuotaEntity(entry.get("user"), entry.get("client_id")))
     limits = {QuotaKind(key): limit_of(QuotaKind(key), value) for key, value in entry.items() if key not in NAMES}
@@ -57,7 +57,7 @@ class QuotasChange:
 
     @property
     def summary(self) -> str:
-        """The number of quotas."""
+        """How many quotas the change sets or removes."""
         return f"{len(self._differences)} to change"
 
     @property

@@ -72,7 +72,7 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def transactional_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Transactional ids."""
+    """All transactional ids, to complete an argument."""
     return _transactional_ids(ctx, ())
 
 

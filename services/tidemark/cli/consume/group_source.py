@@ -27,7 +27,7 @@ class GroupSource:
     """Reads the assigned partitions of a topic; a context manager that commits and leaves the group at its end.
 
     The offsets of batches passed to `wrote` are committed every few seconds, on a revocation, and at the end, with the
-    markers and aborted records behind them. A Parquet file is readable only when it is complete, so its offsets are
+    markers and aborted records after them. A Parquet file is readable only when it is complete, so its offsets are
     committed only at the end. With `until_end` the source is finished when the group has committed, or this member has
     read, all records below the current high watermarks. A Parquet file ends with the member's own partitions, since the
     other members may commit at their ends only.

@@ -35,7 +35,7 @@ from tidemark.core.schemas.model import (
 Convert = Callable[[Any], Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FINER: Final = re.compile(r"\.\d{6}\d*[1-9]")
-"""Matches a time with a digit behind the microseconds that is not 0."""
+"""Matches a time that is more precise than microseconds."""
 _NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
 

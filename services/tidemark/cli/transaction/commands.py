@@ -224,7 +224,7 @@ def _now_ms() -> int:
 
 
 def _age(since_ms: int, now_ms: int) -> str:
-    """A duration as 12 s, 3 min, 5 h; "-" without a begin."""
+    """A duration as 12 s, 3 min, 5 h; "-" without a start."""
     if since_ms <= 0:
         return "-"
     age_s = max(0, now_ms - since_ms) / 1000

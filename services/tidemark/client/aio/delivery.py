@@ -155,7 +155,7 @@ class Delivery:
             self.passed |= cursor.position != position
             if cursor.wanted_version != known:
                 self._in_background(self._topics.learn_version(cursor))
-            if cursor.generation != generation:  # damaged: the fetch in flight starts behind the damaged batch
+            if cursor.generation != generation:  # damaged: the fetch in flight starts after the damaged batch
                 self._fetcher.moved(cursor)
             if rows is not None:
                 return cursor, rows

@@ -22,8 +22,8 @@ class Hanging(NamedTuple):
 
     Attributes:
         transactional_id: "" if no coordinator has a transaction of this producer in the partition.
-        since_ms: its begin, or, without a coordinator's transaction, the time of its last record; since 1970, UTC.
-        records: committed records behind the last stable offset.
+        since_ms: time of its start, or, without a coordinator's transaction, of its last record; since 1970, UTC.
+        records: committed records from the last stable offset on.
     """
 
     partition: TopicPartition

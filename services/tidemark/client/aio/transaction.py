@@ -143,7 +143,7 @@ class Transaction:
 
     @property
     def _is_over(self) -> bool:
-        """Whether this transaction has ended, here or by the begin of a later one."""
+        """Whether this transaction has ended, here or by the start of a later one."""
         return self._ended or (self._begun and self._number != self._transactions.begun)
 
     def _check(self) -> None:

@@ -125,7 +125,7 @@ class WaitingRecords:
         return record
 
     def take(self) -> ConsumerRecord:
-        """The next record, behind which the position moves; raises INVALID_PAYLOAD, and keeps the record."""
+        """The next record; the position moves past it. Raises INVALID_PAYLOAD, and keeps the record."""
         record = self._records[-1]
         if self._reader.deserializes:
             record = self._reader.deserialized(record)
@@ -134,7 +134,7 @@ class WaitingRecords:
         return record
 
     def take_some(self, most: int) -> list[ConsumerRecord]:
-        """Like `RecordReader.next_of`; the position moves behind the last one."""
+        """Like `RecordReader.next_of`; the position moves past the last record."""
         records = self._reader.next_of(self._records, most)
         del self._records[-len(records) :]
         self._taken(records[-1])

@@ -326,7 +326,7 @@ class GroupReader:
             self._fetcher.moved(made[where])
 
     def _check_same(self, cursor: Cursor, committed: pb.CommittedOffset) -> None:
-        """Refuse an offset of another incarnation of the partition: metadata of a broker is behind for a moment."""
+        """Refuse an offset of another incarnation of the partition: metadata of a broker may be old for a moment."""
         if (cursor.topic_id, cursor.incarnation) != (committed.topic_id, committed.incarnation):
             self._cluster.refresh()
             raise TidemarkError(

@@ -227,7 +227,7 @@ class Cluster:
 
         Raises:
             TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME, BROKER_NOT_AVAILABLE; LEADER_NOT_AVAILABLE if brokers do
-                not know the topic and hear no controller.
+                not know the topic and have no contact with a controller.
             TypeError: `topic` is not a str.
         """
         if not isinstance(topic, str):
@@ -324,7 +324,7 @@ class Cluster:
 
         Raises:
             TidemarkError: the errors of `topic`; BROKER_NOT_AVAILABLE if no broker answers about the partition
-                `beyond`; LEADER_NOT_AVAILABLE if brokers do not know this partition and hear no controller.
+                `beyond`; LEADER_NOT_AVAILABLE if brokers know neither this partition nor a controller.
         """
         started_s = time.monotonic()
         count = (await self.topic(topic, timeout_s=timeout_s)).count

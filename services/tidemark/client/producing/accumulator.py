@@ -251,7 +251,7 @@ class Accumulator:
         batch_format: BatchFormat = BYTES,
         timestamp_us: int | None = None,
     ) -> PendingBatch:
-        """Make a batch of Arrow rows, behind the records added to its partition.
+        """Make a batch of Arrow rows, after the records added to its partition.
 
         Args:
             partition: partition of the rows.

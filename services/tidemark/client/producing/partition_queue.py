@@ -335,8 +335,8 @@ class PartitionQueue:
     def _take_sequences_back(self, refused: PendingBatch) -> None:
         """Give the sequences of a batch that is certainly not in the log, and of later ones, to the next batches.
 
-        The batches behind this batch are not in the log, since a leader appends no batch after a gap (rule P2). A lost
-        attempt of one may still arrive: it must not fit behind the pieces, so the producer id changes then.
+        The batches after this batch are not in the log, since a leader appends no batch after a gap (rule P2). A lost
+        attempt of one may still arrive and must not fit after the pieces, so the producer id changes then.
         """
         if not self._idempotent:
             return

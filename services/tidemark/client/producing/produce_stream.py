@@ -138,7 +138,7 @@ class ProduceStream:
         self._outbox.put_nowait(b"".join(wire.message(head, *parts)))
 
     def check_deadlines(self, now_s: float) -> None:
-        """End the stream if a request in flight has exceeded the request timeout, in which no quota counts."""
+        """End the stream if a request exceeds the request timeout; time for which a quota throttles does not count."""
         oldest = next(iter(self._waiting.values()), None)  # requests are sorted by their deadlines
         if oldest is not None and now_s > max(oldest.sent_s, self.free_at_s) + self._deadline_s:
             self.break_off(

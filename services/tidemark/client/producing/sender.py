@@ -158,7 +158,7 @@ class Sender:
                 self.loop.call_soon_threadsafe(self._on_wake)
 
     async def flush(self, *, later: bool = False) -> None:
-        """Wait until every record added before has its outcome; `later`: every record added meanwhile, too."""
+        """Wait until every record added before this call has its outcome; `later`: also records added meanwhile."""
         self._flushing += 1
         try:
             self._pump()

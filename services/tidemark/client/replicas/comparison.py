@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares batches of two replicas (LOG-MATCH, rule L1). Pure.
 
-Above the clean offsets of both replicas their batches must be equal in every byte. Either the bytes are equal, or the
+Above the cleaner points of both replicas their batches must be equal in every byte. Either the bytes are equal, or the
 envelopes are, with CRCs that the brokers have checked. Below, and for batches that a cleaner wrote, a record that both
 replicas retain must be equal. A batch that both retain must have the same last offset, leader epoch and producer. Of
 typed batches whose schema version is not known here, only offsets and timestamps of the records are compared.
@@ -67,7 +67,7 @@ def difference(first: Piece, second: Piece, *, cleaned: bool, layouts: Layouts =
     Args:
         first: batches of one replica.
         second: batches of the other replica.
-        cleaned: the batches are below a clean offset, so only records that both replicas retain are compared.
+        cleaned: the batches are below a cleaner point, so only records that both replicas retain are compared.
         layouts: layouts of the schema versions, for typed batches.
 
     Raises:

@@ -45,8 +45,8 @@ class Verified:
         compared: brokers whose replicas were compared, each up to its own end.
         behind: ends of the compared replicas that end below `end`, by broker.
         away: errors of brokers that did not answer, by broker.
-        holes: offsets of batches that only other brokers have, by broker, above the clean offsets of a compacted topic.
-            A cleaner raises the clean offset at its end, so a running cleaner may have removed them.
+        holes: offsets of batches that only other brokers have, by broker, above the cleaner points of a compacted
+            topic. A cleaner raises the cleaner point at its end, so a running cleaner may have removed these batches.
         differences: the differences.
         repaired: brokers that repaired damaged batches, each with the offset where the damage began.
     """

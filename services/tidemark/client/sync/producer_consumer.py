@@ -630,7 +630,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             self._give_back_from(batch, max(0, batch.rows.num_rows - left - last))
 
     def _give_back_from(self, batch: PartitionBatch, row: int) -> None:
-        """Set the position back to a row of a polled batch, or behind its last row."""
+        """Set the position back to a row of a polled batch, or past its last row."""
         offsets = offsets_of(batch.rows)
         offset = offsets[row].as_py() if row < len(offsets) else offsets[-1].as_py() + 1
         self._do(lambda: self._client.give_back(TopicPartition(*batch[:2]), offset))

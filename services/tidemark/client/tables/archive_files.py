@@ -63,7 +63,7 @@ SYSTEM_COLUMNS: Final = (
     ),
     Column(_FIRST_ID + 6, DELETED, Primitive.BOOL, nullable=False),
 )
-"""Columns of each file behind those of the topic."""
+"""Columns of each file after those of the topic."""
 
 
 class Footer(NamedTuple):

@@ -104,7 +104,7 @@ def archive_topic(
         topic: name of the topic.
         root: directory of the archive, on a mounted file system; a new directory, or the directory of an earlier run.
         file_mib: approximate size of a file at most.
-        skip_lost: continue behind rows that retention deleted before they were archived.
+        skip_lost: continue after rows that retention deleted before they were archived.
         deadline_s: seconds that a request may take, with its retries.
         run: runs `write_partition` for each task, and yields the results; None: in turn, in this process.
         iceberg: "namespace.table": an Iceberg table that has the files, too; needs pyiceberg. None: the table does not

@@ -22,7 +22,7 @@ GROUP_BYTES: Final = 16 << 20
 def one_behind_the_other(sources: Sequence[Callable[[], Iterator[T]]], ahead: int = AHEAD) -> Iterator[T]:
     """Yield the items of each source, in order; the first item of the next `ahead` sources is made meanwhile.
 
-    An error of a source is raised behind the items of the sources before. A caller that stops early does not wait for
+    An error of a source is raised after the items of the sources before. A caller that stops early does not wait for
     the items that are being made.
     """
     if len(sources) <= 1:

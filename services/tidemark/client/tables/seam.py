@@ -16,7 +16,7 @@ from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError
 
 
 class Part(NamedTuple):
-    """Offsets of one partition that come from one place: [start, end)."""
+    """Offsets of one partition that come from the archive, or from the log: [start, end)."""
 
     start: int
     end: int

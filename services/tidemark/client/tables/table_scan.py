@@ -197,7 +197,7 @@ class TableScan:
         return wanted
 
     def _offsets(self, name: str, place: Place, bounds: Mapping[int, Bounds]) -> dict[int, int]:
-        """The offset of a place in each partition; an end is not behind the last committed row."""
+        """The offset of a place in each partition; an end is not past the last committed row."""
         match place:
             case "earliest":
                 return {index: bound.earliest for index, bound in bounds.items()}

@@ -14,7 +14,7 @@ class MisfitError(ValueError):
 
     Args:
         sentence: the reason.
-        path: names from the column of the topic down to the misfit.
+        path: names from the column of the topic down to the mismatch.
         row: index of the row in the checked column; None: the column as a whole.
     """
 

@@ -299,7 +299,7 @@ def _nested(array: Any, offsets: Any, values: Any, nullable: bool, made: Any) ->
 
 
 def _above(misfit: MisfitError, offsets: Any) -> MisfitError:
-    """The misfit of a value, reported for the row with the value."""
+    """The mismatch of an element of a list or map, at the row of that list or map."""
     if misfit.row is None:
         return misfit
     ends = offsets.slice(1)

@@ -272,7 +272,7 @@ def _follow(survey: _Survey, wanted: Iterable[BrokerId], brokers: BrokerFacts, n
 
 
 def _elect(survey: _Survey, facts: PartitionFacts, brokers: BrokerFacts, *, uncleanly: bool) -> Decision | None:
-    """The furthest whole candidate; else an unclean election, if allowed, or if every candidate has a cut tail."""
+    """The undamaged candidate with the furthest log; else an unclean election, if allowed or if all have a cut tail."""
     assert facts.state is not None
     answers = {broker: asked.answer for broker, asked in survey.replicas.items() if asked.answer is not None}
     trusted = {entry.broker_id for entry in candidates(facts, facts.state.elr)}
@@ -294,7 +294,7 @@ def live_replicas(facts: PartitionFacts, brokers: BrokerFacts) -> list[BrokerId]
 def elect_furthest(
     facts: PartitionFacts, brokers: BrokerFacts, answers: Mapping[BrokerId, ReplicaDescription], high_watermark: int
 ) -> Decision:
-    """The longest log leads; among equal logs, an undamaged replica, the last leader, an unsuspected replica, the first
+    """The furthest log leads; among equals an undamaged replica, the last leader, an unsuspected replica, the first
     assigned.
 
     Args:
@@ -312,7 +312,7 @@ def elect_furthest(
 
 
 def furthest(facts: PartitionFacts, brokers: BrokerFacts, answers: Mapping[BrokerId, ReplicaDescription]) -> BrokerId:
-    """The replica with the longest log; among equals as in `elect_furthest`. `answers` is not empty."""
+    """The replica with the furthest log; among equals as in `elect_furthest`. `answers` is not empty."""
     assert facts.state is not None
     last_known = {entry.broker_id for entry in facts.state.last_known}
 

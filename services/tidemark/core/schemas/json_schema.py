@@ -130,7 +130,7 @@ class _Reader:
         return Column(NO_ID, name, found.type, found.nullable)
 
     def _resolved(self, schema: object, path: Path) -> tuple[Json, bool]:
-        """The object behind references, and behind a choice between one type and null; whether null was a choice."""
+        """The object that references, and a choice between one type and null, lead to; whether null was a choice."""
         nullable = False
         for _ in range(_REFERENCES_MAX):
             if not isinstance(schema, dict):

@@ -59,7 +59,7 @@ INT_BITS: Final = {Primitive.INT8: 8, Primitive.INT16: 16, Primitive.INT32: 32, 
 
 @dataclass(frozen=True, slots=True)
 class Decimal:
-    """A number with `precision` digits, `scale` of them behind the point (Arrow's decimal128)."""
+    """A number with `precision` digits, `scale` of them after the point (Arrow's decimal128)."""
 
     precision: int
     scale: int

@@ -113,7 +113,7 @@ class TransactionalId:
     def marked(
         self, producer: ProducerIdentity, partitions: Iterable[TransactionPartition], now: Situation
     ) -> tuple[Change, ...]:
-        """Note partitions that have the marker for `producer`, a writer; the last one completes the transaction."""
+        """Remove partitions that have the marker of `producer`; the last partition completes the transaction."""
         if self.open is None or self.metadata.phase not in PREPARED:
             return ()
         self.open.remove(producer, partitions)

@@ -331,7 +331,7 @@ def prune(data: bytes, layout: TypedLayout, column_ids: frozenset[int]) -> bytes
 def kept_spans(
     head: bytes, envelope: Envelope, layout: TypedLayout, column_ids: frozenset[int]
 ) -> list[tuple[int, int]]:
-    """Begin and end, in the batch, of the bytes behind its head that a reader of these columns gets.
+    """Start and end, in the batch, of the bytes after its head that a reader of these columns gets.
 
     Args:
         head: the batch, at least up to the body of its message.
@@ -445,7 +445,7 @@ def _moved(numbers: Numbers, whole: MessageLayout, table: ColumnTable, kept: Seq
 
 
 def _spans(table: ColumnTable, kept: Sequence[int]) -> list[tuple[int, int]]:
-    """Begin and end of the kept nodes in the body; neighbours together."""
+    """Start and end of the kept nodes in the body; neighbours together."""
     spans: list[tuple[int, int]] = []
     for node in kept:
         begin, end = table.span(node)

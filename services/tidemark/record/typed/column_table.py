@@ -61,7 +61,7 @@ class ColumnTable(NamedTuple):
     body_at: int
 
     def span(self, node: int) -> tuple[int, int]:
-        """Begin and end of a node's bytes in the body."""
+        """Start and end of a node's bytes in the body."""
         return (self.ends[node - 1] if node else 0), self.ends[node]
 
 

@@ -29,7 +29,7 @@ CheckpointKey = tuple[TopicPartition, str]
 
 @dataclass(slots=True)
 class Checkpoints:
-    """The content of the three files; offsets are exclusive, log starts inclusive. `changed`: the files are behind.
+    """The content of the three files; offsets are exclusive, log starts inclusive. `changed`: the files are outdated.
 
     -1 (`UNKNOWN`) means an offset that was lost with a damaged file.
     """

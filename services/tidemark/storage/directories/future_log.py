@@ -33,7 +33,7 @@ class FutureLog:
         source: the replica's log.
         log: the copy; only this object appends to and reads the copy.
         directory: index of the directory of the copy.
-        clean_point: clean point of the log when the copying began. Records cleaned later may have been copied before.
+        clean_point: cleaner point of the log when the copying began. Records cleaned later may have been copied before.
     """
 
     def __init__(

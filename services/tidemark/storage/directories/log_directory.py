@@ -96,7 +96,7 @@ class FoundFuture(NamedTuple):
     """The directory of an unfinished copy (rule M3).
 
     Attributes:
-        clean_point: clean point of the replica's log when the copying began.
+        clean_point: cleaner point of the replica's log when the copying began.
     """
 
     partition: TopicPartition

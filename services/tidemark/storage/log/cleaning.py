@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class CleaningView(NamedTuple):
-    """A log as its cleaner or its repair finds it.
+    """A snapshot of a log for its cleaner or its repair.
 
     Attributes:
         path: directory of the replica.
@@ -50,9 +50,10 @@ class CleaningView(NamedTuple):
 
 
 class SegmentCleaning:
-    """Replaces old segments of a log by cleaned or repaired ones; safe beside appends, reads, truncations, the close.
+    """Replaces old segments of a log by cleaned or repaired ones; safe during appends, reads, truncations, the close.
 
-    The list of segments belongs to `LogSegments`, the clean point to its file.
+
+    `LogSegments` owns the list of segments; the cleaner point is in its own file.
 
     Attributes:
         rewriting: held while a replacement is written: cleaner and repair may name the same file.
@@ -212,7 +213,7 @@ class SegmentCleaning:
             return True
 
     def note_clean_point(self, view: CleaningView, offset: int) -> bool:
-        """Raise the clean point to `offset`, unless the log was truncated meanwhile.
+        """Raise the cleaner point to `offset`, unless the log was truncated meanwhile.
 
         Raises:
             OSError: the disk does not answer.
@@ -224,7 +225,7 @@ class SegmentCleaning:
             return True
 
     def adopt_clean_point(self, offset: int) -> None:
-        """Take over the clean point of the log of which this log is a copy; the caller holds `files_lock`.
+        """Take over the cleaner point of the log of which this log is a copy; the caller holds `files_lock`.
 
         Raises:
             OSError: the disk does not answer.

@@ -35,7 +35,7 @@ def write_clean_point(directory: Path, offset: int) -> None:
 
 
 def lower_clean_point(directory: Path, end_offset: int) -> None:
-    """Lower the clean point after a truncation to `end_offset`: records appended later are not clean.
+    """Lower the cleaner point after a truncation to `end_offset`: records appended later are not compacted.
 
     Raises:
         OSError: the disk does not answer.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leader-epoch-checkpoint: lines of (epoch, start offset), written behind (rule E1, docs/formats.md)."""
+"""The leader-epoch-checkpoint: lines of (epoch, start offset), written after the appends (rule E1, docs/formats.md)."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def recover_swaps(directory: Path, names: list[str]) -> None:
 
 
 def _finish_or_undo(swap: Path, base: int, end: int) -> None:
-    """Finish a committed replacement, unless its file was damaged since and the source segments are whole."""
+    """Finish a committed replacement, unless its file was damaged since and the source segments are complete."""
     reached = _checked_end(swap, base)
     if (reached is None or reached < end) and _joined_end(swap.parent, base, end) == end:
         _log.error("damaged cleaned segment dropped: its source segments are whole", extra={"path": str(swap)})

@@ -27,7 +27,7 @@ async def read(
 ) -> T | None:
     """The decoded node; None while the node does not exist; its creation is watched, too. Another thread decodes.
 
-    The result is no older than this call: a new session may have a server that is behind, and a rule that was removed
+    The result is no older than this call: a new session may have a server that lags, and a rule that was removed
     must not come back. Raises INTERNAL for a damaged node.
     """
     await session.sync()

@@ -114,7 +114,7 @@ class LeaderLink:
         return len(self._fetched)
 
     def report(self, report: Report) -> None:
-        """Report a log end to the leader."""
+        """Queue a report of a log end; a later report of the same partition replaces the queued one."""
         self._reports[report.partition] = report
         self._ctx.links_to_flush[self] = None
 

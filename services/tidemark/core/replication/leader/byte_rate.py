@@ -15,9 +15,9 @@ _SHORTEST_MS: Final = 1_000
 
 
 class ByteRate:
-    """An exponentially weighted average.
+    """Bytes per second, as an exponentially weighted average.
 
-    While the counter is younger than `AVERAGED_MS`, this is the average over its life, of at least one second.
+    Before `AVERAGED_MS` have passed, the rate is the average since the first count, of at least one second.
 
     Attributes:
         _since_ms: time of the first count.
@@ -32,12 +32,12 @@ class ByteRate:
         self._bytes = 0.0
 
     def add(self, count: int, now_ms: int) -> None:
-        """Count bytes as of now."""
+        """Count `count` bytes at `now_ms`."""
         self._bytes = self._left(now_ms) + count
         self._at_ms = now_ms
 
     def per_s(self, now_ms: int) -> float:
-        """Bytes a second, as of now."""
+        """Bytes per second at `now_ms`."""
         age_ms = max(now_ms - self._since_ms, _SHORTEST_MS)
         weight_ms = AVERAGED_MS * (1 - exp(-age_ms / AVERAGED_MS))
         return self._left(now_ms) * 1000 / weight_ms
