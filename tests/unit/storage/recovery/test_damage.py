@@ -186,16 +186,16 @@ def test_a_tail_of_zeros_or_garbage_is_truncated(killed: tuple[Path, bytes]) -> 
         assert outcome[1] == whole
 
 
-def test_a_valid_batch_far_behind_a_lost_page_makes_it_damage(path: Path) -> None:
-    logs = open_one(path)
+def test_a_valid_batch_far_behind_a_lost_page_makes_it_damage(directory: Path) -> None:
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, *(make_batch(["v" * 5000]) for _ in range(30)))
     logs.close()
-    file = segments(path)[0]
+    file = segments(directory)[0]
     content = bytearray(file.read_bytes())
     content[8192 : len(content) - 3 * 5616] = bytes(len(content) - 3 * 5616 - 8192)
     file.write_bytes(content)
-    recovered, kept = start(path)
+    recovered, kept = start(directory)
     assert recovered.damaged is not None
     assert recovered.log_end_offset == 1
     assert len(check_batches(kept)) == 1
@@ -214,25 +214,25 @@ def test_a_kill_between_removing_segments_leaves_a_prefix(killed: tuple[Path, by
     assert content == whole[: ends(whole)[6]]
 
 
-def test_a_batch_with_a_decreasing_offset_is_damage_or_truncated(path: Path) -> None:
-    logs = open_one(path)
+def test_a_batch_with_a_decreasing_offset_is_damage_or_truncated(directory: Path) -> None:
+    logs = open_one(directory)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     lead(log, make_batch(["a"]), make_batch(["b"]))
     logs.close()
-    with segments(path)[0].open("ab") as file:
+    with segments(directory)[0].open("ab") as file:
         file.write(at(make_batch(["c"]), 0).data)
-    recovered, content = start(path)
+    recovered, content = start(directory)
     assert (recovered.log_end_offset, recovered.damaged) == (2, None)
     assert len(check_batches(content)) == 2
 
 
-def test_a_replica_killed_while_it_was_made_is_not_damaged(path: Path) -> None:
-    logs = open_one(path / "young")
+def test_a_replica_killed_while_it_was_made_is_not_damaged(directory: Path) -> None:
+    logs = open_one(directory / "young")
     log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
     log.reset(Offset(0))  # makes its directory
     logs.close()
-    (path / "young" / str(PARTITION) / "partition.json").unlink()
-    logs = open_one(path / "young")
+    (directory / "young" / str(PARTITION) / "partition.json").unlink()
+    logs = open_one(directory / "young")
     _, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
     logs.close()
     assert recovered.fresh
