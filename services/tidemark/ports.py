@@ -576,7 +576,7 @@ class MetadataStore(Protocol):
     async def request_partition_removal(
         self, removed: Mapping[TopicPartition, bool], topic_ids: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Create nodes below /admin/partitions_remove, all or none; raises as `request_partitions`."""
+        """Create nodes below /admin/partitions_remove, all or none; raises the errors of `request_partitions`."""
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
         """The requests below /admin/partitions_add and /admin/partitions_remove."""

@@ -41,7 +41,7 @@ class Sender:
     """An idempotent producer with acks=all that sends numbered values to the partitions in turn.
 
     The sender pauses while too many records are not acknowledged. Beside twenty burners a cluster acknowledges some 250
-    records a second: with thousands in flight each look-up would wait for half a minute, and so would the end.
+    records a second: with thousands in flight each lookup would wait for half a minute, and so would the end.
 
     Args:
         count: how many partitions there are by now; None: as many as at first.

@@ -125,7 +125,7 @@ class PartitionAdministration:
         timeout_s: float,
         before: TopicCounts | None = None,
     ) -> Removed:
-        """Remove all partitions but the first `total_count`; with `validate_only` only report these partitions.
+        """Remove all partitions except the first `total_count`; with `validate_only` only report these partitions.
 
         Args:
             name: name of the topic.

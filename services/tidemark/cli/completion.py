@@ -114,7 +114,7 @@ def is_asked() -> bool:
 
 
 def answer(run: Callable[[], object]) -> NoReturn:
-    """Have `run` print the candidates, and end the process with status 0.
+    """Call `run`, which prints the candidates, and end the process with status 0.
 
     Write nothing to stderr, which is the user's prompt. The process does not wait for a lookup that is late.
     """

@@ -45,7 +45,7 @@ def draft_of(given: SchemaGiven) -> SchemaDraft:
 
 
 def document_text(given: SchemaGiven) -> str:
-    """The JSON of the schema file that states the same; raises as `draft_of`."""
+    """The JSON of the schema file that states the same; raises the errors of `draft_of`."""
     return json.dumps(document_of(draft_of(given)), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

@@ -94,7 +94,7 @@ def producer_settings(
         max_in_flight: batches of one partition in flight at the same time, 1 to 10.
         codec: compression: "none", "lz4" or "zstd".
         delivery_timeout_ms: time after which a record without acknowledgement fails.
-        request_timeout_ms: timeout of one request, and of the look-up of a topic.
+        request_timeout_ms: timeout of one request, and of the lookup of a topic.
         buffer_bytes: bytes without acknowledgement at which `send` blocks.
         client_id: a name of this client, for quotas and metrics of brokers.
         transactional_id: a name for `transaction`, of one running producer at a time; "": no transactions.
@@ -210,7 +210,7 @@ def consumer_settings(
         max_bytes: soft limit of one fetch.
         max_partition_bytes: soft limit of one partition in a fetch, and of its bytes read ahead.
         read_ahead_bytes: bytes read ahead above which the consumer sends no fetch; fetches in flight may exceed it.
-        request_timeout_ms: timeout of a look-up with its retries; of a fetch, the time beyond its wait.
+        request_timeout_ms: timeout of a lookup with its retries; of a fetch, the time beyond its wait.
         out_of_range: reaction when records were deleted before they were read. "fail" raises OFFSET_OUT_OF_RANGE,
             "earliest" continues at the log start, "latest" at the end. The last two log the number of skipped offsets.
         rack: rack of this consumer, as in `broker.rack`: it reads from an in-sync replica there, if there is one; "":

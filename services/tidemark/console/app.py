@@ -60,7 +60,7 @@ class Console:
     Args:
         clients: clients of the cluster.
         refresh_ms: life of a shared answer, and interval of live updates.
-        hosts: host names beside localhost and IP addresses.
+        hosts: host names in addition to localhost and IP addresses.
         version: version of Tidemark.
         write: whether users of a cluster without security may make changes.
         pages: the table of pages.

@@ -60,8 +60,8 @@ class RefusedRequests:
     """Refuses a request under a host name that is not the console's, and a change that another site sends.
 
     Args:
-        hosts: names beside localhost and IP addresses. A foreign name at an address of the console is an attack (DNS
-            rebinding): a web page would read the console as its own site.
+        hosts: names in addition to localhost and IP addresses. A foreign name at an address of the console is an
+            attack (DNS rebinding): a web page would read the console as its own site.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:

@@ -173,7 +173,7 @@ class PartitionCommand:
 
 
 class NewSchemas(NamedTuple):
-    """Versions of a topic's schema that a broker has yet to learn, by number (rule S3)."""
+    """Versions of a topic's schema that a broker does not know yet, by number (rule S3)."""
 
     topic_id: str
     texts: Mapping[int, str]

@@ -38,7 +38,7 @@ from tidemark.record.typed.key_bytes import key_bytes
 from tidemark.record.typed.layout import TypedLayout
 
 ENTRY_BYTES: Final = 64
-"""Memory of a key beside its own bytes: its offset, and its share of the hash table."""
+"""Memory of a key in addition to its own bytes: its offset, and its share of the hash table."""
 _FULL_SHARE: Final = 0.75
 """Above this share of used slots, the map is full: each further addition would cost a pass over the whole map."""
 
@@ -101,7 +101,7 @@ class KeyOffsets:
 
     @property
     def size_bytes(self) -> int:
-        """Estimated memory, with the hash table of a look-up."""
+        """Estimated memory, with the hash table of a lookup."""
         return self._size_bytes
 
     def __len__(self) -> int:

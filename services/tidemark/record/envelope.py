@@ -166,7 +166,7 @@ def next_magic(magics: bytes, start: int) -> int:
 
 
 def parse_envelope(data: bytes | memoryview, offset: int = 0, *, left_bytes: int | None = None) -> Envelope:
-    """Unpack the envelope at a byte offset; checks no CRC and no field but the length.
+    """Unpack the envelope at a byte offset; checks no CRC, and no field except the length.
 
     Args:
         data: bytes with a batch at the offset.

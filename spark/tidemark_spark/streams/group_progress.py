@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits the progress of a streaming query to a consumer group, for tools that show lag.
 
-The query itself continues from its checkpoint. Commits run beside the query, one at a time, and the newest position
-replaces waiting positions. A failed commit is logged and repeated, and never fails or delays the query.
+The query itself continues from its checkpoint. Commits run one at a time, and the newest position replaces waiting
+positions. A failed commit is logged and repeated. A commit never fails or delays the query.
 """
 
 from __future__ import annotations

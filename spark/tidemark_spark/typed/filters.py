@@ -103,7 +103,7 @@ def _mask(one: Any, schema: pa.Schema) -> Mask | None:
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether a comparison with this value is the same for Spark and Arrow, but for rows with NaN."""
+    """Whether a comparison with this value is the same for Spark and Arrow, except for rows with NaN."""
     if isinstance(value, Decimal):
         return len(value.as_tuple().digits) < _ROUNDED_DIGITS
     return value is not None and value == value

@@ -36,7 +36,7 @@ class History:
         self._seam = Seam(root, topic, indexes)
 
     def bounds(self, logged: Mapping[int, PartitionBounds]) -> dict[int, PartitionBounds]:
-        """The bounds of archive and log together; raises as `Seam.bounds`."""
+        """The bounds of archive and log together; raises the errors of `Seam.bounds`."""
         found = self._seam.bounds({index: Bounds(one.start, one.end) for index, one in logged.items()})
         return {index: PartitionBounds(one.earliest, one.latest) for index, one in found.items()}
 
@@ -45,7 +45,7 @@ class History:
         return self._seam.epoch_before(part.partition, part.start)
 
     def divided(self, ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[OffsetRange]]:
-        """The parts in the archive, one for each of its files, and the parts in the log; raises as `Seam.parts`."""
+        """The parts in the archive, one for each file, and the parts in the log; raises the errors of `Seam.parts`."""
         archived: list[OffsetRange] = []
         logged: list[OffsetRange] = []
         files = Archive(self._root).files()
@@ -60,7 +60,7 @@ class History:
 
 
 def read_archived(ranges: Sequence[Assignment], table: TypedTable) -> Iterator[tuple[Assignment, pa.RecordBatch]]:
-    """Rows of the ranges of one task, in order, each once; raises as `archived_rows`."""
+    """Rows of the ranges of one task, in order, each once; raises the errors of `archived_rows`."""
     for one in ranges:
         part = one.offsets
         for rows in archived_rows(Archive(one.archive), part.partition, part.start, part.end, table.rows):

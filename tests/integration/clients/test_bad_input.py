@@ -506,7 +506,7 @@ def read(style: Blocking, consumer: Any) -> Any:
 
 
 AT_ONCE_S = 0.5
-"""A request or two on a busy machine; the first look-up of a missing topic is retried for a second here."""
+"""A request or two on a busy machine; the first lookup of a missing topic is retried for a second here."""
 
 
 @pytest.mark.usefixtures("impatient")

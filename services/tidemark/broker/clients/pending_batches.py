@@ -64,8 +64,7 @@ class PendingBatches:
     async def require(
         self, transactional_id: str, producer: ProducerIdentity, partition: TopicPartition, timeout_s: float
     ) -> None:
-        """Have the coordinator add a partition before this broker's own pending batch, unless the coordinator has added
-        it.
+        """Request the coordinator to add a partition, unless it is added, before this broker's own pending batch.
 
         Raises:
             TidemarkError: the refusal of the coordinator; NOT_LEADER; REQUEST_TIMED_OUT.

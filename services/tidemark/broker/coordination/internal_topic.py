@@ -18,7 +18,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import MetadataStore
 
 _SEGMENT_BYTES: Final = 4 << 20
-"""Small, since compaction skips the active segment: a new coordinator reads little beside the compacted segments."""
+"""Small, since compaction skips the active segment, which a new coordinator reads after the compacted segments."""
 _QUIET_S: Final = 1.0
 """Shortest time between two attempts, so that repeated calls of clients do not load ZooKeeper."""
 

@@ -194,7 +194,7 @@ class LogCleaner:
         self._note(directory, job, done, time.perf_counter() - started_s)
 
     def _find_damage(self, directory: int, job: Job) -> bool:
-        """Have the damaged segments repaired (rule T6); the next round after the repair cleans the log again.
+        """Request the repair of the damaged segments (rule T6); the next round after the repair cleans the log again.
 
         Returns:
             Whether the log is damaged.

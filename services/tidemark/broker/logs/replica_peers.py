@@ -61,7 +61,7 @@ class GrpcReplicaPeers:
         return ReplicaPart(response.log_start_offset, response.log_end_offset, response.clean_offset, batches)
 
     async def have_checked(self, broker: BrokerId, partition: TopicPartition, offset: int) -> None:
-        """Have a broker check its batches from `offset` on; the broker repairs its own log if one is damaged.
+        """Request a broker to check its batches from `offset` on; the broker repairs its own log if one is damaged.
 
         The refused chunk may have good batches before the damaged one. The broker checks as much as one read returns.
 

@@ -73,7 +73,7 @@ def print_error(error: TidemarkError) -> None:
 
 
 def raise_all(refused: Sequence[TidemarkError]) -> None:
-    """Print every refusal but the last, and raise the last, if any."""
+    """Print every refusal except the last, and raise the last, if any."""
     for error in refused[:-1]:
         print_error(error)
     if refused:

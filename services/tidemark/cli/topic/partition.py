@@ -23,7 +23,7 @@ _Found = tuple[int, str, "ReplicaOnDisk"]
 
 
 def partition_json(brokers: Sequence[BrokerLogDirs]) -> Mapping[str, object]:
-    """Replicas and ISR changes of one partition, beside its other facts."""
+    """Replicas and ISR changes of one partition, and its other facts."""
     return {
         "logs": [
             {

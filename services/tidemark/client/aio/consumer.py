@@ -550,7 +550,7 @@ class Consumer(Lifecycle):
                 come in the version that `poll` returns. None: all rows, as `poll`.
 
         Raises:
-            TidemarkError: INVALID_REQUEST for a column that a topic lacks; as `poll`.
+            TidemarkError: INVALID_REQUEST for a column that a topic lacks; the errors of `poll`.
 
         Example: `rows = next(consumer.batches(columns=["carrier", "delay"])).rows`
         """
@@ -603,7 +603,7 @@ class Consumer(Lifecycle):
         return self._fetcher.cursors[where]
 
     def _on_out_of_range(self, cursor: Cursor, error: TidemarkError) -> bool:
-        """Whether `out_of_range` moves the position; starts the look-up."""
+        """Whether `out_of_range` moves the position; starts the lookup."""
         if self.settings.out_of_range == "fail":
             return False
         found = self._offsets.find(cursor.partition, self.settings.out_of_range)

@@ -26,7 +26,7 @@ class Delivery:
         group: the group's reader; None: the application assigns partitions.
         topics: the schemas of typed topics.
         reader: makes records of rows.
-        in_background: starts the look-up of a newer schema.
+        in_background: starts the lookup of a newer schema.
 
     Attributes:
         held: the cursor of the last returned records; None once the application polls again.

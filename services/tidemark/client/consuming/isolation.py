@@ -23,7 +23,7 @@ def level_of(isolation_level: str) -> pb.IsolationLevel.ValueType:
 def check_level(level: pb.IsolationLevel.ValueType, fetched: Fetched, address: str) -> None:
     """Raise INVALID_REQUEST for read_committed records from a broker without transactions, which ignores the level.
 
-    A broker with transactions states the last stable offset beside each record that it returns at this level.
+    A broker with transactions states the last stable offset with each record that it returns at this level.
     """
     if level == pb.READ_COMMITTED and fetched.batches and not fetched.facts.HasField("last_stable_offset"):
         sentence = "has a version without transactions, so it also returns records of open and aborted transactions"

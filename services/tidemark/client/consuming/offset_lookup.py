@@ -57,7 +57,7 @@ class OffsetLookup:
 
     Args:
         cluster: metadata and channels.
-        timeout_s: timeout of a look-up with its retries.
+        timeout_s: timeout of a lookup with its retries.
         isolation_level: "read_committed": `latest` is the last stable offset.
     """
 
@@ -70,7 +70,7 @@ class OffsetLookup:
         """Return the offset of a start; raises INVALID_REQUEST, and the errors of `look_up`."""
         check_start(start)
         if isinstance(start, Timestamp):
-            # Look up the end first, so that records appended between the two look-ups are read.
+            # Look up the end first, so that records appended between the two lookups are read.
             end = await self.look_up(where, latest=True)
             found = await self.look_up(where, timestamp_us=start.us)
             return end.offset if found.offset < 0 else found.offset
@@ -203,7 +203,7 @@ async def move_into_range(fetcher: Fetcher, cursor: Cursor, found: Awaitable[int
         fetcher: fetches for the cursor.
         cursor: its position is out of range.
         found: the offset to continue at. An error becomes the cursor's error, unless the error is retriable: the next
-            fetch is refused again and starts the next look-up.
+            fetch is refused again and starts the next lookup.
         error: the refusal of the fetch.
     """
     generation = cursor.generation

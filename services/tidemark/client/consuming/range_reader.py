@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FETCH_BYTES: Final = 4 << 20
-"""Soft limit of a response: each costs brokers and clients a millisecond of CPU time, beside that of its bytes."""
+"""Soft limit of a response: each has a fixed cost of a millisecond of CPU time at brokers and clients."""
 _CALL_S: Final = 5.0
 _METADATA_S: Final = 2.0
 """Timeout of a metadata request, which any healthy broker answers immediately."""

@@ -63,7 +63,7 @@ class ExternalCommits(Lifecycle):
         await self._send([])
 
     async def commit(self, positions: Sequence[GroupPosition]) -> dict[TopicPartition, TidemarkError]:
-        """Commit positions, and return the errors of the refused partitions; raises as `check`."""
+        """Commit positions, and return the errors of the refused partitions; raises the errors of `check`."""
         refused: dict[TopicPartition, TidemarkError] = {}
         for some in in_requests(positions) if positions else ():
             answer = await self._send(some)

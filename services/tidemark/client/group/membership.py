@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One member of a consumer group: its heartbeats, and the reconciliation of its partitions (docs/groups.md).
 
-Heartbeats never stop for a reconciliation, which runs beside them. Before a revocation, the application processes the
-returned records of the partitions; then the member commits and confirms. Only then does the coordinator assign them to
-another member. A member whose session may have ended returns no records until the coordinator answers.
+Heartbeats never stop for a reconciliation. Before a revocation, the application processes the returned records of the
+partitions; then the member commits and confirms. Only then does the coordinator assign them to another member. A member
+whose session may have ended returns no records until the coordinator answers.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class ResetOffsets:
 
     Args:
         cluster: metadata and channels.
-        timeout_s: timeout of each look-up.
+        timeout_s: timeout of each lookup.
     """
 
     def __init__(self, cluster: Cluster, timeout_s: float) -> None:

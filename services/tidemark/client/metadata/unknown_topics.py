@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics and partitions that no broker knows, remembered for a short time.
 
-The first look-up of a missing name is retried, since the controller's update may not have reached the brokers yet.
+The first lookup of a missing name is retried, since the controller's update may not have reached the brokers yet.
 Without this memory each call for a misspelt topic would wait for that time again.
 """
 
@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 from tidemark.model import TidemarkError, TopicPartition
 
 REMEMBERED_S: Final = 60.0
-"""Time after an answer in which a look-up of the name makes one attempt, without retries."""
+"""Time after an answer in which a lookup of the name makes one attempt, without retries."""
 ASK_AGAIN_S: Final = 1.0
-"""Time after an answer within which a look-up asks no broker."""
+"""Time after an answer within which a lookup asks no broker."""
 NAMES_MAX: Final = 100
 """Largest number of names that are kept; above it, the oldest name is dropped."""
 
@@ -29,7 +29,7 @@ _created_s = -math.inf
 
 
 def note_creation() -> None:
-    """A client of this process created a topic or partitions: look-ups of remembered names are retried again."""
+    """A client of this process created a topic or partitions: lookups of remembered names are retried again."""
     global _created_s
     _created_s = time.monotonic()
 
@@ -49,7 +49,7 @@ class UnknownTopics:
         return len(self._missing)
 
     def patience_s(self, name: Name, patience_s: float, now_s: float) -> float:
-        """Return the time for which a look-up is retried: `patience_s`, or 0 for a remembered name.
+        """Return the time for which a lookup is retried: `patience_s`, or 0 for a remembered name.
 
         Raises:
             TidemarkError: the remembered error, if a broker was asked less than `ASK_AGAIN_S` ago.

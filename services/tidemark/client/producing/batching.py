@@ -22,9 +22,9 @@ from tidemark.record.envelope import Codec
 from tidemark.record.payload import Headers
 
 RECORD_OVERHEAD_BYTES: Final = 21
-"""Bytes of a record beside its key and value: offsets, timestamp, validity."""
+"""Bytes of a record in addition to its key and value: offsets, timestamp, validity."""
 BATCH_OVERHEAD_BYTES: Final = 640
-"""Bytes of a batch beside its records: the envelope, Arrow's metadata, padding."""
+"""Bytes of a batch in addition to its records: the envelope, Arrow's metadata, padding."""
 
 _log = logging.getLogger("tidemark.client")
 

@@ -515,7 +515,7 @@ class Consumer(SyncClient[AsyncConsumer]):
                 come in the version that `poll` returns. None: all, as `poll`.
 
         Raises:
-            TidemarkError: INVALID_REQUEST for a column that a topic lacks; as `poll`.
+            TidemarkError: INVALID_REQUEST for a column that a topic lacks; the errors of `poll`.
 
         Example: `rows = next(consumer.batches(columns=["carrier", "delay"])).rows`
         """
@@ -613,7 +613,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         return [(where, self._client.position(where) - here.offset)]
 
     def _give_back_unless_in_callback(self) -> None:
-        """A callback runs beside the thread that iterates the records; that thread gives them back if wanted."""
+        """Not in a callback: the thread that iterates the records runs meanwhile, and gives them back if wanted."""
         if not in_callback():
             self._give_back()
 

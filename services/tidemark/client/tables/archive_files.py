@@ -117,11 +117,11 @@ class ArchiveFile:
         return f"{self.partition}/{self.path.stem}"
 
     def footer(self) -> Footer:
-        """The footer of a file; raises as `read_footer`."""
+        """The footer of a file; raises the errors of `read_footer`."""
         return read_footer(self.path)
 
     def footer_with_rows(self) -> Footer | None:
-        """The footer of a file that has rows, None for one without; raises as `read_footer`."""
+        """The footer of a file that has rows, None for one without; raises the errors of `read_footer`."""
         with opened_file(self.path) as opened:
             return footer_of(opened, self.path) if opened.metadata.num_rows else None
 

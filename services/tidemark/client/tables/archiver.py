@@ -132,7 +132,11 @@ def archive_topic(
 def plan(
     archive: Archive, bootstrap: Bootstrap | None, topic: str, file_bytes: int, *, skip_lost: bool, deadline_s: float
 ) -> list[ArchiveTask]:
-    """Tasks for rows that are committed and not archived, by partition, under the lease; raises as `archive_topic`."""
+    """Tasks for committed rows that are not archived, by partition; the caller has the lease.
+
+    Raises:
+        TidemarkError: the errors of `archive_topic`.
+    """
     ends = archive.ends()
     with RangeReader(bootstrap, deadline_s=deadline_s, isolation_level=_ISOLATION_LEVEL) as reader:
         view: TopicView = reader.topics([topic])[topic]

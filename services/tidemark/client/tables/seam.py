@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 class Seam:
-    """The present archived part of a topic; make an instance before the look-up of the log's bounds.
+    """The present archived part of a topic; make an instance before the lookup of the log's bounds.
 
     Args:
         history: directory of an archive of the topic; None: no row is archived.

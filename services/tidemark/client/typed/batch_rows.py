@@ -180,7 +180,7 @@ class BatchRows:
         return self._projected(source, found, partition, start, end)
 
     def archived(self, found: TypedRows, version: int, partition: int, start: int, end: int) -> pa.RecordBatch:
-        """The rows of [start, end) of rows that an archive has, in `schema`; raises as `rows`.
+        """The rows of [start, end) of rows that an archive has, in `schema`; raises the errors of `rows`.
 
         Args:
             found: the columns that `stored_columns` names, and other columns.

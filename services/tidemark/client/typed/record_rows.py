@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of a typed topic, one by one: checked when they are sent, and built into columns batch by batch.
 
-A record costs a look-up of its values and one call of a function that is generated for their types. All integers of a
+A record costs a lookup of its values and one call of a function that is generated for their types. All integers of a
 record are checked by one call, and all its texts by another. `struct` refuses an integer out of range, UTF-8 refuses
 half a surrogate pair. Only a record that these refuse is checked column by column, for its error.
 """

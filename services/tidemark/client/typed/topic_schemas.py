@@ -19,7 +19,7 @@ _CALL_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 5.0
 """Shortest time between two looks for a version that metadata has not announced."""
 _LOOK_S: Final = 1.0
-"""Duration of this look-up: a new version may not have reached the brokers yet."""
+"""Duration of this lookup: a new version may not have reached the brokers yet."""
 
 Versions = Mapping[int, TopicSchema]
 

@@ -27,7 +27,7 @@ was not written to ZooKeeper."""
 METADATA_PARTITIONS_MAX: Final = 1_000
 """Partitions in one UpdateMetadata: 10 ms to decode, under half of the message limit with the longest topic names."""
 VIEWS_KEPT_MAX: Final = 8_000
-"""Partitions whose metadata is kept for the brokers that have yet to get it, at most."""
+"""Partitions whose metadata is kept for the brokers that have not received it yet, at most."""
 SCHEMA_CHARACTERS_MAX: Final = 2 << 20
 """Characters of schemas in one message: with 2,000 partitions below the message limit, even at four bytes each."""
 

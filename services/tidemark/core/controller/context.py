@@ -245,7 +245,7 @@ class ControllerContext:
         return live
 
     def is_stopping(self, partition: TopicPartition) -> bool:
-        """Whether a live broker has yet to acknowledge the StopReplica of this partition."""
+        """Whether a live broker has not acknowledged the StopReplica of this partition yet."""
         return any(partition in pending.stopping for pending in self.commands.values())
 
     def leader_acknowledged(self, partition_state: PartitionState) -> bool:

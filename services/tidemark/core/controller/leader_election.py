@@ -172,7 +172,7 @@ def settle(
         target: RAR.
         min_isr: the target's.
         fences: begin a new leader epoch even where the leader stays. In the old epoch, an ISR write in flight or a
-            leader that has yet to receive this state could add a removed replica again.
+            leader that has not received this state yet could add a removed replica again.
 
     Returns:
         None while no in-sync member of the target is live.

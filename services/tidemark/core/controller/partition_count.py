@@ -80,7 +80,7 @@ class PartitionCountChanges:
         _added: replicas of the partitions to add, by topic and index; until the topic's node names them.
         _removals: removals of partitions by topic.
         _asked: partition by request id of a `DescribeReplicas` in flight.
-        _questions: questions that have yet to be sent.
+        _questions: questions that are not sent yet.
         _finishing: requests whose nodes are to be deleted, until that is confirmed; seen after that, they are new.
         _finished, _refused: the requests in `_finishing` that the next `FinishPartitionRequests` names, each with
             whether it forces a removal.

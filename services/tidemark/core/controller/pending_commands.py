@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that brokers have yet to receive (rules C1, C3): one command of each kind is in flight, later commands
+"""Commands that brokers have not received (rules C1, C3): one command of each kind is in flight, later commands
 accumulate.
 """
 
@@ -78,7 +78,7 @@ class MetadataSnapshot:
 
 @dataclass(slots=True)
 class PendingCommands:
-    """Commands that one broker epoch has yet to acknowledge. A new broker epoch begins with complete commands.
+    """Commands that one broker epoch has not acknowledged. A new broker epoch begins with complete commands.
 
     Attributes:
         broker_epoch: broker epoch of the registration; the broker refuses a command with another epoch.
@@ -86,12 +86,12 @@ class PendingCommands:
         needs_full_leader_and_isr: the next LeaderAndIsr names every replica of this broker.
         owes_complete: the last full LeaderAndIsr was not complete, since not every node was known; the next one is sent
             when they are.
-        needs_full_metadata: a metadata snapshot has yet to begin.
+        needs_full_metadata: a metadata snapshot is due, and has not begun.
         suspects_changed: the next LeaderAndIsr is sent even where no partition changed.
         brokers_changed: the next UpdateMetadata is sent even where no partition changed.
-        partitions: partitions whose LeaderAndIsr has yet to be sent.
-        metadata: partitions whose metadata has yet to be sent; changes during a snapshot gather here.
-        gone_topics: deleted topics that metadata has yet to name.
+        partitions: partitions whose LeaderAndIsr is not sent yet.
+        metadata: partitions whose metadata is not sent yet; changes during a snapshot gather here.
+        gone_topics: deleted topics that the sent metadata does not name yet.
         stopping: replicas to delete, until StopReplica is acknowledged.
         schemas: of each topic, the versions of its schema that this broker epoch has acknowledged (rule S3).
         sent_schemas: the schemas in the LeaderAndIsr in flight.

@@ -20,16 +20,16 @@ from tidemark.model import NO_LEADER, BrokerId, LeaderAndIsr, LeaderEpoch, Parti
 class Phase(StrEnum):
     """Phases of a reassignment. The topic's node names it in `NAMED_IN_NODE`, and in no other phase."""
 
-    REQUESTED = auto()  # its entry has yet to be compared with the assigned replicas
-    INFORMING = auto()  # AR is the target of the entry; brokers have yet to acknowledge the log directories it names
+    REQUESTED = auto()  # its entry is not compared with the assigned replicas yet
+    INFORMING = auto()  # AR is the target of the entry; brokers must acknowledge the log directories it names
     QUEUED = auto()  # waits for a slot on every broker that copies
-    ADMITTED = auto()  # has its slots; step 1 has yet to be composed
+    ADMITTED = auto()  # has its slots; step 1 is not composed yet
     ADDING = auto()  # step 1 was composed: written or not, the topic's node does not show it yet
     COPYING = auto()  # AR is RAR + OAR; waits until all of RAR are in sync
     CANCEL_PENDING = auto()  # as COPYING, but the entry is cancelled and the topic's node does not show it yet
     CANCELLING = auto()  # the target is OAR again
-    COMMITTED = auto()  # step 7 is written; the leader has yet to acknowledge it
-    STOPPING = auto()  # live brokers have yet to delete the removed replicas
+    COMMITTED = auto()  # step 7 is written; the leader has not acknowledged it yet
+    STOPPING = auto()  # live brokers must delete the removed replicas
     COMPLETING = auto()  # step 10 is being written
     ENDED = auto()  # a partition is forgotten if neither an entry nor the topic's node names it
 
@@ -65,7 +65,7 @@ class Input(StrEnum):
     OUTSIDER = auto()  # holds a removed replica again: edited manually
     # answers of brokers
     LEADER_INFORMED = auto()  # the leader has acknowledged the present leaderAndISR
-    STOPPED = auto()  # no live broker has yet to delete a removed replica
+    STOPPED = auto()  # every live broker has deleted the removed replicas
 
 
 class Effect(StrEnum):

@@ -93,12 +93,12 @@ class ReassignmentEntries:
         return topic is not None and topic.partitions.get(entry.partition.partition) == entry.replicas
 
     def finish(self, entry: PartitionReassignment) -> None:
-        """Have the entry removed from the node."""
+        """Mark the entry for removal from the node."""
         self._finishing.add(entry)
         self._finished.append(entry)
 
     def refuse(self, entry: PartitionReassignment, error: TidemarkError) -> None:
-        """Have the entry removed from the node, and keep the refusal."""
+        """Mark the entry for removal from the node, and keep the refusal."""
         self.finish(entry)
         self.report(entry, error)
 

@@ -48,7 +48,7 @@ class Reassignments:
         _by_partition: every partition that an entry or the topic's node names.
         _by_topic: the same by topic, so that a topic's change needs no check of other topics' reassignments.
         _queue: reassignments in phase QUEUED, in the order in which they get slots.
-        _pending_dirs: partitions, each with a broker that has yet to begin the copy into its log directory, and the
+        _pending_dirs: partitions, each with a broker that has not begun the copy into its log directory, and the
             time when that directory is named to the broker again.
         _slots_changed: a queued reassignment may find slots that it did not find when slots were given out last.
     """
@@ -120,7 +120,7 @@ class Reassignments:
     def log_dirs_answered(
         self, broker: BrokerId, named: Iterable[TopicPartition], pending: Iterable[TopicPartition], now_ms: int
     ) -> None:
-        """A broker has answered a command that named these partitions; it has yet to begin the copies of `pending`."""
+        """A broker has answered a command that named these partitions; it has not begun the copies of `pending`."""
         if self._pending_dirs:
             for partition in named:
                 self._pending_dirs.pop((partition, broker), None)
@@ -128,7 +128,7 @@ class Reassignments:
             self._pending_dirs[partition, broker] = now_ms + _NAMED_AGAIN_MS
 
     def due(self, now_ms: int) -> None:
-        """Name log directories again to the brokers that have yet to begin their copies."""
+        """Name log directories again to the brokers that have not begun their copies."""
         for (partition, broker), at_ms in list(self._pending_dirs.items()):
             one, commands = self._by_partition.get(partition), self._ctx.commands.get(broker)
             if one is None or one.log_dirs_known_by is None or commands is None:
@@ -430,7 +430,7 @@ def note_acknowledged(
 
 
 def are_known(one: Reassignment, partition_state: PartitionState, away: Collection[BrokerId]) -> bool:
-    """Whether every broker but those `away` has acknowledged the log directory named for it."""
+    """Whether every broker that is not in `away` has acknowledged the log directory named for it."""
     return partition_state.log_dirs.keys() <= {*(one.log_dirs_known_by or ()), *away}
 
 

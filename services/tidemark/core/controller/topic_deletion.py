@@ -21,7 +21,7 @@ class _Deletion:
 
     Attributes:
         topic: its node when the deletion began.
-        waiting: live brokers that have yet to acknowledge StopReplica.
+        waiting: live brokers that have not acknowledged StopReplica yet.
         in_flight: the deletion of the nodes is in flight. Invariant: only once `waiting` is empty.
         retry_at_ms: time of the next attempt.
     """

@@ -169,7 +169,7 @@ class GroupCoordinator:
         offset that a later commit of the same client has set in this transaction stays.
 
         Raises:
-            TidemarkError: INVALID_GROUP_ID; as `offsets.commit`.
+            TidemarkError: INVALID_GROUP_ID; the errors of `offsets.commit`.
         """
         check_group_id(asked.group_id)
         group = self._groups.get(asked.group_id) or Group(asked.group_id)

@@ -95,7 +95,7 @@ def commit(changes: PendingChanges, asked: Commit, now: Situation) -> Refusals:
 
 
 def values_of(group: Group, asked: Commit, now: Situation) -> tuple[dict[OffsetKey, Committed], Refusals]:
-    """The values that `commit` sets, and the refused partitions; raises as `check_committer`."""
+    """The values that `commit` sets, and the refused partitions; raises the errors of `check_committer`."""
     check_committer(group, asked.member_id, asked.member_epoch, asked.instance_id, asked.turn.sequence)
     values: dict[OffsetKey, Committed] = {}
     refused: Refusals = {}

@@ -75,7 +75,7 @@ def check_counts(live_brokers: int, *, partitions: int, replication_factor: int)
 
 
 def _follower_order(ring: Sequence[BrokerId], leader: int, led_before: int) -> list[BrokerId]:
-    """Every broker but the leader, in the order of following; rotated by one for each partition led before.
+    """Every broker except the leader, in the order of following; rotated by one for each partition led before.
 
     `led_before` counts only partitions with followers, since other partitions take no turn. The rotation is over the
     n - 1 other brokers, since (i + j + k) mod n could give the leader. The first followers of a leader's partitions are

@@ -119,7 +119,7 @@ class ReplicaLayout:
         return found
 
     def look_again(self) -> None:
-        """Have `find` try every replica again: other moves may have made room."""
+        """Let `find` try every replica again: other moves may have made room."""
         self._between.clear()
 
     def fits(self, index: int, source: BrokerId, target: BrokerId) -> bool:

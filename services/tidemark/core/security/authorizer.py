@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides by the rules: an index of the rules of one generation, and the authorizer that keeps the newest.
 
-A decision that is known costs one look into a mapping. Another decision costs a few look-ups for each length of a
+A decision that is known costs one look into a mapping. Another decision costs a few lookups for each length of a
 prefix, independent of the number of rules.
 """
 
@@ -199,7 +199,7 @@ class Authorizer:
         return self._keep(principal, asked, self._ready().decide(principal, host, operation, resource))
 
     def decide_any(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> Decision:
-        """Whether the operation is allowed on some resource of that type; raises as `decide`."""
+        """Whether the operation is allowed on some resource of that type; raises the errors of `decide`."""
         if principal in self._super_users:
             return SUPER_USER
         asked = (host, operation, kind)

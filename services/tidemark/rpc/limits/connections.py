@@ -26,7 +26,7 @@ _FRAMING: Final = 32
 CALL_BYTES: Final = 20_000
 """Memory of a call that runs: of gRPC, and of Python's task (measured)."""
 MESSAGE_OVERHEAD_BYTES: Final = 256
-"""Bytes that are allowed beside each message: its frames, and updates of windows."""
+"""Bytes that are allowed in addition to each message: its frames, and updates of windows."""
 
 _CALL_ARRIVING_BYTES_MAX: Final = MESSAGE_BYTES_MAX + dict(WINDOW)["grpc.http2.lookahead_bytes"]
 """Limit of the arriving bytes of one call: an unfinished message, and the bytes that its peer may send ahead."""

@@ -137,7 +137,7 @@ class ConnectionWatch:
         _BYTES.set(self.connections.bytes)
 
     def _drop(self, for_s: dict[Address, float]) -> None:
-        """Have the kernel drop new connections of addresses for some seconds: they would slow all others."""
+        """Let the kernel drop new connections of addresses for some seconds: they would slow all others."""
         until_s, now_s = self._dropped_until_s, time.monotonic()
         new = for_s.keys() - until_s.keys()
         until_s.update({one: max(until_s.get(one, 0.0), now_s + more_s) for one, more_s in for_s.items()})

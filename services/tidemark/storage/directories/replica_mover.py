@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves a replica to another log directory; a kill, power loss or broken disk at any point leaves one whole log (M3).
 
-1. The copy `<name>.<uuid>-future` is made in the target and filled beside appends (`FutureLog`). A start continues the
+1. The copy `<name>.<uuid>-future` is made in the target and filled during appends (`FutureLog`). A start continues the
    copy if the replica is there, else deletes the copy.
 2. Appends stop. The last records are copied, and the copy is compared with the log and checkpointed, durably by one
    syncfs.

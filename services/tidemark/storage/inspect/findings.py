@@ -20,7 +20,7 @@ class Severity(StrEnum):
     ERROR = "error"
     """Damage: bytes differ from the written bytes, or files contradict one another."""
     NOTE = "note"
-    """No damage: a normal state after a crash, or beside a running broker, such as a batch that is being written."""
+    """No damage: a normal state after a crash or of a running broker, such as a batch that is being written."""
 
 
 class FindingKind(StrEnum):

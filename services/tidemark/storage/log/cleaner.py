@@ -46,7 +46,7 @@ class CleanerSettings:
 
     Attributes:
         dedupe_buffer_bytes: bound of the map of keys.
-        io_buffer_bytes: bytes read and looked up in the map at a time; one look-up scans the whole map.
+        io_buffer_bytes: bytes read and looked up in the map at a time; one lookup scans the whole map.
     """
 
     delete_retention_ms: int = 24 * 3600 * 1000

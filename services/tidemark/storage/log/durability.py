@@ -74,7 +74,7 @@ class Durability:
         self._names_behind = True
         """Whether names of files in the directory may be missing after a power loss; under `memory_lock`."""
         self._identity_behind = True
-        """Whether partition.json and the directory's own name have yet to be synced."""
+        """Whether partition.json and the directory's own name are not synced yet."""
         self._truncation_marked = recovered.cut is not None
         """Whether cut-point.json exists: the checkpoints on disk are older than the last truncation."""
         self._high_watermark_max = max(recovered.cut.end_offset, 0) if recovered.cut is not None else NOT_TRUNCATED

@@ -253,7 +253,7 @@ class LogSegments:
     def renew_file(self, segment: Segment) -> None:
         """Replace a flushed file by an empty file; without disk space the old file is kept.
 
-        After a power loss the old name has its old bytes, beside the segments that followed. The caller holds
+        After a power loss the old name has its old bytes, next to the segments that followed. The caller holds
         `files_lock`. Raises OSError.
         """
         try:

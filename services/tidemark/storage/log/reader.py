@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a log by offset and by time, from any thread, beside the thread that writes it."""
+"""Reading a log by offset and by time, from any thread, during the writes of another thread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LogReader:
         return self._repeated(lambda: self._read(offset, end_offset, max_bytes, cached_only), "read from", cached_only)
 
     def read_parts(self, offset: int, *, end_offset: int, max_bytes: int, take: TakeParts) -> bytes:
-        """The result of `take` for these batches; raises as `read` and `take`."""
+        """The result of `take` for these batches; raises the errors of `read` and `take`."""
         return self._repeated(lambda: self._read(offset, end_offset, max_bytes, False, take), "read from") or b""
 
     def _repeated(self, look: Callable[[], _T], doing: str, cached_only: bool = False) -> _T | None:

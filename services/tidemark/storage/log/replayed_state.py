@@ -279,7 +279,7 @@ class ReplayedState:
         self._snapshot_at = -1
 
     def drop_snapshots_below(self, base_offset: int) -> None:
-        """Delete the snapshots below the first segment but the newest, which a truncation to the log start needs."""
+        """Delete the snapshots below the first segment except the newest, which a truncation to the log start needs."""
         self._delete_snapshots([offset for offset in self._snapshots() if offset <= base_offset][:-1])
 
     def _snapshots(self) -> list[int]:

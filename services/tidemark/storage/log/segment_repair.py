@@ -224,7 +224,7 @@ def _put(target: Descriptor, content: bytes, position: int) -> None:
 
 
 class _Join:
-    """Checks a written file from its first byte to its last, but for the damage that is left, and indexes it."""
+    """Checks a written file from its first byte to its last, except for the damage that is left, and indexes it."""
 
     def __init__(self, segment: Segment, view: CleaningView, holes_until: int, pace: Pace) -> None:
         self._segment = segment

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The access to Tidemark's znodes: open to every session, or closed to all but the certificates of one subject.
+"""The access to Tidemark's znodes: open to every session, or closed to all except the certificates of one subject.
 
 The ACL of the root (the chroot) shows the state: an open root has `world:anyone`, a closed root only the subject.
 Services create znodes as their root is, so one command closes a tree while the cluster runs (`closing.py`), and no

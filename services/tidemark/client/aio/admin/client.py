@@ -508,7 +508,7 @@ class AdminClient(Lifecycle):
 
         Args:
             brokers: broker ids; empty: all live brokers.
-            topics: topics whose replicas are listed, beside those of `partitions`; without both: all replicas.
+            topics: topics whose replicas are listed, in addition to those of `partitions`; without both: all replicas.
             partitions: partitions whose replicas are listed.
             include_isr_changes: whether replicas have the last ISR changes that their broker noted as the leader.
 
