@@ -293,6 +293,7 @@ class PartitionLog:
         with context.files_lock:
             boundary = segments.boundary(end_offset)
             segment, _, position, end = boundary
+            clean_point = self.cleaning.clean_point
             durability.mark_truncation(CutPoint(end, min(segments.start_offset, end)))
             with context.memory_lock:
                 dropped = segments.truncate(boundary)
@@ -306,7 +307,7 @@ class PartitionLog:
             with context.memory_lock:
                 segments.finish_truncation()
                 durability.names_changed()
-            self._replayed.rebuild(segments.all, end)
+            self._replayed.rebuild(segments.all, end, clean_point)
             with context.memory_lock:
                 durability.names_changed()
             # Flushed bytes are never overwritten: the truncation may reach the disk after later appends. After an

@@ -143,16 +143,20 @@ class ReplayedState:
 
     # -- files
 
-    def rebuild(self, segments: Sequence[Segment], end_offset: int) -> None:
+    def rebuild(self, segments: Sequence[Segment], end_offset: int, clean_point: int) -> None:
         """Restore the state after a truncation: the newest snapshot up to the log end, then envelopes (P3).
+
+        Args:
+            segments: the segments that are left.
+            end_offset: the new log end, exclusive.
+            clean_point: the clean point before the truncation; see `newest_snapshot`.
 
         Raises:
             OSError, Damage: an envelope cannot be read.
         """
         self._drop_snapshots(end_offset)
-        found = newest_snapshot(
-            self._context.path, self._snapshots(), at_least=segments[0].base_offset, at_most=end_offset
-        )
+        at_least = max(segments[0].base_offset, clean_point)
+        found = newest_snapshot(self._context.path, self._snapshots(), at_least=at_least, at_most=end_offset)
         start, producers = found or (0, ProducerStates())
         for envelope, marker in replay_from(segments, start, self._context.settings.index_interval_bytes):
             if envelope.producer_id >= 0 and envelope.base_offset >= start:

@@ -25,7 +25,7 @@ from tidemark.record.markers import EndMarker
 from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, has_no_room, read_exactly
 from tidemark.storage.recovery.aborted_file import AbortedRow, write_aborted
 from tidemark.storage.recovery.aborted_replay import StoredAborted
-from tidemark.storage.recovery.cleaner_point import CLEANER_FILE, lower_clean_point
+from tidemark.storage.recovery.cleaner_point import CLEANER_FILE, lower_clean_point, read_clean_point
 from tidemark.storage.recovery.damage import (
     NO_END,
     UNKNOWN,
@@ -478,7 +478,8 @@ def _fold(
     is_read_apart = aborted.replayed_from < replayed_from
     if is_read_apart:
         _read_aborted(directory, recovered, aborted, offsets, interval_bytes)
-    snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=replayed_from)
+    at_least = max(front, read_clean_point(directory))
+    snapshot = newest_snapshot(directory, offsets, at_least=at_least, at_most=replayed_from)
     if snapshot is not None:
         recovered.snapshot_at, recovered.producers = snapshot
     producers_from = max(recovered.snapshot_at, 0)

@@ -87,7 +87,9 @@ def newest_snapshot(
 ) -> tuple[int, ProducerStates] | None:
     """The newest readable snapshot of these offsets within [at_least, at_most].
 
-    `at_least` is where the first segment begins: the batches between an older snapshot and that segment are deleted.
+    `at_least` is where the first segment begins: the batches between an older snapshot and that segment are deleted. In
+    a compacted log the clean point is the bound: the cleaner may have removed the marker of a transaction that is open
+    in an older snapshot (rule X6). A replay from the first segment finds no batch of it either.
     """
     for offset in sorted((offset for offset in offsets if at_least <= offset <= at_most), reverse=True):
         states = read_snapshot(directory, offset)

@@ -199,3 +199,34 @@ def test_a_marker_leaves_once_its_transaction_has_and_the_retention_has_passed(d
     assert markers() < left
     assert not replayed(batches_of(log)).open_producers
     logs.close()
+
+
+@pytest.mark.parametrize("truncated", [True, False])
+def test_a_snapshot_from_before_a_cleaning_opens_no_transaction_whose_marker_was_removed(
+    directory: Path, truncated: bool
+) -> None:
+    logs, log = opened(directory)
+    plain = [keyed([(b"key", b"value")]) for _ in range(12)]
+    lead(log, *plain[:2])
+    lead(log, keyed([(b"key", b"aborted")], base_sequence=0, pending=True, producer_id=1, producer_epoch=0))
+    for batch in plain:  # a roll writes a snapshot with the open transaction
+        lead(log, batch)
+    logs.checkpoint({PARTITION: log.log_end_offset})
+    lead(log, make_marker(producer_id=1, producer_epoch=1, commit=False))
+    end = lead(log, keyed([(b"other", b"value")]))
+    for batch in plain:
+        lead(log, batch)
+    clean(log)
+    log._replayed._producers = ProducerStates()  # the producer has expired
+    for passed_s in (0, 10):
+        clean(log, now_us=NOW_US + passed_s * 1_000_000)
+    assert not any(may_be_marker(batch.envelope) for batch in batches_of(log))
+    if truncated:
+        log.truncate(Offset(end))  # as after an unclean election
+    else:
+        logs.close()
+        logs = open_one(directory)
+        log = logs.open(PARTITION, IDENTITY, CONFIGS)[0]
+    assert ProducerStates(log.state().producers.entries).open_producers == ()
+    check_whole(log)
+    logs.close()
