@@ -83,7 +83,7 @@ def micro_batch(cluster: LocalCluster, name: str, checkpoint: str, **more: str) 
 
 
 def write_all(writer: TidemarkStreamWriter, tasks: Sequence[int] = range(TASKS)) -> list[TidemarkCommitMessage]:
-    messages = [writer.write(rows_of(task)) for task in tasks]
+    messages = [writer.write_arrow(rows_of(task)) for task in tasks]
     assert all(isinstance(message, TidemarkCommitMessage) for message in messages)
     return messages  # type: ignore[return-value]
 
@@ -122,14 +122,14 @@ def test_rows_count_once_although_the_driver_died_after_any_step_and_its_rest_li
     with pytest.raises(ProducerFencedError, match="stop one of them"):
         first.commit(messages or [TidemarkCommitMessage(membership=membership_of(first))], 1)
     with pytest.raises(ProducerFencedError):
-        first.write(rows_of(9))
+        first.write_arrow(rows_of(9))
     third = micro_batch(cluster, sums, checkpoint)
-    third.commit([*write_all(third, [7]), third.write(iter(()))], 1)
+    third.commit([*write_all(third, [7]), third.write_arrow(iter(()))], 1)
     assert counted(cluster, sums) == EXPECTED | {f"7-{row}".encode(): 1 for row in range(ROWS)}
 
 
 def membership_of(writer: TidemarkStreamWriter) -> driver.Membership:
-    message = writer.write(iter(()))
+    message = writer.write_arrow(iter(()))
     assert isinstance(message, TidemarkCommitMessage)
     assert message.membership is not None
     return message.membership
@@ -193,7 +193,7 @@ def test_an_abort_without_a_completed_task_ends_its_own_transaction_at_once_and_
         with process_of(driver, "write_into_data_source"):
             begun = micro_batch(cluster, sums, checkpoint)
         with pytest.raises(OSError, match="the executor is lost"):
-            begun.write(failing(0))
+            begun.write_arrow(failing(0))
 
     def aborted(driver: str) -> None:
         with process_of(driver, "python_streaming_sink_runner"):
@@ -321,12 +321,12 @@ def test_a_transaction_stays_open_as_long_as_a_task_runs_and_no_longer(
         yield from rows_of(1)
 
     writer = micro_batch(cluster, sums, checkpoint, **limit)
-    messages = [writer.write(one) for one in (rows_of(0), slowly(), rows_of(2))]
+    messages = [writer.write_arrow(one) for one in (rows_of(0), slowly(), rows_of(2))]
     writer.commit(messages, 0)
     assert counted(cluster, sums) == EXPECTED
 
     abandoned = micro_batch(cluster, sums, checkpoint, **limit)
-    late = abandoned.write(rows_of(0))
+    late = abandoned.write_arrow(rows_of(0))
     assert counted(cluster, sums) == EXPECTED, "waits until the coordinator has aborted the transaction"
     with pytest.raises(TransactionAbortedError, match="raise the option tidemark"):
         abandoned.commit([late], 1)
@@ -355,10 +355,10 @@ def test_a_task_and_a_commit_outlast_a_time_without_brokers(
         yield from rows_of(0)
 
     writer = micro_batch(cluster, sums, checkpoint, **{"tidemark.transaction.timeout.ms": "1000"})
-    message = writer.write(rows_of(1))
+    message = writer.write_arrow(rows_of(1))
     for module in (coordinator, task):
         monkeypatch.setattr(module, "open_cluster", unreachable_at_first)
-    messages = [message, writer.write(slowly()), writer.write(rows_of(2))]
+    messages = [message, writer.write_arrow(slowly()), writer.write_arrow(rows_of(2))]
     writer.commit(messages, 0)
     assert len(refusals) == 2
     assert counted(cluster, sums) == EXPECTED

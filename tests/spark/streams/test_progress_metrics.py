@@ -16,6 +16,7 @@ from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster
 from tidemark_spark.progress_metrics import MetricsListener, QueryMetrics
 
+from tests.spark.harness.reading import needs_read_limits
 from tests.spark.streams.test_progress import offset
 from tests.spark.streams.test_stream import QUERY_S, fill
 
@@ -131,6 +132,7 @@ def test_a_streaming_query_is_served_from_the_driver(
         listener.close()
 
 
+@needs_read_limits
 def test_a_new_driver_counts_the_records_that_were_deleted_since_the_last_run(
     spark: SparkSession, cluster: LocalCluster, topic: Callable[..., str], tmp_path: Path
 ) -> None:
