@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads every sealed batch once in `log.scrub.interval.ms`, and has damaged ones repaired (rule T6).
+"""Reads every sealed batch once in `log.scrub.interval.ms`, and requests repairs of damaged ones (rule T6).
 
 The scrubber also rewrites damaged index files. The scrubber reads the disk, not the page cache. Each log directory has
 one thread. A pass goes through the partitions of a directory by name. Its position is stored in the directory, so that
