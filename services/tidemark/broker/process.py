@@ -38,6 +38,7 @@ from tidemark.rpc.limits.connections import limits_of
 from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.quotas.metrics import QuotaMetrics
 from tidemark.rpc.raw_methods import add_broker_service, add_replica_service
+from tidemark.rpc.receiver import ReceiverCheck
 from tidemark.rpc.security.audit_ring import keep_audit_lines
 from tidemark.rpc.security.authorization import cluster_in, make_authorization
 from tidemark.rpc.security.listeners import ListenerPort, identity_in
@@ -86,6 +87,7 @@ class BrokerProcess:
         self._identity = identity_in(ports)
         self._cluster = cluster_in(ports)
         self._authorization = make_authorization(settings, ports)
+        self._receiver = ReceiverCheck(settings.broker_id)
         self._server = GrpcServer(
             ports,
             [],
@@ -93,6 +95,7 @@ class BrokerProcess:
             health=settings.health_listeners,
             gate=self._authorization.gate,
             limits=limits_of(settings),
+            receiver=self._receiver,
         )
         self._stack = AsyncExitStack()
         self.failed = self._node.failed
@@ -174,6 +177,7 @@ class BrokerProcess:
     async def _prepare(self, opened: AsyncExitStack) -> LogManager:
         cluster_id = await cluster_id_when_reachable(self._node.store, self._settings.zookeeper_connect)
         self._node.metadata.set_cluster_id(cluster_id)
+        self._receiver.cluster_id = cluster_id
         logs = await open_log_directories(self._node)
         opened.callback(logs.close)
         return logs

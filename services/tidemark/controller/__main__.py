@@ -16,6 +16,7 @@ with no_collections():
     from tidemark.core.security.principals import Role
     from tidemark.model import BrokerId
     from tidemark.rpc.limits.connections import limits_of
+    from tidemark.rpc.receiver import ReceiverCheck
     from tidemark.rpc.security.handshakes import NativeLines
     from tidemark.rpc.security.listeners import ListenerPort, identity_in
     from tidemark.rpc.security.scrapes import serve_metrics
@@ -41,11 +42,14 @@ class ControllerProcess:
         self._store = store_of(settings, clock)
         METRICS.show(self._store.metrics)
         tell_what_runs("controller")
-        self._loop = new_loop(settings, self._store, clock, ControllerMetrics())
+        receiver = ReceiverCheck()
+        self._loop = new_loop(settings, self._store, clock, ControllerMetrics(), receiver)
         servicer = ControllerServicer(self._loop, BrokerId(settings.controller_id))
         services = [Service(add_ControllerServiceServicer_to_server, servicer, "tidemark.v1.ControllerService")]
         self._identity = identity_in(ports)
-        self._server = GrpcServer(ports, services, health=settings.health_listeners, limits=limits_of(settings))
+        self._server = GrpcServer(
+            ports, services, health=settings.health_listeners, limits=limits_of(settings), receiver=receiver
+        )
         self._metrics: MetricsServer | None = None
         self._running: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()

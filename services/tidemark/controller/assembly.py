@@ -14,13 +14,18 @@ from tidemark.core.config import ControllerConfig
 from tidemark.core.controller.controller import ControllerCore
 from tidemark.model import BrokerId
 from tidemark.ports import Clock, ControllerTerm, MetadataStore
+from tidemark.rpc.receiver import ReceiverCheck
 from tidemark.runtime.configuration.settings import ControllerSettings
 from tidemark.runtime.host_port import Listeners
 from tidemark.runtime.scheduler import AsyncioScheduler
 
 
 def new_loop(
-    settings: ControllerSettings, store: MetadataStore, clock: Clock, metrics: ControllerMetrics
+    settings: ControllerSettings,
+    store: MetadataStore,
+    clock: Clock,
+    metrics: ControllerMetrics,
+    receiver: ReceiverCheck,
 ) -> ControllerLoop:
     """The loop of a controller process."""
     return ControllerLoop(
@@ -30,7 +35,7 @@ def new_loop(
         clock=clock,
         scheduler=AsyncioScheduler(),
         observer=metrics,
-        new_term=partial(new_term, settings=settings, store=store, clock=clock, metrics=metrics),
+        new_term=partial(new_term, settings=settings, store=store, clock=clock, metrics=metrics, receiver=receiver),
         election_wait_ms=settings.leader_election_wait_ms,
     )
 
@@ -48,8 +53,10 @@ def new_term(
     store: MetadataStore,
     clock: Clock,
     metrics: ControllerMetrics,
+    receiver: ReceiverCheck,
 ) -> ActiveTerm:
     """A won term, with its own core, channels, heartbeats and tasks."""
+    receiver.cluster_id = cluster_id
     config = ControllerConfig(
         won.controller_id,
         won.epoch,
@@ -64,6 +71,7 @@ def new_term(
         Heartbeats,
         won.controller_id,
         won.epoch,
+        cluster_id,
         interval_ms=settings.controller_heartbeat_interval_ms,
         timeout_ms=settings.controller_heartbeat_timeout_ms,
     )
@@ -71,7 +79,7 @@ def new_term(
         won,
         ControllerCore(config, policy_of),
         store=store,
-        channels=BrokerPeers(won.controller_id, won.epoch),
+        channels=BrokerPeers(won.controller_id, won.epoch, cluster_id),
         heartbeats=heartbeats,
         clock=clock,
         scheduler=AsyncioScheduler(),

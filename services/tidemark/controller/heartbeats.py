@@ -27,6 +27,7 @@ from tidemark.core.controller.events import (
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.control import header_to_proto
+from tidemark.rpc.receiver import receiver_headers
 from tidemark.runtime.clock import timeout
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
@@ -58,6 +59,7 @@ class Heartbeats:
         self,
         controller_id: BrokerId,
         controller_epoch: ControllerEpoch,
+        cluster_id: str,
         submit: Submit,
         *,
         interval_ms: int,
@@ -65,6 +67,7 @@ class Heartbeats:
     ) -> None:
         self._controller_id = controller_id
         self._controller_epoch = controller_epoch
+        self._cluster_id = cluster_id
         self._submit = submit
         self._interval_s = interval_ms / 1000
         self._timeout_s = timeout_ms / 1000
@@ -127,7 +130,7 @@ class Heartbeats:
         offline: frozenset[str] = frozenset()
         async with open_channel(f"{broker.host}:{broker.port}", options=_CONNECT) as channel:
             stub: Any = BrokerControlServiceStub(channel)
-            call = stub.Heartbeat()
+            call = stub.Heartbeat(metadata=receiver_headers(self._cluster_id, broker.broker_id))
             pings = asyncio.create_task(self._ping(call, broker))
             try:
                 while True:

@@ -29,6 +29,7 @@ from tidemark.rpc.codecs.control import (
     stop_replica_to_proto,
 )
 from tidemark.rpc.codecs.metadata import partition_to_proto, topic_to_proto, view_to_proto
+from tidemark.rpc.receiver import Headers, receiver_headers
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
@@ -45,7 +46,8 @@ Refused = tuple[tuple[TopicPartition, TidemarkError], ...]
 class BrokerPeers:
     """Sends commands to brokers over gRPC, as `BrokerChannels`."""
 
-    def __init__(self, controller_id: BrokerId, controller_epoch: ControllerEpoch) -> None:
+    def __init__(self, controller_id: BrokerId, controller_epoch: ControllerEpoch, cluster_id: str) -> None:
+        self._cluster_id = cluster_id
         self._controller_id = controller_id
         self._controller_epoch = controller_epoch
         self._brokers: dict[BrokerId, BrokerRegistration] = {}
@@ -68,10 +70,12 @@ class BrokerPeers:
     async def send_leader_and_isr(self, effect: SendLeaderAndIsr) -> ControlAnswered:
         """Send all parts in order; the first error ends the call."""
 
-        async def send(stub: Any) -> Refused:
+        async def send(stub: Any, headers: Headers) -> Refused:
             refused: Refused = ()
             for command in effect.commands:
-                response = await stub.LeaderAndIsr(await _in_slices(command, effect.broker), timeout=_DEADLINE_S)
+                response = await stub.LeaderAndIsr(
+                    await _in_slices(command, effect.broker), timeout=_DEADLINE_S, metadata=headers
+                )
                 refused += refusals_from_proto(response.errors)
             return refused
 
@@ -83,8 +87,8 @@ class BrokerPeers:
         request = stop_replica_to_proto(effect.command)
         request.header.broker_id = effect.broker
 
-        async def send(stub: Any) -> Refused:
-            response = await stub.StopReplica(request, timeout=_DEADLINE_S)
+        async def send(stub: Any, headers: Headers) -> Refused:
+            response = await stub.StopReplica(request, timeout=_DEADLINE_S, metadata=headers)
             return refusals_from_proto(response.errors)
 
         return await self._answered(effect.broker, effect.request_id, send)
@@ -102,8 +106,8 @@ class BrokerPeers:
         metadata.topics.extend(self._last_topics[1])
         request = pb.UpdateMetadataRequest(header=header, metadata=metadata)
 
-        async def send(stub: Any) -> Refused:
-            await stub.UpdateMetadata(request, timeout=_DEADLINE_S)
+        async def send(stub: Any, headers: Headers) -> Refused:
+            await stub.UpdateMetadata(request, timeout=_DEADLINE_S, metadata=headers)
             return ()
 
         return await self._answered(effect.broker, effect.request_id, send)
@@ -123,8 +127,8 @@ class BrokerPeers:
         described: dict[TopicPartition, ReplicaDescription] = {}
         held: dict[TopicPartition, HeldState] = {}
 
-        async def send(stub: Any) -> Refused:
-            response = await stub.DescribeReplicas(request, timeout=_DESCRIBE_DEADLINE_S)
+        async def send(stub: Any, headers: Headers) -> Refused:
+            response = await stub.DescribeReplicas(request, timeout=_DESCRIBE_DEADLINE_S, metadata=headers)
             described.update(descriptions_from_proto(response.replicas))
             held.update(held_from_proto(response.held))
             return refusals_from_proto(response.errors)
@@ -133,9 +137,12 @@ class BrokerPeers:
         refused = dict(answered.refused)
         return ReplicasDescribed(effect.broker, effect.request_id, answered.error, described, refused, held)
 
-    async def _answered(self, broker: BrokerId, request_id: int, send: Callable[[Any], Any]) -> ControlAnswered:
+    async def _answered(
+        self, broker: BrokerId, request_id: int, send: Callable[[Any, Headers], Any]
+    ) -> ControlAnswered:
         try:
-            refused = await send(BrokerControlServiceStub(await self._channel(broker)))
+            stub = BrokerControlServiceStub(await self._channel(broker))
+            refused = await send(stub, receiver_headers(self._cluster_id, broker))
         except grpc.RpcError as error:
             return ControlAnswered(broker, request_id, errors.from_rpc_error(error, address=f"broker {broker}"))
         except (

@@ -107,6 +107,7 @@ class GrpcServer:
         health: address of a plain-text port that serves only the health service; None: no such port.
         gate: checks the rights of every caller; None: authorization is off.
         limits: limits of connections, streams and bytes in flight.
+        receiver: refuses calls for other services; None: every call is accepted.
     """
 
     def __init__(
@@ -117,12 +118,14 @@ class GrpcServer:
         health: HostPort | None = None,
         gate: grpc.aio.ServerInterceptor | None = None,
         limits: ConnectionLimits = DEFAULT_LIMITS,
+        receiver: grpc.aio.ServerInterceptor | None = None,
     ) -> None:
         self._names = (*(service.full_name for service in services), *later)
         options = [*_OPTIONS, *_limit_options(limits, len(ports))]
         self._health = Health()
         self._watch = ConnectionWatch(limits, lambda: frozenset(self.ports.values()))
-        self._open = [_Open(port, self._names, self._health, options, gate, self._watch.connections) for port in ports]
+        last = [one for one in (gate, receiver) if one is not None]
+        self._open = [_Open(port, self._names, self._health, options, last, self._watch.connections) for port in ports]
         self._probed = None if health is None else grpc.aio.server(options=[*_OPTIONS, *_PROBES])
         self._probed_at = health
         if self._probed is not None:
@@ -232,7 +235,7 @@ class _Open:
         names: Sequence[str],
         health: Health,
         options: Sequence[tuple[str, int]],
-        gate: grpc.aio.ServerInterceptor | None,
+        last: Sequence[grpc.aio.ServerInterceptor],
         connections: Connections,
     ) -> None:
         self.port = port
@@ -242,7 +245,7 @@ class _Open:
             interceptors=[
                 _Refusals(Metering(connections, lambda: self.number)),
                 *port.interceptors(),
-                *([gate] if gate else []),
+                *last,
             ],
             options=[*options, *port.options()],
         )

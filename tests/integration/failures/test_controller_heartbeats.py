@@ -42,7 +42,7 @@ async def test_a_broker_that_takes_no_connection_is_suspected_after_one_short_at
 
     monkeypatch.setattr("grpc.aio.insecure_channel", noted)
     heard: asyncio.Queue[ControllerEvent] = asyncio.Queue()
-    watching = Heartbeats(BrokerId(100), ControllerEpoch(1), heard.put_nowait, interval_ms=500, timeout_ms=30_000)
+    watching = Heartbeats(BrokerId(100), ControllerEpoch(1), "c", heard.put_nowait, interval_ms=500, timeout_ms=30_000)
     with dead_address() as port:
         broker = BrokerRegistration(BrokerId(1), "127.0.0.1", port, BrokerEpoch(7))
         watching.follow({BrokerId(1): broker})

@@ -248,7 +248,7 @@ async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
         epoch = OwnEpoch(BrokerEpoch(cluster.brokers[0].broker_epoch))
         leader = IsrStore(
             cluster.brokers[0].store,
-            GrpcControllerHints(BrokerId(0), cluster.brokers[0].store, epoch),
+            GrpcControllerHints(BrokerId(0), await cluster.store.cluster_id(), cluster.brokers[0].store, epoch),
             AsyncioScheduler(),
             lambda event: None,
             failures.append,
@@ -271,7 +271,7 @@ async def test_damage_invalidates_earlier_registrations_and_a_failed_log_all(
         epoch = OwnEpoch(BrokerEpoch(cluster.brokers[1].broker_epoch))
         follower = IsrStore(
             cluster.brokers[1].store,
-            GrpcControllerHints(BrokerId(1), cluster.brokers[1].store, epoch),
+            GrpcControllerHints(BrokerId(1), await cluster.store.cluster_id(), cluster.brokers[1].store, epoch),
             AsyncioScheduler(),
             lambda event: None,
             failures.append,

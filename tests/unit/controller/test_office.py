@@ -10,6 +10,7 @@ from typing import Any
 from tidemark.controller.assembly import new_loop
 from tidemark.controller.service import ControllerServicer
 from tidemark.model import BrokerId, ErrorCode
+from tidemark.rpc.receiver import ReceiverCheck
 from tidemark.runtime.host_port import Listeners
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.record_pb2 import PartitionRef
@@ -33,7 +34,7 @@ class Office:
         store: Any = SimpleNamespace(lease_valid_until_ms=lambda: LEASE_ENDS_MS, listen=lambda listener: None)
         clock: Any = SimpleNamespace(now_ms=lambda: self.now_ms)
         metrics: Any = None
-        self.loop = new_loop(settings, store, clock, metrics)
+        self.loop = new_loop(settings, store, clock, metrics, ReceiverCheck())
         self.term: Any = SimpleNamespace(submit=self.submitted.append, has_begun=True)
         self.loop.term = self.term
         self.servicer = ControllerServicer(self.loop, BrokerId(100))
@@ -75,7 +76,7 @@ async def test_a_session_that_expires_before_the_first_round_is_replaced() -> No
         controller_id=100, advertised_listeners=Listeners.parse("127.0.0.1:1"), leader_election_wait_ms=5_000
     )
     anything: Any = None
-    loop = new_loop(settings, standby, anything, anything)
+    loop = new_loop(settings, standby, anything, anything, ReceiverCheck())
     standby.session.expire()
     await asyncio.sleep(0.05)  # the listener runs in the next iteration of the event loop
     assert not standby.lease_valid_until_ms()

@@ -33,25 +33,30 @@ class Silent(BrokerControlServiceServicer):
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.receivers: list[int] = []
+        self.headers: list[object] = []
+
+    def _note(self, header: pb.ControlHeader, context: Any) -> None:
+        self.receivers.append(header.broker_id)
+        self.headers += [one for one in context.invocation_metadata() if one[0].startswith("receiver-")]
 
     async def LeaderAndIsr(self, request: pb.LeaderAndIsrRequest, context: Any) -> pb.LeaderAndIsrResponse:  # noqa: N802
-        self.receivers.append(request.header.broker_id)
+        self._note(request.header, context)
         return pb.LeaderAndIsrResponse()
 
     async def StopReplica(self, request: pb.StopReplicaRequest, context: Any) -> pb.StopReplicaResponse:  # noqa: N802
-        self.receivers.append(request.header.broker_id)
+        self._note(request.header, context)
         return pb.StopReplicaResponse()
 
     async def UpdateMetadata(  # noqa: N802
         self, request: pb.UpdateMetadataRequest, context: Any
     ) -> pb.UpdateMetadataResponse:
-        self.receivers.append(request.header.broker_id)
+        self._note(request.header, context)
         return pb.UpdateMetadataResponse()
 
     async def DescribeReplicas(  # noqa: N802
         self, request: pb.DescribeReplicasRequest, context: Any
     ) -> pb.DescribeReplicasResponse:
-        self.receivers.append(request.header.broker_id)
+        self._note(request.header, context)
         if not self.asked.is_set():
             self.asked.set()
             await asyncio.sleep(3600)
@@ -79,7 +84,7 @@ def question(broker_epoch: int) -> DescribeReplicas:
 
 async def test_a_question_to_a_registration_that_is_over_is_answered(silent: tuple[Silent, int]) -> None:
     broker, port = silent
-    peers = BrokerPeers(BrokerId(100), ControllerEpoch(1))
+    peers = BrokerPeers(BrokerId(100), ControllerEpoch(1), "c")
     registration = BrokerRegistration(BROKER, "127.0.0.1", port, broker_epoch=BrokerEpoch(1))
     peers.follow({BROKER: registration})
     asking = asyncio.create_task(peers.describe_replicas(question(1)))
@@ -93,11 +98,11 @@ async def test_a_question_to_a_registration_that_is_over_is_answered(silent: tup
 
 
 async def test_each_call_names_its_receiver(silent: tuple[Silent, int]) -> None:
-    """Another broker at this address, perhaps of the same broker epoch, must refuse the call."""
+    """Another broker at this address, perhaps of the same broker epoch or of another cluster, must refuse the call."""
     broker, port = silent
     broker.asked.set()
     sender, epoch = (BrokerId(100), ControllerEpoch(1)), BrokerEpoch(3)
-    peers = BrokerPeers(*sender)
+    peers = BrokerPeers(*sender, "c")
     peers.follow({BROKER: BrokerRegistration(BROKER, "127.0.0.1", port, broker_epoch=epoch)})
     leader_and_isr = LeaderAndIsrCommand(*sender, epoch, ())
     stop = StopReplicaCommand(*sender, epoch, ())
@@ -106,12 +111,13 @@ async def test_each_call_names_its_receiver(silent: tuple[Silent, int]) -> None:
     assert (await peers.send_update_metadata(SendUpdateMetadata(BROKER, 3, epoch, ClusterView()))).error is None
     assert (await peers.describe_replicas(question(3))).error is None
     assert broker.receivers == [BROKER] * 4
+    assert broker.headers == [("receiver-cluster", "c"), ("receiver-broker", "1")] * 4
     await peers.stop()
 
 
 async def test_a_question_that_is_cancelled_is_not_answered(silent: tuple[Silent, int]) -> None:
     broker, port = silent
-    peers = BrokerPeers(BrokerId(100), ControllerEpoch(1))
+    peers = BrokerPeers(BrokerId(100), ControllerEpoch(1), "c")
     peers.follow({BROKER: BrokerRegistration(BROKER, "127.0.0.1", port)})
     asking = asyncio.create_task(peers.describe_replicas(question(1)))
     await broker.asked.wait()
@@ -129,7 +135,7 @@ async def test_metadata_of_a_partition_are_encoded_once_for_all_brokers(monkeypa
         return partition_to_proto(view)
 
     monkeypatch.setattr(peers_module, "partition_to_proto", encode)
-    peers = BrokerPeers(BrokerId(100), ControllerEpoch(1))
+    peers = BrokerPeers(BrokerId(100), ControllerEpoch(1), "c")
     views = [PartitionView(index, BROKER, LeaderEpoch(0), (BROKER,), (BROKER,)) for index in range(3)]
     for some in (views[:2], views, views[1:]):
         topic = TopicView("t", "id", 1, 1, {one.partition: one for one in some})

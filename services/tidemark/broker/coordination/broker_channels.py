@@ -12,6 +12,7 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.errors import from_rpc_error
+from tidemark.rpc.receiver import Headers, receiver_headers
 
 
 class BrokerChannels:
@@ -39,6 +40,10 @@ class BrokerChannels:
             yield channel
         except grpc.RpcError as error:
             raise from_rpc_error(error, address=address) from error
+
+    def headers(self, broker_id: BrokerId) -> Headers:
+        """The metadata of a call to a broker: another broker, or one of another cluster, refuses the call."""
+        return receiver_headers(self._metadata.view.cluster_id, broker_id)
 
     async def close(self) -> None:
         """Close all channels."""

@@ -116,7 +116,7 @@ class PartitionEnds:
             return await self._own(request)
         with self._channels.to(leader) as channel:
             stub = cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
-            return await stub.ListOffsets(request, timeout=_DEADLINE_S)
+            return await stub.ListOffsets(request, timeout=_DEADLINE_S, metadata=self._channels.headers(leader))
 
 
 def _is_retriable(found: Ends | TidemarkError) -> bool:

@@ -14,6 +14,7 @@ from tidemark.model import BrokerId, ErrorCode, ReplicaIdentity, TidemarkError, 
 from tidemark.record.checks import check_batches
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.errors import from_rpc_error
+from tidemark.rpc.receiver import receiver_headers
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tidemark.v1.replica_reads_pb2 import ReadReplicaRequest
 
@@ -85,9 +86,10 @@ class GrpcReplicaPeers:
         if registration is None:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not registered")
         address = f"{registration.host}:{registration.port}"
+        headers = receiver_headers(self._metadata.view.cluster_id, broker)
         async with open_channel(address) as channel:
             stub: Any = BrokerServiceStub(channel)
             try:
-                return await stub.ReadReplica(request, timeout=_TIMEOUT_S, wait_for_ready=False)
+                return await stub.ReadReplica(request, timeout=_TIMEOUT_S, metadata=headers, wait_for_ready=False)
             except grpc.RpcError as error:
                 raise from_rpc_error(error, address=address) from error

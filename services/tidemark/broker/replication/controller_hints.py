@@ -15,6 +15,7 @@ from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.refs import ref_to_proto
+from tidemark.rpc.receiver import receiver_headers
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
 
@@ -34,9 +35,10 @@ class ControllerHints(Protocol):
 
 
 class GrpcControllerHints:
-    """`ControllerHints` to the controller that /controller names."""
+    """`ControllerHints` to the controller that /controller names; a controller of another cluster refuses them."""
 
-    def __init__(self, broker_id: BrokerId, store: MetadataStore, epoch: OwnEpoch) -> None:
+    def __init__(self, broker_id: BrokerId, cluster_id: str, store: MetadataStore, epoch: OwnEpoch) -> None:
+        self._headers = receiver_headers(cluster_id)
         self._broker_id = broker_id
         self._store = store
         self._epoch = epoch
@@ -72,6 +74,6 @@ class GrpcControllerHints:
         try:
             async with open_channel(controller.address) as channel:
                 stub: Any = ControllerServiceStub(channel)
-                await stub.ReportIsrChanges(request, timeout=_DEADLINE_S)
+                await stub.ReportIsrChanges(request, timeout=_DEADLINE_S, metadata=self._headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=f"controller {controller.controller_id}") from error

@@ -26,7 +26,7 @@ class Replication:
     """
 
     def __init__(self, node: BrokerNode, storage: Storage, on_ping: Callable[[bool], None]) -> None:
-        driver = node.driver
+        driver, cluster_id = node.driver, node.metadata.view.cluster_id
         self.control = BrokerControl(
             node.broker_id,
             driver,
@@ -39,10 +39,10 @@ class Replication:
             on_ping,
         )
         self.from_followers = FollowerStreams(node.broker_id, driver.submit, node.epoch)
-        self._to_leaders = LeaderStreams(node.broker_id, driver.submit, node.epoch)
+        self._to_leaders = LeaderStreams(node.broker_id, cluster_id, driver.submit, node.epoch)
         self._isr = IsrStore(
             node.store,
-            GrpcControllerHints(node.broker_id, node.store, node.epoch),
+            GrpcControllerHints(node.broker_id, cluster_id, node.store, node.epoch),
             AsyncioScheduler(),
             driver.submit,
             driver.fail,

@@ -35,6 +35,7 @@ from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError, Topi
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.replica import FollowerEnd, LeaderEnd
 from tidemark.rpc.errors import abort_with, from_rpc_error
+from tidemark.rpc.receiver import Headers, receiver_headers
 from tidemark.rpc.security.callers import check_id
 from tidemark.runtime.clock import timeout
 from tidemark.v1 import replica_service_pb2 as pb
@@ -182,7 +183,8 @@ def _one_of_follower(run: list[FollowerMessage]) -> FollowerMessage:
 class LeaderStreams:
     """One outgoing stream for each leader that this broker follows; its hello carries `epoch`."""
 
-    def __init__(self, broker_id: BrokerId, submit: Submit, epoch: OwnEpoch) -> None:
+    def __init__(self, broker_id: BrokerId, cluster_id: str, submit: Submit, epoch: OwnEpoch) -> None:
+        self._cluster_id = cluster_id
         self._epoch = epoch
         self._broker_id = broker_id
         self._submit = submit
@@ -199,7 +201,11 @@ class LeaderStreams:
             leader_id=effect.leader,
         )
         self._streams[effect.leader] = _LeaderStream(
-            effect.leader, f"{effect.host}:{effect.port}", pb.ReplicateRequest(hello=hello), self._submit
+            effect.leader,
+            f"{effect.host}:{effect.port}",
+            receiver_headers(self._cluster_id, effect.leader),
+            pb.ReplicateRequest(hello=hello),
+            self._submit,
         )
 
     def disconnect(self, effect: DisconnectFromLeader) -> None:
@@ -229,9 +235,12 @@ class LeaderStreams:
 class _LeaderStream:
     """Reconnect with back-off until the link ends."""
 
-    def __init__(self, leader: BrokerId, address: str, hello: pb.ReplicateRequest, submit: Submit) -> None:
+    def __init__(
+        self, leader: BrokerId, address: str, headers: Headers, hello: pb.ReplicateRequest, submit: Submit
+    ) -> None:
         self._leader = leader
         self._address = address
+        self._headers = headers
         self._hello = hello
         self._submit = submit
         self._outbox: _Outbox[FollowerMessage] | None = None
@@ -269,7 +278,7 @@ class _LeaderStream:
     async def _one_stream(self, channel: grpc.aio.Channel) -> bool:
         """One stream from hello to end; returns whether it was established."""
         stub: Any = ReplicaServiceStub(channel)
-        call = stub.Replicate()
+        call = stub.Replicate(metadata=self._headers)
         up = False
         why: TidemarkError | None = None
         try:

@@ -170,7 +170,7 @@ class MarkerSender:
             return await self._own(request)
         with self._channels.to(leader) as channel:
             stub = cast("TransactionCoordinationAsyncStub", TransactionCoordinationStub(channel))
-            return await stub.WriteMarkers(request, timeout=_DEADLINE_S)
+            return await stub.WriteMarkers(request, timeout=_DEADLINE_S, metadata=self._channels.headers(leader))
 
     def _answered(self, outcomes: Iterable[tuple[_Sent, TidemarkError | None]]) -> None:
         done: list[_Sent] = []

@@ -134,7 +134,7 @@ class Verification:
             return await self._own(request)
         with self._channels.to(broker_id) as channel:
             stub = cast("TransactionCoordinationAsyncStub", TransactionCoordinationStub(channel))
-            return await stub.AddPartitions(request, timeout=_DEADLINE_S)
+            return await stub.AddPartitions(request, timeout=_DEADLINE_S, metadata=self._channels.headers(broker_id))
 
     def _settle(self, asked: _Asked, error: TidemarkError | None) -> None:
         outcome = self._open.pop(asked)

@@ -48,7 +48,7 @@ class Harness:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self.writer = IsrStore(
             store,
-            GrpcControllerHints(BrokerId(0), store, OwnEpoch()),
+            GrpcControllerHints(BrokerId(0), "c", store, OwnEpoch()),
             AsyncioScheduler(),
             self._events.put_nowait,
             self.failures.append,

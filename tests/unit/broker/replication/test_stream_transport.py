@@ -203,12 +203,15 @@ class MisreadCall(BrokenCall):
 async def connections(monkeypatch: pytest.MonkeyPatch, *calls: BrokenCall) -> list[object]:
     """The events until the second connection; the first message is sent after the first one."""
     following = iter(calls)
+
+    def replicate(metadata: object) -> BrokenCall:
+        assert metadata == (("receiver-cluster", "c"), ("receiver-broker", "0"))
+        return next(following)
+
     monkeypatch.setattr(stream_transport, "open_channel", lambda address: contextlib.AsyncExitStack())
-    monkeypatch.setattr(
-        stream_transport, "ReplicaServiceStub", lambda channel: SimpleNamespace(Replicate=lambda: next(following))
-    )
+    monkeypatch.setattr(stream_transport, "ReplicaServiceStub", lambda channel: SimpleNamespace(Replicate=replicate))
     events: asyncio.Queue[object] = asyncio.Queue()
-    streams = LeaderStreams(BrokerId(1), events.put_nowait, SimpleNamespace(value=BrokerEpoch(0)))
+    streams = LeaderStreams(BrokerId(1), "c", events.put_nowait, SimpleNamespace(value=BrokerEpoch(0)))
     streams.connect(ConnectToLeader(BrokerId(0), "a", 1, BrokerEpoch(0)))
     async with asyncio.timeout(5):
         found = [await events.get()]
