@@ -76,6 +76,16 @@ async def test_the_first_sentence_names_the_longest_transaction_and_the_command_
     ]
 
 
+@pytest.mark.parametrize(("end", "before"), [(60, 60), (101, 100), (None, 100)])
+async def test_the_command_deletes_no_record_behind_a_transaction_without_coordinator(
+    cluster: Cluster, end: int | None, before: int
+) -> None:
+    """A broker of 0.1.0 does not state the end. Records above the high watermark cannot be deleted."""
+    cluster.states = {A1: PartitionState(5, 100, (at(A1, OWN, 5)._replace(end_offset=end),))}
+    (found,), _ = await find_hanging(cast(TransactionAdmin, cluster), (), 0, NOW_MS)
+    assert found.command == f"tidemark topic delete-records a --partition 1 --before {before}"
+
+
 async def test_only_transactions_that_are_open_for_long_are_named(cluster: Cluster) -> None:
     assert len(await sentences(cluster, 60_000)) == 1
     assert await sentences(cluster, 301_000) == []

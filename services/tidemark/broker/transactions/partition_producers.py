@@ -39,5 +39,6 @@ class PartitionProducers:
                 first_offset=one.first_offset,
                 last_timestamp_us=one.last_timestamp_us,
                 coordinator_epoch=one.coordinator_epoch,
+                end_offset=one.end_offset,
             )
         return answer

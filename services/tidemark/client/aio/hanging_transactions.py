@@ -24,6 +24,7 @@ class Hanging(NamedTuple):
         transactional_id: "" if no coordinator has a transaction of this producer in the partition.
         since_ms: time of its start, or, without a coordinator's transaction, of its last record; since 1970, UTC.
         records: committed records from the last stable offset on.
+        end_offset: end of the transaction's last batch, exclusive; of the committed records where it is not known.
     """
 
     partition: TopicPartition
@@ -32,15 +33,15 @@ class Hanging(NamedTuple):
     producer: ProducerIdentity
     transactional_id: str
     since_ms: int
+    end_offset: int
 
     @property
     def command(self) -> str:
         """The command that ends the transaction."""
         if self.transactional_id:
             return f"tidemark transaction abort {shlex.quote(self.transactional_id)}"
-        end_offset = self.first_offset + self.records
         topic, index = self.partition
-        return f"tidemark topic delete-records {topic} --partition {index} --before {end_offset}"
+        return f"tidemark topic delete-records {topic} --partition {index} --before {self.end_offset}"
 
     def as_json(self) -> dict[str, object]:
         """The transaction as JSON; null for a transaction without a coordinator."""
@@ -124,4 +125,5 @@ def _hanging(
         first.producer,
         "" if owner is None else owner.transactional_id,
         first.last_timestamp_us // 1000 if owner is None else owner.started_at_ms,
+        state.high_watermark if first.end_offset is None else min(first.end_offset, state.high_watermark),
     )

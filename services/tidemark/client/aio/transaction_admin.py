@@ -69,12 +69,14 @@ class OpenInPartition(NamedTuple):
     Attributes:
         first_offset: offset of its first record.
         last_timestamp_us: largest timestamp of its records, since 1970, UTC.
+        end_offset: end of its last batch, exclusive; None for offset commits, and with a broker of 0.1.0.
     """
 
     partition: TopicPartition
     producer: ProducerIdentity
     first_offset: int
     last_timestamp_us: int
+    end_offset: int | None = None
 
 
 class PartitionState(NamedTuple):
@@ -305,6 +307,7 @@ def _state(partition: TopicPartition, found: pb.PartitionProducers) -> Partition
             ProducerIdentity(one.producer.producer_id, one.producer.producer_epoch),
             one.first_offset,
             one.last_timestamp_us,
+            one.end_offset if one.HasField("end_offset") else None,
         )
         for one in found.open
     )

@@ -224,7 +224,12 @@ class BrokerQueries:
         log, entries = leader.log, leader.log.producers.entries
         opened = tuple(
             OpenTransaction(
-                producer_id, one.producer_epoch, one.open_offset, one.last_timestamp_us, one.coordinator_epoch
+                producer_id,
+                one.producer_epoch,
+                one.open_offset,
+                one.last_timestamp_us,
+                one.coordinator_epoch,
+                Offset(one.batches[-1].last_offset + 1) if one.batches else None,
             )
             for producer_id, one in ((found, entries[found]) for found in log.producers.open_producers)
         )

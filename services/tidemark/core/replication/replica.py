@@ -65,6 +65,7 @@ class OpenTransaction(NamedTuple):
         first_offset: offset of its first record.
         last_timestamp_us: largest timestamp of its batches, since 1970, UTC.
         coordinator_epoch: coordinator epoch of the producer's last marker; -1: none.
+        end_offset: end of its last batch, exclusive; None for batches without sequence numbers, as of coordinators.
     """
 
     producer_id: int
@@ -72,6 +73,7 @@ class OpenTransaction(NamedTuple):
     first_offset: Offset
     last_timestamp_us: int
     coordinator_epoch: int
+    end_offset: Offset | None
 
 
 class OpenTransactions(NamedTuple):

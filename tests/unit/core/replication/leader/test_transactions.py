@@ -130,6 +130,9 @@ def test_a_transaction_whose_records_are_deleted_holds_no_reader_back(stage: Tra
     stage.send(pending(records=4))
     stage.send(pending(producer_id=8, records=2))
     stage.reports(2, 6)
+    assert [one.end_offset for one in stage.core.queries.open_transactions(P).transactions] == [4, 6]
+    stage.feed(ev.LogStartRequested(P, ID, 5, 3))
+    assert stage.open() == [(7, 0, 0, -1), (8, 0, 4, -1)]
     stage.feed(ev.LogStartRequested(P, ID, 5, 4))
     assert stage.open() == [(8, 0, 4, -1)]
     stage.feed(ev.LogStartRequested(P, ID, 5, 6))
@@ -278,3 +281,15 @@ def test_a_follower_that_becomes_the_leader_knows_the_open_transactions() -> Non
     assert stage.open() == [(7, 0, 1, -1)]
     request = stage.end(marker(producer_id=8, producer_epoch=2, coordinator_epoch=5))
     assert stage.replies() == [(request, -1, ErrorCode.COORDINATOR_FENCED)]
+
+
+def test_the_pending_batch_of_a_coordinator_states_no_end() -> None:
+    """The batch has no sequence, so the leader remembers the open transaction without batches."""
+    stage = Transactions()
+    stage.follows(2, epoch=5)
+    one = pending(sequence=-1)
+    stage.chunk(0, one._replace(envelope=one.envelope._replace(leader_epoch=5)), high_watermark=1)
+    stage.appended(1)
+    stage.leads((1, 2), epoch=6)
+    (found,) = stage.core.queries.open_transactions(P).transactions
+    assert (found.first_offset, found.end_offset) == (0, None)
