@@ -74,14 +74,14 @@ class ClusterView:
     """The metadata of the whole cluster, a part of it, or changes.
 
     Attributes:
-        brokers: always all of them.
+        brokers: always all brokers.
         topics: in changes, each topic has only the partitions that changed.
         deleted_topics: deleted since the update before.
         complete: the update has the whole cluster, or its first part.
         part: index of the part; 0 for changes and for a snapshot of one message.
         more_parts: another part follows; with changes: others that are older than this message follow. The answer of a
             broker that lacks such changes does not prove that a topic was deleted.
-        hidden_topics: a node of theirs does not parse: metadata of them that is known stays.
+        hidden_topics: topics with a node that does not parse; known metadata of these topics stays.
         sequence: rises with each message of a controller's term to any broker; 0: not numbered. A broker's answer has
             the number of the newest message that the broker has applied.
         dated: kept by clients only: controller epoch and sequence of the newest answer about a topic.

@@ -2,7 +2,7 @@
 """Writes the Arrow message of a few rows without Arrow: byte for byte the message that `payload.encode_rows` writes.
 
 A client that sends one record at a time runs with cold caches. Arrow's constructors and kernels are then a large part
-of the time of a record. Each of them touches code that is no longer in the processor's caches.
+of the time of a record. Each call runs code that is no longer in the processor's caches.
 """
 
 from __future__ import annotations

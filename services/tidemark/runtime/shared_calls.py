@@ -17,7 +17,8 @@ class SharedCall(Generic[T]):
     """Runs `work` for all its callers, once at a time.
 
     A caller receives the result of a run that began after its call, or at most `max_age_ms` before. Callers that come
-    during an older run share the run after it. A failed run fails them too, so no caller waits for two failures.
+    during an older run share the run after it. If the older run fails, these callers fail too, so no caller waits for
+    two failures.
 
     Args:
         work: a run with a time limit of its own. A caller that is cancelled does not cancel the run.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/admin/reassign_partitions: requests of the admin service and manual ones. The controller removes them (M1).
+"""/admin/reassign_partitions: requests of the admin service and manual ones. The controller removes requests (M1).
 Also topic znodes, in which the controller keeps the progress of a reassignment."""
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 A task is done when all its rows are acknowledged. In a transaction (rule X16) its rows are pending until the driver
 commits the producers that the messages of the tasks name. Rows of a failed attempt never count. Without a transaction
-they stay in the topic: at least once.
+these rows stay in the topic: at least once.
 """
 
 from __future__ import annotations

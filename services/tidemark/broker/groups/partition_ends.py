@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """High watermarks of partitions that other brokers lead, for the lag of groups.
 
-The broker fetches them after it has read the committed offsets. A committed offset is never above the high watermark of
-its time, so no lag is negative (docs/groups.md, step G10).
+The broker fetches high watermarks after it has read the committed offsets. A committed offset is never above the high
+watermark of its time, so no lag is negative (docs/groups.md, step G10).
 """
 
 from __future__ import annotations

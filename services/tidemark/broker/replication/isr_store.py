@@ -145,7 +145,7 @@ class IsrStore:
                 await self._scheduler.sleep_ms(_REREAD_MS)
 
     def _report_unreadable(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Report nodes that do not parse. The controller reads them, and writes them again where it can (rule Z4)."""
+        """Report nodes that do not parse. The controller rebuilds such nodes where possible (rule Z4)."""
         for partition in partitions:
             _log.error("the state of a partition led here is unreadable", extra={"partition": str(partition)})
             self.report(ReportIsrChange(partition))

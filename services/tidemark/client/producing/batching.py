@@ -52,7 +52,7 @@ class PendingBatch:
         deleted: for typed records, whether each deletes the earlier rows of its key; None: no record does.
         rows: Arrow rows of the batch; None until the batch is built, unless it was made of rows.
         data: the sealed batch, with its sequence; None until it is built.
-        in_doubt: an attempt without a response may have been appended (rule P4). Once true, it stays true.
+        in_doubt: an attempt without a response may have been appended (rule P4); never false again.
         refusal: error of the last attempt.
         refused_in_company: `refusal` was for several batches of one request, so another one may have caused it.
         attempt: the attempt in flight; None if every attempt has its outcome.

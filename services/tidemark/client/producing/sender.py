@@ -207,7 +207,7 @@ class Sender:
         return self._failed_records - failed
 
     async def stop(self) -> None:
-        """Fail the remaining batches and close the streams. To send them, flush before."""
+        """Fail the remaining batches and close the streams. To send these batches, call `flush` before."""
         self.fail_rest()
         if self._linger is not None:
             self._linger.cancel()

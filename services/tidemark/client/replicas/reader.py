@@ -96,7 +96,7 @@ class ReplicaReader:
                     missing = _missing(view, topics)
                     if missing is None:
                         return view
-                    asked += [one for one in self._brokers if one not in asked]  # they may know a new topic
+                    asked += [one for one in self._brokers if one not in asked]  # these brokers may know a new topic
                 else:
                     causes[address] = "the broker has just started and has no metadata yet"
             if missing is not None:

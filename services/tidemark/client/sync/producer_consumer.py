@@ -621,7 +621,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         """Set the position back to the first polled record that was not returned.
 
         Args:
-            from_last: set it back to the records that were returned last if the application failed on them.
+            from_last: set the position back to the last returned records if the application failed on them.
         """
         batch, left = self._batch, len(self._records)
         self._records, self._batch = [], None

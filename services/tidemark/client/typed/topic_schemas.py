@@ -30,7 +30,7 @@ class KnownSchemas(NamedTuple):
     Attributes:
         topic_id: a recreated topic has another id, and does not have these versions.
         versions: schemas by version, from 1 without a gap; at least one.
-        newest: the newest of them.
+        newest: the newest version.
     """
 
     topic_id: str

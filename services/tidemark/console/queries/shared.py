@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the cluster that many pages share: one call at a time for each question, and a short life.
+"""Answers of the cluster that many pages share: one call at a time for each question; answers expire soon.
 
-The last successful answer is kept after failed calls. A page then shows it with the error, and since when the calls
-fail. After a denied call the answer is dropped: the user has lost the right to read it.
+The last successful answer is kept after failed calls. A page then shows that answer with the error, and since when the
+calls fail. After a denied call the answer is dropped: the user has lost the right to read it.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Decision:
     """A leaderAndISR to write, with the checks of the write.
 
     Attributes:
-        state: the node as it should be.
+        state: the node to write.
         checked: brokers whose broker epoch the write must check (rule T2).
         unclean: the leader may lack committed records.
         losses: committed offsets that an unclean election may lose, as in `Observed`; empty: not known.

@@ -337,7 +337,7 @@ class PartitionCountChanges:
     # -- the topic's node --------------------------------------------------------------------------------------
 
     def rewrite(self, topic: TopicDescription) -> TopicDescription:
-        """The node as it should be next."""
+        """The node to write next."""
         partitions, incarnations = dict(topic.partitions), dict(topic.incarnations)
         adding, removing, original = dict(topic.adding), dict(topic.removing), dict(topic.original)
         for index, replicas in sorted(self._added.get(topic.topic, {}).items()):

@@ -65,9 +65,9 @@ class MetadataSnapshot:
     """The metadata of every partition, sent in parts that a broker applies together.
 
     Attributes:
-        partitions: all of them, in the order in which the parts have them.
-        version: `ControllerContext.metadata_version` when it was taken. Invariant: a broker begins with a snapshot
-            only while that version is the present one.
+        partitions: all partitions, in the order of the parts.
+        version: `ControllerContext.metadata_version` when the snapshot was taken. Invariant: a broker begins with a
+            snapshot only while that version is the present one.
         parts: the parts built so far, by the index of their first partition; shared by the brokers that get them.
     """
 

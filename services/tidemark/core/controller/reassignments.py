@@ -191,7 +191,7 @@ class Reassignments:
         return len(topic.original.get(index, topic.partitions[index]))
 
     def rewrite(self, topic: TopicDescription) -> TopicDescription:
-        """The node as it should be next (steps 1 and 10, and reverting)."""
+        """The node to write next (steps 1 and 10, and reverting)."""
         draft = TopicDraft(topic)
         for index, one in self._by_topic.get(topic.topic, {}).items():
             if index in topic.partitions:

@@ -49,7 +49,7 @@ class TopicUpdates:
         self._ctx.rewritten = waiting
 
     def answered(self, topic: str, written: bool, now_ms: int) -> None:
-        """The write succeeded, or it failed or its outcome is unknown: then retry, composed from the node as read."""
+        """Note the outcome of a write. After a failure or an unknown outcome, the next write uses the node as read."""
         self._in_flight.discard(topic)
         self._not_before_ms.pop(topic, None)
         if not written:

@@ -57,13 +57,13 @@ def obstacles_to_restart(
     restarting: BrokerId | None = None,
     may_name: MayName = every_name,
 ) -> list[RestartObstacle]:
-    """The obstacles to a restart of this broker, the gravest first; empty: it is safe.
+    """The obstacles to a restart of this broker, the most serious first; empty: a restart is safe.
 
     Args:
         broker: id of the broker to be restarted.
         live: the registered brokers.
-        topics: all of them.
-        states: states of all their partitions.
+        topics: all topics.
+        states: states of all partitions.
         wanted: partitions with a requested reassignment, running or not.
         restarting: the broker that has claimed a restart.
         may_name: whether sentences may name a topic.

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
 
 LOG_DIR_PENDING: Final = ErrorCode.REQUEST_TIMED_OUT
-"""Refusal of a log directory that a LeaderAndIsr names: the broker has accepted it, but would lose it if it were killed
-now. The controller names it again."""
+"""Refusal of a log directory that a LeaderAndIsr names: the broker has accepted the directory, but a kill would lose
+the choice. The controller names the directory again."""
 PRESENT_LOG_DIR: Final = "present"
 """Named by a LeaderAndIsr for a replica whose move to another log directory was cancelled; paths are absolute."""
 LOG_DIR_REFUSALS: Final = frozenset(

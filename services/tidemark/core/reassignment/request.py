@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requested reassignments: Kafka's JSON of version 1, and the checks before one begins (rule M1). Pure.
 
-The command line, the admin service and the controller (for a node written manually) use the same functions. So they
-refuse the same requests with the same codes and messages.
+The command line, the admin service and the controller (for a node written manually) use the same functions. So all
+three refuse the same requests with the same codes and messages.
 """
 
 from __future__ import annotations

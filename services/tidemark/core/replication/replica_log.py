@@ -313,7 +313,7 @@ class ReplicaLog:
         self.save_epochs()
 
     def raise_high_watermark(self, to: Offset) -> bool:
-        """Raise the high watermark, at most to the log end; returns whether it rose. It never falls (HW-MONOTONIC)."""
+        """Raise the high watermark, at most to the log end, never lower it (HW-MONOTONIC); returns whether it rose."""
         if to <= self.high_watermark:
             return False
         assert to <= self.log_end_offset, "committed records are written"

@@ -67,7 +67,7 @@ class Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Dictionary:
-    """Values that repeat. A batch stores them plain; readers get them dictionary-encoded."""
+    """Values that repeat. A batch stores plain values; readers get dictionary-encoded values."""
 
     value: Primitive | Decimal
 

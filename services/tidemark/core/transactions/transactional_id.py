@@ -2,8 +2,8 @@
 """One transactional id in memory. Every change goes through its methods, which return the records to write.
 
 A coordinator may find only the first of these records after a failure. So the record that begins a transaction comes
-before the transaction's pages. The record that completes the transaction comes before the tombstones of these pages.
-They come before the tombstone of the id.
+before the transaction's pages. The record that completes the transaction comes before the tombstones of these pages,
+and these tombstones come before the tombstone of the id.
 """
 
 from __future__ import annotations

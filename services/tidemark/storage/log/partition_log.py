@@ -359,7 +359,7 @@ class PartitionLog:
         """Raise the log start to `start_offset`; a log trimmed to its end rolls first.
 
         Segments below leave the log immediately. Their files are deleted after a checkpoint on disk names that log
-        start. If they were deleted before, a start would treat the log as damaged.
+        start. If files were deleted before, a start would treat the log as damaged.
 
         Raises:
             TidemarkError: STORAGE_ERROR.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces segments by a cleaned segment, so that a kill at any point neither loses nor duplicates a record.
 
-1. `<base>-<end>.cleaned` is written and made durable. A start that finds it deletes it: the old segments stand.
+1. `<base>-<end>.cleaned` is written and made durable. A start deletes such a file: the old segments stay valid.
 2. `.cleaned` is renamed to `<base>-<end>.swap`, durably: the replacement is committed, and a start carries out the
    remaining steps. A `.swap` that was damaged later is deleted if its source segments are complete, else it is set
    aside.

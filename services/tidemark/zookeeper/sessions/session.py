@@ -607,7 +607,7 @@ def _submitter(request: Any) -> Callable[[Any], Any]:
 def _close_in_thread(client: Any) -> asyncio.Future[None]:
     """End kazoo's threads and the session; this blocks for seconds when the server does not answer.
 
-    A daemon thread closes it, so the event loop and the end of the process do not wait.
+    A daemon thread closes the client, so the event loop and the end of the process do not wait.
     """
     loop = asyncio.get_running_loop()
     closed: asyncio.Future[None] = loop.create_future()

@@ -193,7 +193,7 @@ class FollowerSession:
         """The high watermark or the log start has moved: the next chunk carries both; without a chunk, the next tick
         sends them.
 
-        The session sends them immediately if consumers read from this follower and no read is in flight.
+        The session sends both immediately if consumers read from this follower and no read is in flight.
         """
         if sender.reading_since_ms is None and self._ctx.now_ms < sender.prompt_until_ms:
             self._add_chunk(sender, None)
