@@ -19,7 +19,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 _PATH = r"\b((?:services|tests|proto|docs|deploy|charts|tools|bench|spark)/[\w./-]*\w/?)"
 PATHS = sorted({*re.findall(_PATH, CONTRIBUTING), *re.findall(r"\]\(([^):#]+)[)#]", CONTRIBUTING)})
 WORKFLOW = (ROOT / ".github" / "workflows" / "ci.yaml").read_text()
-DECISION = ["Context", "Decision", "What was weighed", "Consequences", "What would change this decision"]
+DECISION = ["Context", "Decision", "Alternatives considered", "Consequences", "What would change this decision"]
 
 
 def targets() -> set[str]:
