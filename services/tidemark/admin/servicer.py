@@ -525,7 +525,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> brokers_pb.SafeToRestartResponse:
         """List the reasons why a broker must not be restarted now, and claim the restart if the request has `claim`."""
         async with observed("SafeToRestart", context):
-            if not request.HasField("broker_id"):
+            if request.claim and not request.HasField("broker_id"):
                 raise TidemarkError(ErrorCode.INVALID_REQUEST, "the request names no broker: set broker_id")
             broker, caller = BrokerId(request.broker_id), caller_of(context)
             if request.claim and caller is not None and caller.role is Role.BROKER:

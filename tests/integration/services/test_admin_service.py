@@ -217,7 +217,7 @@ async def test_calls_at_the_same_time_share_an_answer_and_see_their_own_topic(ad
 async def test_a_restart_needs_a_broker_that_is_known(admin: Admin) -> None:
     for request, status in (
         (brokers_pb.SafeToRestartRequest(broker_id=9), grpc.StatusCode.NOT_FOUND),
-        (brokers_pb.SafeToRestartRequest(), grpc.StatusCode.INVALID_ARGUMENT),
+        (brokers_pb.SafeToRestartRequest(claim=True), grpc.StatusCode.INVALID_ARGUMENT),
     ):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await admin.stub.SafeToRestart(request, timeout=TIMEOUT_S)

@@ -65,7 +65,7 @@ def test_grpcurl_gets_a_status_for_each_refusal(cluster: LocalCluster) -> None:
     assert answer.get("safe") is True
     refused = grpcurl(cluster.admin_address, method, request='{"broker_id": 77}', status=NOT_FOUND)
     assert "broker 77 never registered" in refused
-    assert "set broker_id" in grpcurl(cluster.admin_address, method, request="{}", status=INVALID_ARGUMENT)
+    assert "set broker_id" in grpcurl(cluster.admin_address, method, request='{"claim": true}', status=INVALID_ARGUMENT)
 
 
 @pytest.mark.parametrize(

@@ -265,14 +265,7 @@ async def test_refused_reassignment_is_checked_again_when_it_is_repeated(
 
 async def test_a_broker_claims_only_its_own_restart(servicer: AdminServicer, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the claims of one stolen certificate no other broker could restart any more."""
-    asked: list[tuple[int, bool]] = []
-
-    class Brokers:
-        async def obstacles_to_restart(self, broker: int, *, claim: bool) -> list[Any]:
-            asked.append((broker, claim))
-            return []
-
-    monkeypatch.setattr(servicer, "_brokers", Brokers())
+    asked = watch_restarts(servicer, monkeypatch)
 
     async def ask(uri: str, broker: int, *, claim: bool) -> None:
         request = admin_brokers_pb2.SafeToRestartRequest(broker_id=broker, claim=claim)
@@ -285,3 +278,28 @@ async def test_a_broker_claims_only_its_own_restart(servicer: AdminServicer, mon
     await ask("tidemark://shop/broker/1", 2, claim=False)
     await ask("tidemark://shop/user/root", 2, claim=True)
     assert asked == [(1, True), (2, False), (2, True)]
+
+
+async def test_safe_to_restart_of_a_client_of_0_1_0_is_about_broker_0(
+    servicer: AdminServicer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a client sends no id of broker 0, and no claim: also in the preStop hook of its pods, during an upgrade."""
+    asked = watch_restarts(servicer, monkeypatch)
+    context: Any = CertifiedContext("tidemark://shop/user/root")
+    await servicer.SafeToRestart(admin_brokers_pb2.SafeToRestartRequest(), context)
+    with raises_code(ErrorCode.INVALID_REQUEST, "set broker_id"):
+        await servicer.SafeToRestart(admin_brokers_pb2.SafeToRestartRequest(claim=True), context)
+    assert asked == [(0, False)]
+
+
+def watch_restarts(servicer: AdminServicer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """The broker and the claim of each call from now on."""
+    asked: list[tuple[int, bool]] = []
+
+    class Brokers:
+        async def obstacles_to_restart(self, broker: int, *, claim: bool) -> list[Any]:
+            asked.append((broker, claim))
+            return []
+
+    monkeypatch.setattr(servicer, "_brokers", Brokers())
+    return asked
