@@ -662,7 +662,7 @@ class MetadataStore(Protocol):
         """Store the request; if a request of the same id is stored, returns that one."""
 
     async def kept_request(self, request_id: str) -> AdminRequest | None:
-        """The stored request of this id."""
+        """The stored request of this id, with its answer if it has one; None: not stored, or expired."""
 
     async def finish_request(self, request: AdminRequest) -> AdminRequest:
         """Store the answer; if there is an earlier answer, returns the request with that answer."""

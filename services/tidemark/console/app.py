@@ -277,7 +277,6 @@ class _StaticFiles(StaticFiles):
     """The files of the package, which a browser may keep."""
 
     def file_response(self, *args: object, **options: object) -> Response:
-        """The response with a file of the package."""
         response: Response = super().file_response(*args, **options)  # type: ignore[arg-type]
         response.headers["Cache-Control"] = f"max-age={_STATIC_AGE_S}"
         return response

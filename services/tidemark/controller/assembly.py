@@ -27,7 +27,7 @@ def new_loop(
     metrics: ControllerMetrics,
     receiver: ReceiverCheck,
 ) -> ControllerLoop:
-    """The loop of a controller process."""
+    """Connect the parts of a controller process to its loop, which is not started."""
     return ControllerLoop(
         BrokerId(settings.controller_id),
         _address(settings.advertised_listeners),

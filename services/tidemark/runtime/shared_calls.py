@@ -118,7 +118,7 @@ class SharedCalls(Generic[K, T]):
         self._calls: dict[K, SharedCall[T]] = {}
 
     async def result(self, key: K, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work` of one of the callers with this key."""
+        """The result of a run for this key; the run may be that of another caller's `work`."""
         call = self._calls.get(key)
         if call is None:
             self._calls = {known: one for known, one in self._calls.items() if not one.is_idle}

@@ -163,7 +163,7 @@ async def live(session: Session, watch: Callable[[Any], None] | None) -> Mapping
 
 
 async def epochs(session: Session) -> Mapping[BrokerId, BrokerEpochRecord]:
-    """The records in /brokers/epochs."""
+    """The broker epochs of all brokers that ever registered, by broker id."""
     ids = _ids(await session.children(paths.BROKER_EPOCHS))
     nodes = await session.read_many([paths.broker_epoch(broker_id) for broker_id in ids])
     return {broker_id: _epoch(broker_id, node) for broker_id, node in zip(ids, nodes, strict=True) if node is not None}

@@ -88,7 +88,7 @@ async def begin(session: Session, request: AdminRequest) -> AdminRequest:
 
 
 async def read(session: Session, request_id: str) -> AdminRequest | None:
-    """The kept request with this id."""
+    """The kept request with this id; None: never kept, or expired."""
     path = path_of(request_id)
     node = await session.get(path)
     return None if node is None else _decode(path, node)

@@ -308,7 +308,7 @@ async def _add_results(
     offsets: Sequence[pb.OffsetCommit],
     refused: Mapping[TopicPartition, TidemarkError],
 ) -> None:
-    """Add the result of each partition, in their order."""
+    """Add a result for each offset, in the order of the offsets; other tasks may run in between."""
     pace = Pace()
     for one in offsets:
         if pace.is_due:

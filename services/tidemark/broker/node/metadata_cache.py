@@ -51,7 +51,7 @@ class MetadataCache:
 
     @property
     def view(self) -> ClusterView:
-        """The latest view of the cluster."""
+        """The cluster as of the last UpdateMetadata."""
         return self._view
 
     def set_cluster_id(self, cluster_id: str) -> None:

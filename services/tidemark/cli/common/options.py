@@ -76,7 +76,6 @@ class _Command(PlainCommand):
     """A command that uses one cluster."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        """Run the command."""
         drop_other_address(ctx)
         return super().invoke(ctx)
 

@@ -173,7 +173,7 @@ class Cluster:
         await close_channels(channels)
 
     def stub(self, address: str) -> BrokerServiceAsyncStub:
-        """Return the stub of the broker at an address."""
+        """Return the stub of the broker at an address; raises CLIENT_CLOSED."""
         channel = self.channel(address)
         stub = self._stubs.get(address)
         if stub is None:

@@ -31,7 +31,7 @@ class Sightings:
         self._seen: OrderedDict[Hashable, Sighting] = OrderedDict()
 
     def note(self, key: Hashable, state: Hashable) -> Sighting:
-        """Note the present state of a key."""
+        """Note the present state of a key; returns the state, the time of its first sighting, and the state before."""
         known = self._seen.get(key)
         if known is None or known.state != state:
             known = Sighting(state, self._now_ms(), None if known is None else known.state)

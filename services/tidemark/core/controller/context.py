@@ -166,7 +166,7 @@ class ControllerContext:
         return self.is_refused(partition_state.partition) and not silent.isdisjoint(partition_state.assigned)
 
     def live_epochs(self) -> dict[BrokerId, BrokerEpoch]:
-        """Broker epoch of every live broker."""
+        """Broker epoch of every registered broker, suspected ones included."""
         return {broker: registration.broker_epoch for broker, registration in self.brokers.items()}
 
     def broker_facts(self) -> BrokerFacts:

@@ -99,7 +99,7 @@ class Group:
         return self._instances.get(instance_id)
 
     def target(self, member_id: str) -> Partitions:
-        """The target assignment of a member."""
+        """The target assignment of a member; empty without one."""
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def current(self, member_id: str) -> CurrentAssignment:

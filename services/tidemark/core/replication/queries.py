@@ -305,7 +305,7 @@ class BrokerQueries:
         return replica.stated_role(self._ctx) if replica is not None else None
 
     def figures(self, partition: TopicPartition, now_ms: int) -> ReplicaFigures | None:
-        """The figures of one replica; None if this broker has no replica of the partition."""
+        """Offsets, lag and role of one replica, for metrics; None if this broker has no replica of the partition."""
         replica = self._replicas.get(partition)
         return figures_of(replica, self._ctx.broker_id, now_ms) if replica is not None else None
 

@@ -327,7 +327,7 @@ class Replica:
         return HeldState(command, led is not None, None if self.log is None else _description(self.log))
 
     def view(self, ctx: BrokerContext) -> ReplicaView:
-        """The view of this replica for services of the broker."""
+        """Role, epochs and offsets of this replica, for services of the broker."""
         log, role, command = self.log, self.role, self.command
         state = role.state if isinstance(role, PartitionLeader) else (command.state if command is not None else None)
         name, adding = self.stated_role(ctx)

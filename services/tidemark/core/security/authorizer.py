@@ -104,7 +104,7 @@ class Rules:
             named.lengths = sorted({len(prefix) for prefix in named.prefixed})
 
     def decide(self, principal: str, host: str, operation: Operation, resource: Resource) -> Decision:
-        """The decision on one resource."""
+        """Whether the operation is allowed on one resource, and the rule that decides; a rule that denies wins."""
         allowing, denying = ALLOWED_BY[operation], DENIED_BY[operation]
         allow: Acl | None = None
         deny: Acl | None = None

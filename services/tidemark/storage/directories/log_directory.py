@@ -164,7 +164,6 @@ class _Lock:
         sync_file_system(path, self._place)
 
     def release(self) -> None:
-        """Release the lock of the directory."""
         for descriptor in (self._place, self._file):
             fcntl.flock(descriptor.number, fcntl.LOCK_UN)
 

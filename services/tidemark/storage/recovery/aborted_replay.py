@@ -80,5 +80,5 @@ class StoredAborted:
         return sorted(self._rows, key=lambda row: row.last_offset)
 
     def of(self, segment: Segment) -> Sequence[AbortedRow]:
-        """The rows of one segment."""
+        """The aborted transactions whose markers are in the segment."""
         return [row for row in self.rows if segment.base_offset <= row.last_offset < segment.next_offset]
