@@ -44,7 +44,7 @@ class OffsetRange:
 
 Bounds = Mapping[str, Mapping[int, PartitionBounds]]
 ByTime = Mapping[tuple[str, int, int], int]
-"""First offset at or after a time, by (topic, partition, milliseconds since 1970); -1: no record is so young."""
+"""First offset at or after a time, by (topic, partition, milliseconds since 1970); -1: there is no such record."""
 
 
 def times_of(options: ReadOptions, bounds: Bounds, narrowing: Narrowing = EVERYTHING) -> set[tuple[str, int, int]]:

@@ -60,7 +60,7 @@ class SharedCall(Generic[T]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no run is in progress, and no result is young enough for another caller."""
+        """Whether no run is in progress, and no result is new enough for another caller."""
         return self._task is None and not self._is_fresh()
 
     def _is_fresh(self) -> bool:

@@ -257,7 +257,7 @@ def _rewrite(spark: SparkSession, files: Files, manifest: Manifest, landed: list
 def _sweep(files: Files, manifest: Manifest, grace_ms: int) -> None:
     """Delete files that were superseded more than `grace_ms` ago, and equally old files that no manifest names.
 
-    Younger files without a manifest may belong to a compaction that runs.
+    Newer files without a manifest may belong to a compaction that runs.
     """
     until_ms = time.time_ns() // 1_000_000 - grace_ms
     known = {*manifest.files, *(path for path, _ in manifest.superseded)}

@@ -100,7 +100,7 @@ def commit_positions(positions: Iterable[tuple[TopicPartition, int, int, str, st
 
 
 class CommitPatience:
-    """Decides after refused partitions whether a commit is retried: a coordinator may hear of a new topic last.
+    """Decides after refused partitions whether a commit is retried: a coordinator may learn of a new topic last.
 
     Args:
         deadline_s: end of the retries, of time.monotonic.

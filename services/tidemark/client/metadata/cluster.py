@@ -63,7 +63,7 @@ CONNECT_TIMEOUT_S = 10.0
 """Longest time that `start` looks for a broker that answers."""
 TOPIC_PATIENCE_S = 5.0
 """Time to retry a topic that no broker knows: the controller's update may not have reached the brokers yet. While the
-brokers hear no controller, the whole time of the call."""
+brokers name no controller, the whole time of the call."""
 REPLACED_LEADER_S: Final = 30.0
 """Time for which a replaced leader may still answer: longer than the session of a broker."""
 ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
@@ -619,7 +619,7 @@ def why_unusable(known: ClusterView, address: str, answer: ClusterView) -> str:
 
 
 def hears_no_controller(view: ClusterView) -> bool:
-    """Whether the broker that answered last hears no controller, so that it may lack topics and partitions."""
+    """Whether the broker that answered last named no controller, so the broker may lack topics and partitions."""
     return view.controller_id == NO_LEADER
 
 

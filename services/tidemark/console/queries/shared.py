@@ -25,7 +25,7 @@ YOUNG_MS: Final = 10_000
 """Age up to which a page shows an answer if a newer answer would take longer than `YOUNG_S`."""
 YOUNG_S: Final = 0.1
 OLD_S: Final = 1.0
-"""Time that a page waits for a newer answer if its answer is not young."""
+"""Time that a page waits for a newer answer if its answer is not fresh."""
 CALL_MS_MAX: Final = 30_000
 """No call takes longer: the clock was set forward during one that seems to."""
 
@@ -49,7 +49,7 @@ class Answer(Generic[T]):
         read_at_ms: start of that call, since 1970; 0: no call has succeeded.
         error: error of the last call; None: that call succeeded, or no call has ended.
         failing_since_ms: start of the first of the calls that have failed since; 0: the last one succeeded.
-        waiting_since_ms: if the value is not young: start of the call in flight; 0: no call is in flight.
+        waiting_since_ms: if the value is not fresh: start of the call in flight; 0: no call is in flight.
     """
 
     value: T | None = None
@@ -92,7 +92,7 @@ class SharedQuery(Generic[T]):
         """The newest answer: waits for a call if the known answer is too old.
 
         Args:
-            patience_s: time to wait without a usable answer. A young answer is returned sooner, an older answer later.
+            patience_s: time to wait without a usable answer. A fresh answer is returned sooner, an older answer later.
         """
         now_ms = self._now_ms()
         if self._task is None and not self._began_ms <= now_ms < self._due_ms:  # the clock may be set back

@@ -17,7 +17,7 @@ from tidemark.model import BrokerEpoch, BrokerId, TopicDescription, TopicPartiti
 
 
 class Obstacle(StrEnum):
-    """Obstacles to a restart, the gravest first; the value is part of the API."""
+    """Obstacles to a restart, the most serious first; the value is part of the API."""
 
     BROKER_NOT_LIVE = "BROKER_NOT_LIVE"
     NO_IN_SYNC_HEIR = "NO_IN_SYNC_HEIR"

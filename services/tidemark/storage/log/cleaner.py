@@ -94,7 +94,7 @@ Pace = Callable[[int], None]
 
 
 def dirt_of(view: CleaningView, settings: CleanerSettings, *, now_us: int) -> Dirt:
-    """The part of a log that is not clean, up to the first segment with a record younger than
+    """The part of a log that is not clean, up to the first segment with a record newer than
     `min.compaction.lag.ms`.
     """
     young_us = now_us - settings.min_compaction_lag_ms * 1000
@@ -131,7 +131,7 @@ def clean_log(
 
     Raises:
         TidemarkError: STORAGE_ERROR: the disk does not answer, or a batch is damaged; DISK_FULL;
-            UNKNOWN_SCHEMA_VERSION. Segments swapped in by then are whole.
+            UNKNOWN_SCHEMA_VERSION. Segments swapped in before are complete.
     """
     done = CleaningDone()
     while (view := log.cleaning.view(end_offset, truncations=truncations)) is not None:

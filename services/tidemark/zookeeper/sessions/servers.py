@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves kazoo to another server of the ensemble when one stops answering, before the session expires.
 
-By itself kazoo counts any sent request as a sign of life, so it leaves a silent server late or never. Then kazoo waits
-a whole session timeout for each connection: one unreachable server ends sessions that two others would have kept.
+By itself kazoo takes any sent request as activity, so kazoo leaves a server without answers late or never. Then kazoo
+waits a whole session timeout for each connection: one unreachable server ends sessions that two others would have kept.
 
 Here the client leaves a silent server after a third of the session timeout. A connection attempt, or a DNS query with a
 known earlier answer, times out after a sixth. The server that was tried last comes last.
