@@ -210,6 +210,18 @@ def test_min_insync_replicas_of_the_values_reaches_new_topics() -> None:
     assert yaml.safe_load(data["admin.yaml"])["default.min.insync.replicas"] == "1"
 
 
+def test_broker_of_0_1_0_that_restarts_during_an_upgrade_knows_its_settings() -> None:
+    """Its pod reads the new ConfigMap, for as long as `broker.updatePartition` holds the upgrade back."""
+    known = {
+        *("admin.address", "log.dirs", "log.dirs.trust.boot.id", "log.format"),
+        *("offsets.topic.replication.factor", "zookeeper.connect"),
+    }
+    data = one(rendered("default"), "ConfigMap", "tide-tidemark")["data"]
+    assert set(yaml.safe_load(data["broker.yaml"])) <= known
+    two = one(manifests({"topics": {"replicationFactor": 2, "minInsyncReplicas": 1}}), "ConfigMap", "tide-tidemark")
+    assert yaml.safe_load(two["data"]["broker.yaml"])["transaction.state.log.replication.factor"] == "2"
+
+
 def test_the_ensemble_tolerates_the_fsyncs_of_a_starved_machine() -> None:
     """Fsyncs of 2.9 s were seen; a follower that acknowledges no write for `syncLimit` ticks is dropped."""
     lines = one(rendered("default"), "ConfigMap", "tide-zookeeper")["data"]["zoo.cfg"].splitlines()

@@ -29,7 +29,10 @@
 {{- $_ := set $settings "admin.address" (include "tidemark.adminAddress" $root) -}}
 {{- $_ := set $settings "log.dirs.trust.boot.id" "false" -}}
 {{- $_ := set $settings "offsets.topic.replication.factor" (int $root.Values.topics.replicationFactor) -}}
+{{- if ne (int $root.Values.topics.replicationFactor) 3 -}}
+{{/* 3 is the default. Pods of 0.1.0 that restart during an upgrade read the new file, and refuse a setting that is new. */}}
 {{- $_ := set $settings "transaction.state.log.replication.factor" (int $root.Values.topics.replicationFactor) -}}
+{{- end -}}
 {{- else if eq $component "admin" -}}
 {{- $_ := set $settings "advertised.listeners" (include "tidemark.adminAddress" $root) -}}
 {{- $_ := set $settings "default.replication.factor" (int $root.Values.topics.replicationFactor) -}}
