@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists, changes and tries out access rules, straight from and to ZooKeeper."""
+"""Lists, changes and tries out access rules, directly in ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists and changes quotas, straight from and to ZooKeeper."""
+"""Lists and changes quotas, directly in ZooKeeper."""
 
 from __future__ import annotations
 

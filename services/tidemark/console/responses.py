@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three forms of a page at one address, chosen by the header Accept: HTML, its JSON twin, a stream of updates."""
+"""The three forms of a page at one address, chosen by the header Accept: HTML, JSON, a stream of updates."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Life of a controller process: standby, election, term, standby again (rules Z1, C3)."""
+"""States of a controller process: standby, election, term, standby again (rules Z1, C3)."""
 
 from __future__ import annotations
 

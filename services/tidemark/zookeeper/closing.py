@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closes the znodes of a running cluster to all but its services, or opens them again.
+"""Closes the znodes of a running cluster to all sessions except those of its services, or opens the znodes again.
 
 Order: the root's ACL first, since services create znodes as their root is. Then a pause until every session has checked
 the root (`access.CHECK_S`); then passes over the tree until a pass makes no change. Each step can be repeated: after an

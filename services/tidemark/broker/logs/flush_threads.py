@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One flush thread for each log directory: a slow fdatasync delays no append (rule R3, design section 2).
+"""One flush thread for each log directory: a slow fdatasync delays no append (rule R3).
 
 One fdatasync covers all appends to a log before it began; later appends wait for the next one. Logs of group-commit
 topics are flushed immediately, those of interval topics when they are due, in turns when both wait. A failed flush is

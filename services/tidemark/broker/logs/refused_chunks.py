@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has a leader check its log after this follower refused a damaged chunk of that leader (rule T6)."""
+"""Requests a leader to check its log after this follower refused a damaged chunk of that leader (rule T6)."""
 
 from __future__ import annotations
 

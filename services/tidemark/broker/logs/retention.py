@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention: leaders periodically check for segments that their topics need no longer (rule L1).
+"""Retention: leaders periodically check for segments that their topics no longer need (rule L1).
 
 The leader decides, and its followers delete the same records. The same check rolls segments that reached segment.ms
 without an append, on every replica. Each partition costs one check per interval, idle or not.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Balances replicas, bytes and preferred leaders over the live brokers, each by itself. Pure.
+"""Balances replicas, bytes and preferred leaders over the live brokers, each separately. Pure.
 
 Each function repeats changes that bring two brokers closer together, until no such change is left. Where no replica can
 move directly between two brokers (because of racks, or leaders), it moves replicas along a chain of brokers.

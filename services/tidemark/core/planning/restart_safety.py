@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a broker can be restarted without an interruption, read off ZooKeeper (rules C2, R4, M1). Pure.
+"""Whether a broker can be restarted without an interruption, by the state in ZooKeeper (rules C2, R4, M1). Pure.
 
 A restart removes the broker from every ISR and moves leadership away. Clients are not interrupted if another live ISR
 member can lead, and enough members are left for acks=all.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token bucket: counts the amount used beyond a rate, and states the wait until that is made up for."""
+"""A token bucket: counts the amount used beyond a rate, and states the wait until the use is within the rate again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of a reassignment and its obstacle, read off ZooKeeper and log sizes (rule M1). Pure.
+"""The progress of a reassignment and its obstacle, from ZooKeeper and log sizes (rule M1). Pure.
 
 A rate needs two samples: the caller adds it with `with_rate`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a reassignment (rule M1), read off the topic's node and leaderAndISR. Pure.
+"""The status of a reassignment (rule M1), from the topic's node and leaderAndISR. Pure.
 
 RAR is the target, OAR the original and AR the assigned replicas. During a reassignment AR is RAR, then OAR - RAR; the
 topic's node names `original` (OAR, in its order), `adding` (RAR - OAR) and `removing` (AR - RAR). The target of a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judges at registration whether the log directories have kept every record written to them (rule T1)."""
+"""Decides at registration whether the log directories have kept every record written to them (rule T1)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of the audit log, as services keep them in memory; the log itself is the record."""
+"""Lines of the audit log, as services keep them in memory; the log itself has all lines."""
 
 from __future__ import annotations
 

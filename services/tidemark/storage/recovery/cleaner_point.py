@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cleaner's point of one log: below this offset (exclusive) there is one record of each key (rule L1).
+"""The cleaner point of one log: below this offset (exclusive) there is one record of each key (rule L1).
 
 `cleaner-offset-checkpoint` is in the replica's directory and moves with the replica. A point that is too low costs a
 cleaning. With too high a point, the cleaner would delete a tombstone before its records, so truncation lowers the
