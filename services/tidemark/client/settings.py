@@ -19,7 +19,7 @@ _OUT_OF_RANGE: Final = ("fail", "earliest", "latest")
 
 
 class ProducerOptions(TypedDict, total=False):
-    """The keyword arguments of `producer_settings`, and of the producers beside their own."""
+    """The keyword arguments of `producer_settings`, and of the producers in addition to their own."""
 
     acks: str | int
     enable_idempotence: bool | None
@@ -159,7 +159,7 @@ def _check_transactions(transactional_id: str, timeout_ms: int, *, is_safe: bool
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """The keyword arguments of `consumer_settings`, and of the consumers beside their own."""
+    """The keyword arguments of `consumer_settings`, and of the consumers in addition to their own."""
 
     fetch_max_wait_ms: int
     max_bytes: int

@@ -61,8 +61,8 @@ class Consumer(Lifecycle):
     """Reads committed records of partitions that `assign` or its consumer group assigns to it.
 
     Records of one partition come in order, each once; partitions take turns. After a leader failure the consumer
-    continues at the next leader. OFFSET_OUT_OF_RANGE, LOG_TRUNCATED and UNKNOWN_TOPIC_ID are raised by every read until
-    the application seeks or assigns that partition again.
+    continues at the next leader. After OFFSET_OUT_OF_RANGE, LOG_TRUNCATED or UNKNOWN_TOPIC_ID every read raises the
+    error again, until the application seeks or assigns that partition again.
 
     async with Consumer("127.0.0.1:9192") as consumer:
         await consumer.assign("greetings")
@@ -126,7 +126,7 @@ class Consumer(Lifecycle):
         self._delivery: Delivery | None = None
         self._failed = False
         self._tasks: set[asyncio.Task[None]] = set()
-        """Look-ups in the background: of positions to reset, and of subscribed topics."""
+        """Lookups in the background: of positions to reset, and of subscribed topics."""
 
     async def start(self) -> None:
         """Find a broker that answers; raises BROKER_NOT_AVAILABLE with the error of each address."""
@@ -240,8 +240,8 @@ class Consumer(Lifecycle):
         Args:
             topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
             on_assigned: awaited with assigned partitions, before their first record is returned; may `seek`.
-            on_revoked: awaited with revoked partitions, after the application has processed the records returned of
-                them. After that, their offsets are committed, and another member continues to read.
+            on_revoked: awaited with revoked partitions, after the application has processed their returned records.
+                After that, their offsets are committed, and another member continues to read.
             on_lost: awaited with partitions that other members may read already, because the group evicted this member,
                 or that are open when a member closes that has failed.
 

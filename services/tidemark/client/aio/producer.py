@@ -44,7 +44,7 @@ from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.runtime.clock import timeout
 
 _TICK_SLACK_S: Final = 1.0
-"""Time after the delivery timeout within which expired batches fail by themselves."""
+"""Time after the delivery timeout within which the sender fails expired batches."""
 _START_S_MIN: Final = 0.7
 """Shortest time that `start` looks for a broker, for any delivery timeout."""
 _OF_KEYS: Final = (bytes, type(None))
@@ -256,7 +256,7 @@ class Producer(Lifecycle):
         return self.add(topic, value, count, key, headers, stamp_us, partition)
 
     def serialized(self, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:
-        """Make the bytes of a key and a value; any thread may call it."""
+        """Make the bytes of a key and a value; thread-safe."""
         if key is not None and self._key_serializer is not None:
             key = self._key_serializer(key)
         if value is not None and self._value_serializer is not None:
@@ -275,7 +275,7 @@ class Producer(Lifecycle):
         """Call `send` with checked arguments, on any thread, if `send` does not have to wait; otherwise return None,
         without an effect.
 
-        A record that does not fit its schema waits, too: for a look whether the schema has a newer version.
+        A record that does not fit its schema waits, too, until the client has checked for a newer version.
         """
         lanes = self.lanes.now
         sender, view = self._sender, self.cluster.topic_now(topic)

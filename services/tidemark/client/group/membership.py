@@ -429,7 +429,7 @@ class Membership:
         if added:
             joins = self._joins
             await self._reader.take_up(added)
-            # After a new join the positions are too old, since another member may have read on.
+            # After a new join the positions are too old, since another member may have read further.
             kept = added & (self._wanted or frozenset()) if joins == self._joins else frozenset()
             self._reader.drop(added - kept)
             self.owned |= kept

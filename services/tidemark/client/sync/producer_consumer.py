@@ -258,8 +258,8 @@ def _on_a_thread(callback: BlockingRebalanceCallback) -> RebalanceCallback:
 class Consumer(SyncClient[AsyncConsumer]):
     """Reads committed records; `tidemark.client.aio.Consumer` for threads. Only one thread at a time may use it.
 
-    Records of one partition come in order, each once; partitions take turns. OFFSET_OUT_OF_RANGE, LOG_TRUNCATED and
-    UNKNOWN_TOPIC_ID are raised by every read until the application seeks or assigns that partition again.
+    Records of one partition come in order, each once; partitions take turns. After OFFSET_OUT_OF_RANGE, LOG_TRUNCATED
+    or UNKNOWN_TOPIC_ID every read raises the error again, until the application seeks or assigns that partition again.
 
     with Consumer("127.0.0.1:9192") as consumer:
         consumer.assign("greetings")
@@ -342,8 +342,8 @@ class Consumer(SyncClient[AsyncConsumer]):
         Args:
             topics: topics to read, or one topic; empty: leave the group. A topic may be created later.
             on_assigned: called with assigned partitions, before their first record is returned; may `seek`.
-            on_revoked: called with revoked partitions, after the application has processed the records returned of
-                them. Their offsets are committed, and another member reads on, after that.
+            on_revoked: called with revoked partitions, after the application has processed their returned records.
+                After that, their offsets are committed, and another member continues to read.
             on_lost: called with partitions that other members may read already, because the group evicted this member,
                 or that are open when a member closes that has failed.
 

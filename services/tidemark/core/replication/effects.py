@@ -272,7 +272,7 @@ class ReportLogFailed:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkAdvanced:
-    """The high watermark rose: consumers may read on, and the driver checkpoints the offset later (rule R5)."""
+    """The high watermark rose: consumers may read further, and the driver checkpoints the offset later (rule R5)."""
 
     partition: TopicPartition
     high_watermark: Offset
