@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failure detection: a stream of pings to each live broker (rule C5).
+"""Failure detection: a stream of heartbeats to each live broker (rule C5).
 
 After a refused reconnect or a missed deadline the broker is suspected; the core decides on the consequences.
 """
@@ -75,7 +75,7 @@ class Heartbeats:
         self._released: dict[BrokerId, tuple[BrokerEpoch, asyncio.Event]] = {}
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
-        """Ping exactly these brokers."""
+        """Send heartbeats to exactly these brokers."""
         for broker, (epoch, task) in list(self._tasks.items()):
             if broker not in brokers or brokers[broker].broker_epoch != epoch:
                 task.cancel()
@@ -88,13 +88,13 @@ class Heartbeats:
                 self._tasks[broker] = (registration.broker_epoch, task)
 
     def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """Let this broker shut down; a ping is sent immediately."""
+        """Permit this broker to shut down; a heartbeat is sent immediately."""
         known = self._released.get(broker)
         if known is not None and known[0] == broker_epoch:
             known[1].set()
 
     async def stop(self) -> None:
-        """Stop the pings to all brokers."""
+        """Stop the heartbeats to all brokers."""
         tasks = [task for _, task in self._tasks.values()]
         self._tasks.clear()
         for task in tasks:
@@ -122,9 +122,9 @@ class Heartbeats:
                 await asyncio.sleep(_REPEATED_S)
 
     async def _one_stream(self, broker: BrokerRegistration) -> _Ending:
-        """Ping until the stream fails.
+        """Send heartbeats until the stream fails.
 
-        A read is always pending, so that the death of the process ends the stream immediately, not at the next ping.
+        A read is always pending, so the death of the process ends the stream immediately, not at the next heartbeat.
         """
         ending = _Ending.REFUSED
         offline: frozenset[str] = frozenset()

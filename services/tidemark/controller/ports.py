@@ -46,13 +46,13 @@ class BrokerHeartbeats(Protocol):
     """Failure detection (rule C5): submits which brokers answer, want to shut down, or have failed directories."""
 
     def follow(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> None:
-        """Ping exactly these brokers."""
+        """Send heartbeats to exactly these brokers."""
 
     def release(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """Let this broker shut down; a ping is sent immediately."""
+        """Permit this broker to shut down; a heartbeat is sent immediately."""
 
     async def stop(self) -> None:
-        """Stop the pings to all brokers."""
+        """Stop the heartbeats to all brokers."""
 
 
 class ControllerObserver(Protocol):

@@ -47,7 +47,7 @@ class ControlledShutdown:
         self._released = asyncio.Event()
 
     def on_ping(self, may_shut_down: bool) -> None:
-        """A ping of the controller arrived; `may_shut_down`: no partition needs this broker any more."""
+        """A heartbeat of the controller arrived; `may_shut_down`: no partition needs this broker any more."""
         self._pinged_s = self._now_s()
         if may_shut_down and self._began_s is not None:
             self._released.set()

@@ -28,15 +28,15 @@ from tidemark.runtime.slices import Pace
 _BEHIND_MAX: Final = 64
 """Changes queued for a slow watcher; beyond that it gets the whole view instead."""
 _SILENT_S: Final = 2.0
-"""Least time without a ping after which answers name no controller."""
+"""Least time without a heartbeat after which answers name no controller."""
 _PINGS: Final = 4
-"""Number of intervals of pings, if that is longer."""
+"""Number of intervals of heartbeats, if that is longer."""
 
 
 class MetadataCache:
     """The latest view. Every watcher gets the whole view first, then the changes.
 
-    Answers name a controller only while the controller of this view pings this broker. Without one, changes that are
+    Answers name a controller only while the controller of this view sends heartbeats. Without one, changes that are
     written in ZooKeeper reach brokers only after the next election, so a missing topic may be a new one.
     """
 
@@ -83,7 +83,7 @@ class MetadataCache:
             watcher.add(changed)
 
     def pinged(self, controller_epoch: ControllerEpoch, *, interval_ms: int = 0) -> None:
-        """A ping of this controller has arrived, which states the interval of its pings; 0: it does not.
+        """A heartbeat of this controller has arrived, and states the interval of heartbeats; 0: unknown.
 
         A new controller counts once its metadata have arrived.
         """

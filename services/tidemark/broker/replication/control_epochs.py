@@ -50,7 +50,7 @@ class ControlEpochs:
         self._sequence = sequence
 
     def check_controller(self, controller_epoch: ControllerEpoch) -> None:
-        """Check the controller epoch only, as for a ping.
+        """Check the controller epoch only, as for a heartbeat.
 
         Raises:
             TidemarkError: STALE_CONTROLLER_EPOCH.

@@ -73,7 +73,7 @@ class BrokerControl(BrokerControlServiceServicer):
         directories: assigns replicas to the log directories that commands name.
         on_disk: the replicas in the log directories, open or not.
         offline_directories: ids of the offline directories.
-        on_ping: receives each ping, with the controller's permission to shut down.
+        on_ping: receives each heartbeat, with the controller's permission to shut down.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class BrokerControl(BrokerControlServiceServicer):
             stream.task.cancel()
 
     async def want_shutdown(self) -> None:
-        """Send the request immediately to every controller that pings, and with each later answer."""
+        """Send the request immediately on every heartbeat stream, and with each later answer."""
         self.wants_shutdown = True
         for stream in tuple(self._heartbeats):
             try:
@@ -224,7 +224,7 @@ class BrokerControl(BrokerControlServiceServicer):
             self._topics.forget({topic: topic_id for topic, topic_id in gone.items() if topic not in here})
 
     async def Heartbeat(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
-        """Answer each ping; the controller compares the broker epoch of the answer."""
+        """Answer each heartbeat; the controller compares the broker epoch of the answer."""
         task = asyncio.current_task()
         assert task is not None, "handlers are tasks"
         stream = _HeartbeatStream(task, context, asyncio.Lock())

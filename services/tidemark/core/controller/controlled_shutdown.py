@@ -56,8 +56,7 @@ class ControlledShutdowns:
                 self._ctx.emit(ReleaseBroker(broker, broker_epoch))
 
     def _is_needed(self, broker: BrokerId) -> bool:
-        """Whether a partition of this broker has yet to be decided or written, or another broker has yet to
-        acknowledge."""
+        """Whether a partition of this broker is not decided or written yet, or another broker has not acknowledged."""
         ctx = self._ctx
         for other, pending in ctx.commands.items():
             waits = (

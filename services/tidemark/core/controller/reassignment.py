@@ -215,7 +215,7 @@ class Reassignment:
         return effects
 
     def leave_node(self, happened: Input) -> tuple[Effect, ...]:
-        """The topic's node names this reassignment no more (NODE_ENDS), or there is no topic (TOPIC_GONE).
+        """The topic's node no longer names this reassignment (NODE_ENDS), or there is no topic (TOPIC_GONE).
 
         An entry that is still there is compared with the replicas again.
         """

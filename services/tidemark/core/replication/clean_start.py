@@ -51,7 +51,7 @@ def judge_registration(
     boot_id: str,
     trust_boot_id: bool,
 ) -> RegistrationVerdict:
-    """Judge the registration by the evidence of the directories (rule T1).
+    """Decide whether the registration is clean, by the evidence of the directories (rule T1).
 
     Args:
         previous: /brokers/epochs/<id> before this registration; None: the broker never registered.
