@@ -145,7 +145,9 @@ class Groups(CoordinatorAdmin):
         """
         timeout_s = min(LIST_TIMEOUT_S, self._timeout_s)
         return await self._lists(
-            lambda address: group_stub(self._cluster, address).ListGroups(pb.ListGroupsRequest(), timeout=timeout_s),
+            lambda address: group_stub(self._cluster, address).ListGroups(
+                pb.ListGroupsRequest(), timeout=timeout_s, metadata=self._cluster.headers
+            ),
             lambda broker_id, answer: (_listing(one, broker_id) for one in answer.groups),
             what="groups",
             topic=OFFSETS_TOPIC,

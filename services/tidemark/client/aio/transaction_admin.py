@@ -114,7 +114,9 @@ class TransactionAdmin(CoordinatorAdmin):
         )
         timeout_s = min(LIST_TIMEOUT_S, self._timeout_s)
         return await self._lists(
-            lambda address: transaction_stub(self._cluster, address).ListTransactions(request, timeout=timeout_s),
+            lambda address: transaction_stub(self._cluster, address).ListTransactions(
+                request, timeout=timeout_s, metadata=self._cluster.headers
+            ),
             lambda broker_id, answer: (_listing(one, broker_id) for one in answer.transactions),
             what="transactional ids",
             topic=TRANSACTIONS_TOPIC,
@@ -178,7 +180,9 @@ class TransactionAdmin(CoordinatorAdmin):
                 raise TidemarkError(
                     ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is no longer registered; retry"
                 )
-            call = transaction_stub(self._cluster, address).DescribeTransactions(request, timeout=_CALL_S)
+            call = transaction_stub(self._cluster, address).DescribeTransactions(
+                request, timeout=_CALL_S, metadata=self._cluster.headers
+            )
             return cast(pb.DescribeTransactionsResponse, await answer_of(call, address))
         except TidemarkError as error:
             return error
@@ -265,7 +269,9 @@ class TransactionAdmin(CoordinatorAdmin):
     ) -> pb.DescribeProducersResponse | TidemarkError:
         request = pb.DescribeProducersRequest(partitions=map(ref_to_proto, partitions))
         try:
-            call = transaction_stub(self._cluster, address).DescribeProducers(request, timeout=_CALL_S)
+            call = transaction_stub(self._cluster, address).DescribeProducers(
+                request, timeout=_CALL_S, metadata=self._cluster.headers
+            )
             return cast(pb.DescribeProducersResponse, await answer_of(call, address))
         except TidemarkError as error:
             return error

@@ -189,7 +189,9 @@ class OffsetLookup:
         ]
         request = pb.ListOffsetsRequest(partitions=parts, isolation_level=self._isolation_level)
         try:
-            response = await self._cluster.stub(address).ListOffsets(request, timeout=timeout_s)
+            response = await self._cluster.stub(address).ListOffsets(
+                request, timeout=timeout_s, metadata=self._cluster.headers
+            )
         except grpc.aio.AioRpcError as failure:
             raise errors.from_rpc_error(failure, address=address) from None
         results: Sequence[pb.PartitionListOffsetsResult] = response.partitions

@@ -33,8 +33,8 @@ from tidemark.client.metadata.cluster import (
     no_brokers,
     none_answers,
     unknown_partition,
-    why_unusable,
 )
+from tidemark.client.metadata.other_clusters import replacement, why_unusable
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.settings import checked_client_id
 from tidemark.client.typed.topic_schemas import versions_of
@@ -533,6 +533,7 @@ class RangeReader:
         live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
         causes: dict[str, str] = {}
         failures: list[TidemarkError] = []
+        others: dict[str, ClusterView | None] = {}
         addresses = list(dict.fromkeys([*live, *self._bootstrap]))
         first = self._turn % len(addresses)
         for address in addresses[first:] + addresses[:first]:
@@ -543,12 +544,17 @@ class RangeReader:
             except TidemarkError as error:
                 causes[address] = error.message
                 failures.append(error)
+                others[address] = None
                 continue
             self._metadata_attempt.reset()
-            if not (why := why_unusable(self._view, address, update)):
+            if not (why := why_unusable(self._view, update)):
                 self._view = taken_over(self._view, update)
                 return
             causes[address] = why
+            others[address] = update if update.brokers else None
+        if (other := replacement(others, self._bootstrap, is_silent=False)) is not None:
+            self._view = taken_over(self._view, other)
+            return
         self._metadata_attempt.note(failures)
         if all(": unimplemented: " in cause for cause in causes.values()):  # such as the admin service
             raise no_brokers(causes)

@@ -18,7 +18,7 @@ class Coordinator(CoordinatorCalls):
     def __init__(self, cluster: Cluster, group: str) -> None:
         async def find(address: str, timeout_s: float) -> str:
             request = pb.FindCoordinatorRequest(group_ids=[group])
-            call = group_stub(cluster, address).FindCoordinator(request, timeout=timeout_s)
+            call = group_stub(cluster, address).FindCoordinator(request, timeout=timeout_s, metadata=cluster.headers)
             found = (await answer_of(call, address)).coordinators[0]
             if found.HasField("error"):
                 raise errors.from_proto(found.error)

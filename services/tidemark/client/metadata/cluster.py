@@ -26,6 +26,7 @@ import grpc
 from tidemark import model
 from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
+from tidemark.client.metadata.other_clusters import replacement, why_unusable
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.metadata.unknown_topics import UnknownTopics
 from tidemark.client.suggestions import nearest
@@ -45,6 +46,7 @@ from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.quotas.client_id import headers_with
+from tidemark.rpc.receiver import Headers, receiver_headers
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.runtime.clock import timeout
 from tidemark.v1 import broker_service_pb2 as pb
@@ -69,7 +71,8 @@ REPLACED_LEADER_S: Final = 30.0
 ON_ITS_WAY: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 """Errors of a broker that has no metadata of the partition yet, or that knows of its deletion."""
 _REPLACED_CLUSTER_S: Final = 30.0
-"""Time without an answer of the known cluster, after which another cluster at a bootstrap address replaces it."""
+"""Time without an answer of the known cluster, after which another cluster at a bootstrap address replaces it although
+other addresses do not answer."""
 _NEXT_BROKER_S: Final = 0.2
 """Time to wait for one broker before the next one is asked as well."""
 _ASK_S_MIN: Final = 0.05
@@ -109,8 +112,7 @@ class Cluster:
         tls: Credentials | TlsFiles | None = None,
         client_id: str = "",
     ) -> None:
-        self.headers = headers_with(client_id)
-        """Metadata of the calls that quotas limit."""
+        self._client_headers = headers_with(client_id)
         self._bootstrap = parse_bootstrap(bootstrap)
         self.identity = client_identity(tls)
         self._timeout_s = timeout_s
@@ -194,6 +196,11 @@ class Cluster:
         self._used[address] += 1
 
     # -- the view ------------------------------------------------------------------------------------------------------
+
+    @property
+    def headers(self) -> Headers:
+        """Metadata of calls: the client id, for quotas, and the known cluster, since others refuse the calls."""
+        return (*self._client_headers, *receiver_headers(self._view.cluster_id))
 
     @property
     def view(self) -> ClusterView:
@@ -437,6 +444,7 @@ class Cluster:
         if before.cluster_id not in ("", self._view.cluster_id):
             ids = self._view.cluster_id, before.cluster_id
             _log.warning("the brokers are those of another cluster now: %s, not %s", *ids)
+            self._others.clear()
         if self._view != before:
             self._notify()
 
@@ -493,9 +501,10 @@ class Cluster:
             for task in pending:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
-        others = [view for address, view in self._others.items() if address in causes]
-        if others and time.monotonic() - self._heard_s > _REPLACED_CLUSTER_S:
-            self._merge(others[0])
+        is_silent = time.monotonic() - self._heard_s > _REPLACED_CLUSTER_S
+        answers = {address: self._others.get(address) for address in causes}
+        if (other := replacement(answers, self._bootstrap, is_silent=is_silent)) is not None:
+            self._merge(other)
             return None
         self._attempt.note(causes.values())
         return causes
@@ -537,7 +546,7 @@ class Cluster:
                 self.other_services.add(address)
             return from_rpc_error(error, address=address)
         view = view_from_proto(response.metadata, shared=True)
-        why = why_unusable(self._view, address, view)
+        why = why_unusable(self._view, view)
         if view.brokers:
             self._note_other(address, view if why else None)
         if why:
@@ -552,7 +561,7 @@ class Cluster:
             return
         if address not in self._others:
             ids = address, other.cluster_id, self._view.cluster_id
-            _log.error("bootstrap names two clusters: %s is of cluster %s; this client uses cluster %s only", *ids)
+            _log.error("%s is of cluster %s; this client uses cluster %s: is bootstrap correct?", *ids)
         self._others[address] = other
 
     # -- metadata stream -----------------------------------------------------------------------------------------------
@@ -587,7 +596,7 @@ class Cluster:
         try:
             async for response in call:
                 view = view_from_proto(response.metadata, shared=True)
-                if view.brokers and why_unusable(self._view, address, view):
+                if view.brokers and why_unusable(self._view, view):
                     return
                 backoff.reset()
                 self._merge(view)
@@ -602,20 +611,6 @@ class Cluster:
         addresses = [address for address in self.addresses() if address not in self._others] or list(self.addresses())
         random.shuffle(addresses)
         return min(addresses, key=lambda address: (address == self._watch_address, self._used[address]))
-
-
-def why_unusable(known: ClusterView, address: str, answer: ClusterView) -> str:
-    """Return the reason for which a client ignores the answer of a broker; "": there is none.
-
-    The address of a known broker may belong to a new cluster, which the client then uses. Other addresses in
-    `bootstrap` may be of a second cluster by mistake: a client of both would split its records between them.
-    """
-    if not answer.brokers:
-        return "the broker has just started and has no metadata yet"
-    live = {f"{broker.host}:{broker.port}" for broker in known.brokers.values()}
-    if "" in (known.cluster_id, answer.cluster_id) or known.cluster_id == answer.cluster_id or address in live:
-        return ""
-    return f"the broker is of cluster {answer.cluster_id}, not of {known.cluster_id}"
 
 
 def hears_no_controller(view: ClusterView) -> bool:

@@ -100,7 +100,8 @@ class CoordinatorCalls:
                 address = self._address or await self._find(left_s, finding)
                 self._cluster.used(address)
                 attempt_s = attempt.within(left_s) + wait_s
-                answer = await answer_of(method(self._stub(address))(request, timeout=attempt_s), address)
+                ask, headers = method(self._stub(address)), self._cluster.headers
+                answer = await answer_of(ask(request, timeout=attempt_s, metadata=headers), address)
             except TidemarkError as error:
                 if not error.retriable or error.code in _NOT_HERE:
                     raise

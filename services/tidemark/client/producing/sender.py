@@ -534,7 +534,8 @@ class Sender:
     async def _init_producer_id(self) -> ProducerIdentity:
         request = pb.InitProducerIdRequest()
         response = await self._cluster.ask_in_turn(
-            lambda stub, timeout_s: stub.InitProducerId(request, timeout=timeout_s), self._id_attempt
+            lambda stub, timeout_s: stub.InitProducerId(request, timeout=timeout_s, metadata=self._cluster.headers),
+            self._id_attempt,
         )
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 

@@ -44,7 +44,8 @@ class TransactionCoordinator:
     def __init__(self, cluster: Cluster, transactional_id: str, *, timeout_s: float) -> None:
         async def find(address: str, timeout_s: float) -> str:
             request = pb.FindTransactionCoordinatorRequest(transactional_id=transactional_id)
-            call = transaction_stub(cluster, address).FindTransactionCoordinator(request, timeout=timeout_s)
+            stub = transaction_stub(cluster, address)
+            call = stub.FindTransactionCoordinator(request, timeout=timeout_s, metadata=cluster.headers)
             found = await answer_of(call, address)
             return f"{found.host}:{found.port}"
 

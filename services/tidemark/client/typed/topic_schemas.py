@@ -181,6 +181,9 @@ class TopicSchemas:
         request = pb.GetTopicSchemasRequest(topic=topic, topic_id=topic_id, versions=versions)
         return versions_of(
             await self._cluster.ask_in_turn(
-                lambda stub, timeout_s: stub.GetTopicSchemas(request, timeout=timeout_s), self._attempt
+                lambda stub, timeout_s: stub.GetTopicSchemas(
+                    request, timeout=timeout_s, metadata=self._cluster.headers
+                ),
+                self._attempt,
             )
         )

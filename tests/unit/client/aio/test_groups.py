@@ -86,7 +86,7 @@ async def test_a_list_has_the_groups_of_a_broker_that_has_started_since_the_clie
         return None
 
     def stub(_: Cluster, address: str) -> Any:
-        async def list_groups(*_: object, **__: float) -> pb.ListGroupsResponse:
+        async def list_groups(*_: object, **__: object) -> pb.ListGroupsResponse:
             loading = (4, 7) if address == "b0:9" else (7,)
             return pb.ListGroupsResponse(groups=[pb.GroupListing(group_id=f"of {address}")], loading_partitions=loading)
 
@@ -112,7 +112,7 @@ async def test_a_list_that_every_broker_refuses_is_an_error_and_not_an_empty_lis
         return None
 
     def stub(_: Cluster, address: str) -> Any:
-        async def list_transactions(*_: object, **__: float) -> transaction_pb.ListTransactionsResponse:
+        async def list_transactions(*_: object, **__: object) -> transaction_pb.ListTransactionsResponse:
             code = codes[int(address[1])]
             if code:
                 raise TidemarkError(ErrorCode(code), "'OPEN' is not a phase")
@@ -171,10 +171,10 @@ class Deleting:
     def __init__(self, results: list[Exception | None]) -> None:
         self._results = results
 
-    async def FindCoordinator(self, *_: object, **__: float) -> pb.FindCoordinatorResponse:  # noqa: N802
+    async def FindCoordinator(self, *_: object, **__: object) -> pb.FindCoordinatorResponse:  # noqa: N802
         return pb.FindCoordinatorResponse(coordinators=[pb.GroupCoordinator(host="b", port=1)])
 
-    async def DeleteGroup(self, *_: object, **__: float) -> pb.DeleteGroupResponse:  # noqa: N802
+    async def DeleteGroup(self, *_: object, **__: object) -> pb.DeleteGroupResponse:  # noqa: N802
         result = self._results.pop(0)
         if result is not None:
             raise result
@@ -185,7 +185,7 @@ def deleting(monkeypatch: pytest.MonkeyPatch, *results: Exception | None) -> Gro
     stub = Deleting(list(results))
     monkeypatch.setattr(coordinator, "group_stub", lambda *_: stub)
     groups = Groups("b:1")
-    brokers = SimpleNamespace(addresses=lambda: ("b:1",), used=lambda _: None, refresh=lambda: None)
+    brokers = SimpleNamespace(addresses=lambda: ("b:1",), used=lambda _: None, refresh=lambda: None, headers=())
     monkeypatch.setattr(groups, "_cluster", brokers)
     return groups
 

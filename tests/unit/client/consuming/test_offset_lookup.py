@@ -29,6 +29,8 @@ class FakeCluster:
         lagging: partitions that their leader does not have yet; a refusal comes with metadata without a leader.
     """
 
+    headers = ()
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
         self.refused: set[int] = set()
@@ -52,7 +54,7 @@ class FakeCluster:
         cluster = self
 
         class Stub:
-            async def ListOffsets(self, request: pb.ListOffsetsRequest, **_: float) -> pb.ListOffsetsResponse:  # noqa: N802
+            async def ListOffsets(self, request: pb.ListOffsetsRequest, **_: object) -> pb.ListOffsetsResponse:  # noqa: N802
                 return cluster.answer(address, request)
 
         return Stub()

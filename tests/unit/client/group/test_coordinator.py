@@ -24,6 +24,8 @@ class Brokers:
         hints: coordinators that brokers name in their NOT_COORDINATOR refusals.
     """
 
+    headers = (("receiver-cluster", "c"),)
+
     def __init__(
         self, names: dict[str, str], looks_after: str, refusal: TidemarkError, hints: dict[str, str] | None = None
     ) -> None:
@@ -60,8 +62,9 @@ class Stub:
         self._address = address
 
     async def FindCoordinator(  # noqa: N802
-        self, request: pb.FindCoordinatorRequest, **_: float
+        self, request: pb.FindCoordinatorRequest, metadata: object, **_: float
     ) -> pb.FindCoordinatorResponse:
+        assert metadata == Brokers.headers, "a broker of another cluster would answer"
         self._brokers.asked.append(f"find {self._address}")
         named = self._brokers.names[self._address]
         found = pb.GroupCoordinator(group_id=request.group_ids[0])
@@ -73,8 +76,9 @@ class Stub:
         return pb.FindCoordinatorResponse(coordinators=[found])
 
     async def GroupHeartbeat(  # noqa: N802
-        self, request: pb.GroupHeartbeatRequest, **_: float
+        self, request: pb.GroupHeartbeatRequest, metadata: object, **_: float
     ) -> pb.GroupHeartbeatResponse:
+        assert metadata == Brokers.headers, "a member would join a group of another cluster"
         if request.member_id == "held" and self._brokers.hold is not None:
             await self._brokers.hold.wait()
         if self._address != self._brokers._looks_after:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,14 +90,73 @@ async def test_a_client_keeps_its_cluster_if_bootstrap_names_another_one(
     for _ in range(20):
         assert await cluster._ask_any() is None
         assert cluster.view.cluster_id == "old"
-    assert [message for message in caplog.messages if "two clusters" in message] == [
-        "bootstrap names two clusters: elsewhere:2 is of cluster new; this client uses cluster old only"
+    assert [message for message in caplog.messages if "elsewhere:2" in message] == [
+        "elsewhere:2 is of cluster new; this client uses cluster old: is bootstrap correct?"
     ]
     del brokers.views["127.0.0.1:1"]
     assert await cluster._ask_any() is not None, "the cluster may only be unreachable for a moment"
     cluster._heard_s -= 31
     assert await cluster._ask_any() is None
     assert cluster.view.cluster_id == "new", "a new cluster has replaced the old one"
+
+
+def view_of(cluster_id: str, *ports: int) -> ClusterView:
+    """The metadata of a cluster with brokers at these ports of hosts that no client names."""
+    brokers = {
+        BrokerId(index): BrokerRegistration(BrokerId(index), "10.0.0.1", port) for index, port in enumerate(ports)
+    }
+    return replace(view(cluster_id, 2, 5), brokers=brokers)
+
+
+async def test_a_client_keeps_its_cluster_if_the_address_of_one_broker_passes_to_another_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise one pod with the address of a pod before it would get the next records of a producer."""
+    cluster = Cluster("bootstrap:1")
+    old = view_of("old", 1, 2, 3)
+    brokers = Bootstrap(dict.fromkeys(("bootstrap:1", "10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3"), old))
+    monkeypatch.setattr(cluster, "stub", brokers.stub)
+    assert await cluster._ask_any() is None
+    brokers.views["10.0.0.1:2"] = view_of("new", 2)
+    for _ in range(20):
+        assert await cluster._ask_any() is None
+        assert cluster.view.cluster_id == "old"
+
+
+async def test_a_client_replaces_its_cluster_only_by_the_cluster_that_bootstrap_leads_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster("bootstrap:1")
+    brokers = Bootstrap({"bootstrap:1": view_of("old", 1, 2)})
+    monkeypatch.setattr(cluster, "stub", brokers.stub)
+    assert await cluster._ask_any() is None
+    brokers.views = {"10.0.0.1:1": view_of("new", 1), "10.0.0.1:2": view_of("new", 1)}
+    cluster._heard_s -= 31
+    assert await cluster._ask_any() is not None
+    assert cluster.view.cluster_id == "old"
+    brokers.views["bootstrap:1"] = view_of("new", 1)
+    assert await cluster._ask_any() is None, "every address is of the new cluster"
+    assert cluster.view.cluster_id == "new"
+
+
+def test_a_range_reader_keeps_its_cluster_if_the_address_of_one_broker_passes_to_another_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = view_of("old", 1, 2)
+    views = dict.fromkeys(("bootstrap:1", "10.0.0.1:1", "10.0.0.1:2"), old)
+
+    def call(_: Any, address: str, *__: Any) -> Any:
+        return SimpleNamespace(metadata=view_to_proto(views[address]))
+
+    monkeypatch.setattr(RangeReader, "_call", call)
+    with RangeReader("bootstrap:1", deadline_s=1) as reader:
+        reader.topics([TOPIC])
+        views["10.0.0.1:2"] = view_of("new", 2)
+        for _ in range(4):
+            assert reader.topics([TOPIC])[TOPIC].topic_id == "id of old"
+            reader.ask_another()
+        views = dict.fromkeys(views, view_of("new", 2))
+        assert reader.topics([TOPIC])[TOPIC].topic_id == "id of new"
 
 
 def test_a_range_reader_keeps_its_cluster_if_bootstrap_names_another_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,13 @@ class Brokers:
         self.lists: dict[str, list[str]] = {}
 
     def stub(self, _: object, address: str) -> Any:
-        def describe(request: pb.DescribeTransactionsRequest, *, timeout: float) -> Any:
+        def describe(request: pb.DescribeTransactionsRequest, **_: object) -> Any:
             self.calls.append((address, list(request.transactional_ids)))
             return pb.DescribeTransactionsResponse(
                 transactions=[self._described(name, address) for name in request.transactional_ids]
             )
 
-        def list_all(request: pb.ListTransactionsRequest, *, timeout: float) -> Any:
+        def list_all(request: pb.ListTransactionsRequest, **_: object) -> Any:
             there = self.lists.get(address, ())
             return pb.ListTransactionsResponse(
                 transactions=[pb.TransactionSummary(transactional_id=one) for one in there]
@@ -73,7 +73,7 @@ async def look_again(*, timeout_s: float) -> None:
 def admin(monkeypatch: pytest.MonkeyPatch) -> TransactionAdmin:
     made = TransactionAdmin("127.0.0.1:1")
     found = {broker_id: SimpleNamespace(host=f"b{broker_id}", port=9) for broker_id in (0, 1)}
-    made._cluster = cast(Any, SimpleNamespace(view=SimpleNamespace(brokers=found), look_again=look_again))
+    made._cluster = cast(Any, SimpleNamespace(view=SimpleNamespace(brokers=found), look_again=look_again, headers=()))
     made._is_open = True
     return made
 

@@ -27,6 +27,8 @@ class Brokers:
         self.searches = 0
         self.named = moved_from or "b:1"
 
+    headers = (("receiver-cluster", "c"),)
+
     def addresses(self) -> tuple[str, ...]:
         return ("a:1", "b:1")
 
@@ -52,21 +54,23 @@ class Stub:
         self._brokers = brokers
         self._address = address
 
-    async def FindTransactionCoordinator(self, request: Any, **_: float) -> Any:  # noqa: N802
+    async def FindTransactionCoordinator(self, request: Any, metadata: object, **_: float) -> Any:  # noqa: N802
+        assert metadata == Brokers.headers, "a broker of another cluster would answer"
         self._brokers.searches += 1
         host, _, port = self._brokers.named.rpartition(":")
         return pb.FindTransactionCoordinatorResponse(host=host, port=int(port))
 
-    async def InitTransactions(self, request: Any, **_: float) -> Any:  # noqa: N802
+    async def InitTransactions(self, request: Any, metadata: object, **_: float) -> Any:  # noqa: N802
+        assert metadata == Brokers.headers, "the id would fence producers of another cluster"
         self._brokers.answer(self._address, request)
         producer = pb.ProducerIdentity(producer_id=7, producer_epoch=4)
         return pb.InitTransactionsResponse(producer=producer, generation=9, last_sequence=-1)
 
-    async def EndTransaction(self, request: Any, **_: float) -> Any:  # noqa: N802
+    async def EndTransaction(self, request: Any, **_: object) -> Any:  # noqa: N802
         self._brokers.answer(self._address, request)
         return pb.EndTransactionResponse(producer=pb.ProducerIdentity(producer_id=7, producer_epoch=4))
 
-    async def CommitMembers(self, request: Any, **_: float) -> Any:  # noqa: N802
+    async def CommitMembers(self, request: Any, **_: object) -> Any:  # noqa: N802
         self._brokers.answer(self._address, request)
         return pb.CommitMembersResponse(already=True)
 

@@ -68,6 +68,7 @@ class Brokers:
         return _Stub(self, address)
 
     ask_in_turn = Cluster.ask_in_turn
+    headers = ()
 
 
 class _Stub:
@@ -75,7 +76,9 @@ class _Stub:
         self._brokers = brokers
         self._address = address
 
-    async def GetTopicSchemas(self, request: pb.GetTopicSchemasRequest, timeout: float) -> pb.GetTopicSchemasResponse:  # noqa: N802, ASYNC109
+    async def GetTopicSchemas(  # noqa: N802
+        self, request: pb.GetTopicSchemasRequest, **_: object
+    ) -> pb.GetTopicSchemasResponse:
         brokers = self._brokers
         if self._address == "silent:1":
             raise refused_call(TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "silent"))
