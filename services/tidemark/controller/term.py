@@ -33,7 +33,7 @@ from tidemark.model import (
     TopicPartition,
 )
 from tidemark.ports import Clock, ControllerTerm, MetadataStore, Scheduler, StoreEvent, WriteOutcome
-from tidemark.runtime.configuration.settings import topic_settings
+from tidemark.runtime.configuration.settings import topic_settings, usable_topic_configs
 
 _log = logging.getLogger(__name__)
 _TICK_MS: Final = 100
@@ -508,12 +508,14 @@ class _Reread:
 
 
 def policy_of(configs: Mapping[str, str]) -> TopicPolicy:
-    """The settings of a topic that the controller needs; the defaults where the settings do not parse."""
+    """The settings of a topic that the controller needs; a setting that does not parse has its default."""
     try:
         settings = topic_settings(configs)
-    except TidemarkError as error:
-        _log.error("invalid topic settings; using the defaults", extra={"why": str(error)})
-        settings = topic_settings({})
+    except TidemarkError:
+        usable, errors = usable_topic_configs(configs)
+        for error in errors:
+            _log.error("topic setting ignored", extra={"why": str(error)})
+        settings = topic_settings(usable)
     return TopicPolicy(
         settings.min_insync_replicas,
         settings.unclean_leader_election_enable,

@@ -13,7 +13,7 @@ from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.text import from_text
 from tidemark.model import TidemarkError
 from tidemark.record.checks import ProduceLimits
-from tidemark.runtime.configuration.settings import UNLIMITED, TopicSettings, topic_settings
+from tidemark.runtime.configuration.settings import UNLIMITED, TopicSettings, topic_settings, usable_topic_configs
 
 _log = logging.getLogger(__name__)
 _NO_CONFIGS: Final[Mapping[str, str]] = {}
@@ -93,7 +93,7 @@ class TopicTable:
         self._listener = listener
 
     def update(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """Apply settings. Settings of a later version that do not parse are logged; the topic keeps the defaults."""
+        """Apply settings. A setting that does not parse, such as one of a later version, is logged and omitted."""
         changed = set()
         for topic, explicit in configs.items():
             if self._configs.get(topic) == explicit:
@@ -101,9 +101,11 @@ class TopicTable:
             known = dict(explicit)
             try:
                 rules = _rules_of(known)
-            except TidemarkError as error:
-                _log.error("topic settings do not parse", extra={"topic": topic, "why": str(error)})
-                known, rules = {}, self._default
+            except TidemarkError:
+                known, errors = usable_topic_configs(explicit)
+                for error in errors:
+                    _log.error("topic setting ignored", extra={"topic": topic, "why": str(error)})
+                rules = _rules_of(known)
             self._configs[topic] = known
             self._rules[topic] = rules
             changed.add(topic)

@@ -236,6 +236,23 @@ def topic_settings(configs: Mapping[str, str]) -> TopicSettings:
     return TopicSettings(**values)
 
 
+def usable_topic_configs(configs: Mapping[str, str]) -> tuple[dict[str, str], list[TidemarkError]]:
+    """The settings of `configs` that `topic_settings` accepts, and an error for each other one.
+
+    A later version, or an operator manually, wrote the others.
+    """
+    usable: dict[str, str] = {}
+    errors: list[TidemarkError] = []
+    for name, text in configs.items():
+        try:
+            topic_settings({name: text})
+        except TidemarkError as error:
+            errors.append(error)
+        else:
+            usable[name] = text
+    return usable, errors
+
+
 def load_settings(
     cls: type[Settings], argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:

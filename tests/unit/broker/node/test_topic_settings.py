@@ -21,11 +21,16 @@ def test_the_listener_gets_only_topics_whose_settings_changed() -> None:
     assert table.rules("flights").limits.max_message_bytes == 2048
 
 
-def test_settings_that_do_not_parse_leave_the_defaults() -> None:
+def test_a_setting_that_does_not_parse_leaves_the_other_settings_in_effect(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise retention would delete records of a topic that keeps them forever, and is not compacted any more."""
     table = TopicTable()
-    table.update({"flights": {"max.message.bytes": "2048"}})
-    table.update({"flights": {"max.message.bytes": "2048", "from.the.future": "1"}})
-    assert table.rules("flights").limits.max_message_bytes == 1 << 20
+    kept = {"retention.ms": "-1", "cleanup.policy": "compact"}
+    table.update({"flights": {**kept, "segment.ms": "a week", "from.the.future": "1"}})
+    settings = table.rules("flights").settings
+    assert (settings.retention_ms, settings.cleanup_policy) == (-1, "compact")
+    assert settings.segment_ms == TopicTable().rules("flights").settings.segment_ms
+    assert table.configs("flights") == kept
+    assert ["segment.ms" in vars(one)["why"] for one in caplog.records] == [True, False]
 
 
 def schema_text(version: int) -> str:
