@@ -184,7 +184,7 @@ def _check_topic(topic: TopicDescription, set_: Mapping[str, str], wanted: Mappi
     )
     factor = min((len(replicas) for replicas in staying), default=0)
     judged = {key: value for key, value in wanted.items() if key in set_}
-    check_configs(judged, replication_factor=factor)
+    check_configs(judged, replication_factor=factor, typed=bool(topic.schemas))
 
 
 def _check_stays_compacted(before: Mapping[str, str], wanted: Mapping[str, str]) -> None:

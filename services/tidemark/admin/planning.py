@@ -19,6 +19,7 @@ from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
 
 _MIN_ISR: Final = "min.insync.replicas"
+_COMPATIBILITY: Final = "schema.compatibility"
 MIN_ISR_DEFAULT: Final = topic_settings({}).min_insync_replicas
 """min.insync.replicas of a topic without the setting."""
 
@@ -41,9 +42,18 @@ class TopicRequest:
     schema: SchemaText | None = None
 
 
-def check_configs(configs: Mapping[str, str], *, replication_factor: int) -> None:
-    """Refuse topic settings that are unknown, out of range or above the replicas: UNKNOWN_CONFIG, INVALID_CONFIG."""
+def check_configs(configs: Mapping[str, str], *, replication_factor: int, typed: bool) -> None:
+    """Refuse topic settings that are unknown, out of range, above the replicas, or for typed topics only:
+    UNKNOWN_CONFIG, INVALID_CONFIG.
+    """
     settings = topic_settings(configs)
+    if _COMPATIBILITY in configs and not typed:
+        # Brokers of 0.1.0 would use the defaults for all settings of the topic, since they do not know this one.
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"only a typed topic has {_COMPATIBILITY}, and this topic has no schema: omit the setting",
+            {"config": _COMPATIBILITY},
+        )
     if _MIN_ISR in configs and settings.min_insync_replicas > replication_factor:
         raise TidemarkError(
             ErrorCode.INVALID_CONFIG,
@@ -100,7 +110,7 @@ def plan_topic(
         _check_store_typed(brokers)
     open_brokers = _open_brokers(brokers, draining)
     check_counts(len(open_brokers), partitions=request.partitions, replication_factor=factor)
-    check_configs(request.configs, replication_factor=factor)
+    check_configs(request.configs, replication_factor=factor, typed=request.schema is not None)
     configs = _with_min_isr(request.configs, default_min_insync_replicas, factor)
     assigned = assign_replicas(
         open_brokers,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,7 @@ from tidemark.admin.configs import EVERY_BROKER, Alteration, ConfigAdministratio
 from tidemark.admin.requests import AnsweredOnce
 from tidemark.admin.servicer import AdminServicer
 from tidemark.core.config_resource import ConfigKind, ConfigResource
-from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription
+from tidemark.model import BrokerId, ErrorCode, SchemaText, TidemarkError, TopicDescription
 from tidemark.rpc.codecs.config import change_from_proto, resource_to_proto
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration.entries import ConfigChange, ConfigSource
@@ -123,6 +124,17 @@ async def test_request_without_changes_stays_without_changes_on_retry(store: Fak
     await calls.alter(FLIGHTS, segment_ms="6")
     assert await calls.alter(FLIGHTS, "r1", segment_ms="5") == []
     assert (await store.configs([FLIGHTS]))[FLIGHTS].configs["segment.ms"] == "6"
+
+
+async def test_schema_compatibility_of_a_topic_without_a_schema_is_refused(store: FakeMetadataStore) -> None:
+    """A broker of 0.1.0 does not know the setting, and would use the defaults for all settings of the topic."""
+    with raises_code(ErrorCode.INVALID_CONFIG, "only a typed topic has schema.compatibility"):
+        await Calls(store).alter(FLIGHTS, schema_compatibility="none")
+    description = (await store.topics(["flights"]))["flights"]
+    await store.create_topic(replace(description, topic="typed", schemas={1: SchemaText("{}")}))
+    typed = ConfigResource(ConfigKind.TOPIC, "typed")
+    changes = await Calls(store).alter(typed, schema_compatibility="none")
+    assert changes == [ConfigChange("schema.compatibility", None, "none")]
 
 
 async def test_min_insync_replicas_above_replication_factor_is_refused(store: FakeMetadataStore) -> None:

@@ -73,6 +73,13 @@ def test_a_typed_topic_waits_for_the_upgrade_of_every_live_broker() -> None:
     assert plan_topic(request, brokers, (), topic_id="id", default_replication_factor=1).schema_version == 1
 
 
+def test_a_topic_without_a_schema_has_no_schema_compatibility() -> None:
+    """A broker of 0.1.0 does not know the setting, and would use the defaults for all settings of the topic."""
+    configs = {"retention.ms": "-1", "schema.compatibility": "none"}
+    with raises_code(ErrorCode.INVALID_CONFIG, "only a typed topic has schema.compatibility"):
+        plan(TopicRequest("flights", 1, 3, configs))
+
+
 def test_new_partitions_of_a_typed_topic_go_to_no_broker_of_an_older_version() -> None:
     brokers = {one: replace(broker, features=FEATURES) for one, broker in BROKERS.items()}
     brokers[BrokerId(1)] = replace(brokers[BrokerId(1)], features={"protocol": 1})
