@@ -427,6 +427,14 @@ class InternalError(TidemarkError, codes=(ErrorCode.INTERNAL,)):
     """A defect in Tidemark, or a code of a later version."""
 
 
+def error_of(code: str, message: str, metadata: Mapping[str, str] | None = None) -> TidemarkError:
+    """The error of another process; a code of a later version becomes INTERNAL, with its name in the message."""
+    try:
+        return TidemarkError(ErrorCode(code), message, metadata)
+    except ValueError:
+        return TidemarkError(ErrorCode.INTERNAL, f"{code}: {message}", metadata)
+
+
 def invalid_request(sentence: str) -> TidemarkError:
     """The error for a request that no retry makes valid."""
     return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)

@@ -11,7 +11,7 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, error_of
 from tidemark.v1 import record_pb2
 
 DOMAIN = "tidemark"
@@ -132,7 +132,7 @@ def to_proto(error: TidemarkError) -> record_pb2.Error:
 
 def from_proto(error: record_pb2.Error) -> TidemarkError:
     """Decode the error inside a response or a stream; a code of a later version becomes INTERNAL and keeps its name."""
-    return _refusal(error.code, error.message, dict(error.metadata))
+    return error_of(error.code, error.message, error.metadata)
 
 
 def _shortened(text: str, room_bytes: int) -> str:
@@ -177,7 +177,7 @@ def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:
     info = _error_info(error)
     if info is not None:
         message = (error.details() or "").removeprefix(f"{info.reason}: ")
-        return _refusal(info.reason, message, dict(info.metadata))
+        return error_of(info.reason, message, info.metadata)
     details = error.details() or ""
     mistaken = _handshake_mistake(details)
     if mistaken is not None:
@@ -235,10 +235,3 @@ def _error_info(error: grpc.aio.AioRpcError | grpc.Call) -> error_details_pb2.Er
             if detail.Unpack(info) and info.domain == DOMAIN:
                 return info
     return None
-
-
-def _refusal(reason: str, message: str, metadata: dict[str, str]) -> TidemarkError:
-    try:
-        return TidemarkError(ErrorCode(reason), message, metadata)
-    except ValueError:
-        return TidemarkError(ErrorCode.INTERNAL, f"{reason}: {message}", metadata)

@@ -34,6 +34,7 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
     UncleanElection,
+    error_of,
 )
 from tidemark.ports import ControllerInfo
 from tidemark.rpc.channel import listener_of_services
@@ -430,7 +431,7 @@ def _refusal(fields: Mapping[str, Any]) -> Refusal:
     if fields["topic"] is not None:
         index = _int(fields["partition"])  # a refused request need not name a valid partition
         partition = TopicPartition(_str(fields["topic"]), index if abs(index) <= _INDEX_MAX else -1)
-    error = TidemarkError(ErrorCode(_str(fields["code"])), _str(fields["message"]))
+    error = error_of(_str(fields["code"]), _str(fields["message"]))
     return Refusal(_str(fields["kind"]), partition, error, _str(fields["request_id"]), _int(fields["at_ms"]))
 
 
