@@ -85,6 +85,9 @@ else:
         },
     )
 
+ReplicaPlace = ReplicaLogDir
+"""The name of `ReplicaLogDir` in version 0.1.0."""
+
 __all__ = [
     "CLUSTER_DEFAULT",
     "AdminClient",

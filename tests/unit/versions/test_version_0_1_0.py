@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls and ZooKeeper nodes of version 0.1.0, which runs beside this version during an upgrade."""
+"""Version 0.1.0: its calls and ZooKeeper nodes, since it runs beside this version during an upgrade, and its names."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import tidemark.client
+from tidemark.client import ReplicaLogDir
 from tidemark.core.reassignment.request import parse_reassignments
 from tidemark.model import (
     BrokerEpoch,
@@ -23,6 +25,18 @@ from tidemark.zookeeper import codecs
 
 from tests.unit.versions.contract import contract, parse
 
+NAMES = """
+CLUSTER_DEFAULT AdminClient BatchTooLargeError BrokerNotAvailableError ClientClosedError ConfigKind
+ConfigResource Consumer ConsumerRecord CoordinatorNotAvailableError CorruptBatchError ErrorCode
+FencedInstanceError FencedMemberError GroupFullError GroupNotEmptyError GroupNotFoundError Groups
+InconsistentGroupProtocolError InternalError InvalidConfigError InvalidGroupIdError InvalidRecordError
+InvalidRequestError InvalidTopicNameError LogTruncatedError NotEnoughReplicasError NotLeaderError
+OffsetNotAvailableError OffsetOutOfRangeError PartitionBatch PartitionNotAssignedError Partitioner Producer
+ProducerFencedError ProducerSequenceError RecordMetadata ReplicaPlace RequestTimedOutError SendHandle
+StorageError TableHandle TidemarkError Timestamp TopicAlreadyExistsError TopicPartition TopicRecreatedError
+UnknownPartitionError UnknownTopicError UnsupportedAssignorError
+"""
+"""The names of tidemark.client."""
 HELD = Path(__file__).with_name("contract_0_1_0.txt")
 ZERO, ONE, TWO = BrokerId(0), BrokerId(1), BrokerId(2)
 
@@ -33,6 +47,12 @@ def test_messages_and_calls_only_gain_fields_and_a_removed_field_is_reserved() -
         kept = now.get(name, set())
         gone += [f"{name}: {one}" for one in parts - kept if f"{one.split(' ')[0]} reserved" not in kept]
     assert gone == []
+
+
+def test_the_client_keeps_its_names() -> None:
+    """An application that imports a removed name ends at its start."""
+    assert [name for name in NAMES.split() if not hasattr(tidemark.client, name)] == []
+    assert tidemark.client.ReplicaPlace is ReplicaLogDir
 
 
 def test_states_and_registrations_of_the_older_version_are_read() -> None:
