@@ -229,6 +229,7 @@ class BrokerProcess:
         endpoints = advertised.split(",") if advertised.several else ()
         self._registration = Registration(
             identity_of(settings.broker_id, advertised.host, advertised.port, settings.broker_rack, endpoints),
+            node.metadata.view.cluster_id,
             node.store,
             storage.logs,
             node.driver,

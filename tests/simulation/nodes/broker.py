@@ -133,6 +133,7 @@ class BrokerNode(Node):
         self._isr_writes: dict[TopicPartition, fx.WriteIsr] = {}
         self._registration = Registration(
             identity_of(broker_id, f"host{broker_id}", 1, ""),
+            "simulated",
             self.store,
             MachineDirectories(self),
             self.driver,

@@ -71,6 +71,7 @@ class Registration:
     """Keeps this broker registered.
 
     Args:
+        cluster_id: id of the cluster in the log directories; the broker registers in no other one.
         scheduler: runs the registration's coroutines and blocking work; `stop` stops the scheduler.
         on_epoch: called with every new broker epoch before the core gets it, and with -1 when a session has expired.
         boot_id: reads the kernel's boot id.
@@ -81,6 +82,7 @@ class Registration:
     def __init__(
         self,
         identity: BrokerRegistration,
+        cluster_id: str,
         store: MetadataStore,
         logs: RegisteredLogs,
         driver: BrokerDriver,
@@ -94,6 +96,7 @@ class Registration:
         self.broker_epoch = UNREGISTERED
         """Broker epoch of the last confirmed registration; kept after its session has expired."""
         self._identity = identity
+        self._cluster_id = cluster_id
         self._store = store
         self._logs = logs
         self._driver = driver
@@ -180,6 +183,7 @@ class Registration:
     async def _attempt(self) -> None:
         """Sync the logs, judge whether the last stop was clean, register in ZooKeeper, and submit BrokerRegistered to
         the core."""
+        await self._check_cluster()
         boot = self._boot_id()
         synced = await self._scheduler.in_thread(self._sync)
         broker_id = self._identity.broker_id
@@ -211,6 +215,16 @@ class Registration:
         _log.info("registered", extra={"broker_epoch": broker_epoch, "clean": verdict.clean, "why": verdict.reason})
         self._on_epoch(broker_epoch)
         self._driver.submit(BrokerRegistered(broker_epoch, known))
+
+    async def _check_cluster(self) -> None:
+        """The new session may be one of another ensemble, which has the addresses or the name of the earlier one."""
+        found = await self._store.cluster_id()
+        if found != self._cluster_id:
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG,
+                f"ZooKeeper's tree is of cluster {found} now, and this broker is of cluster {self._cluster_id}: "
+                "correct zookeeper.connect, or restore the tree",
+            )
 
     async def _confirm(self, broker_epoch: BrokerEpoch, boot: str) -> None:
         """Write the incarnation. Without space the broker runs on, and tries again: until then the next start counts

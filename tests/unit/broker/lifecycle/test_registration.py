@@ -19,6 +19,7 @@ from tidemark.core.replication.events import BrokerRegistered, Event, SessionExp
 from tidemark.model import NO_EPOCH, BrokerEpoch, BrokerId, ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.storage.directories.log_manager import LogManager, open_logs
+from tidemark.zookeeper import codecs, paths
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
 from tests.refusals import raises_code
@@ -45,7 +46,13 @@ class Process:
     """One start of a broker, reduced to its registration."""
 
     def __init__(
-        self, store: FakeMetadataStore, directory: Path, *, trust_boot_id: bool = True, check_ms: int = 5000
+        self,
+        store: FakeMetadataStore,
+        cluster_id: str,
+        directory: Path,
+        *,
+        trust_boot_id: bool = True,
+        check_ms: int = 5000,
     ) -> None:
         self.store = store
         self.core = RecordingCore()
@@ -55,6 +62,7 @@ class Process:
         self.driver = BrokerDriver(self.core, ManualClock(), AsyncioScheduler(), self.failures.append)
         self.registration = Registration(
             identity_of(ID, "here", 1, ""),
+            cluster_id,
             store,
             self.logs,
             self.driver,
@@ -85,8 +93,16 @@ class Machine:
 
     def __init__(self, directory: Path) -> None:
         self.zookeeper = FakeZooKeeper()
+        self.cluster_id = ""
         self.directory = directory
         self._processes: list[Process] = []
+
+    async def prepare(self) -> None:
+        """Create the id of the cluster."""
+        store = self.zookeeper.store()
+        await store.start()
+        self.cluster_id = await store.cluster_id()
+        await store.stop()
 
     async def start(self, *, trust_boot_id: bool = True, check_ms: int = 5000) -> Process:
         store = self.zookeeper.store()
@@ -97,7 +113,7 @@ class Machine:
 
     def process(self, store: FakeMetadataStore, *, trust_boot_id: bool = True, check_ms: int = 5000) -> Process:
         """A process that has not registered yet."""
-        process = Process(store, self.directory, trust_boot_id=trust_boot_id, check_ms=check_ms)
+        process = Process(store, self.cluster_id, self.directory, trust_boot_id=trust_boot_id, check_ms=check_ms)
         self._processes.append(process)
         return process
 
@@ -117,6 +133,7 @@ class Machine:
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     machine = Machine(tmp_path)
+    await machine.prepare()
     yield machine
     await machine.end()
 
@@ -184,6 +201,21 @@ async def test_after_an_expired_session_leaderships_end_before_a_clean_new_regis
     assert await machine.unclean_at() == -1
 
 
+async def test_a_broker_does_not_register_in_the_tree_of_another_cluster(machine: Machine) -> None:
+    """Else a broker of that cluster could not start, and its next registration would count as unclean."""
+    process = await machine.start()
+    machine.zookeeper.corrupt(paths.CLUSTER_ID, codecs.encode_cluster_id("other"))
+    process.store.session.expire()
+    async with asyncio.timeout(5):
+        while not process.failures and len(process.epochs) < 3:  # noqa: ASYNC110 - either is the end
+            await asyncio.sleep(0.01)
+    (failure,) = process.failures
+    assert isinstance(failure, TidemarkError)
+    assert failure.code is ErrorCode.INVALID_CONFIG
+    assert "is of cluster other" in failure.message
+    assert process.epochs == [0, UNREGISTERED]
+
+
 async def test_a_session_that_expires_during_the_first_registration_leads_to_one_registration(
     machine: Machine,
 ) -> None:
@@ -218,7 +250,7 @@ async def test_a_broker_id_in_use_ends_the_start_and_leaves_the_clean_shutdown_f
     await machine.start()
     elsewhere = machine.zookeeper.store()
     await elsewhere.start()
-    other = Process(elsewhere, tmp_path_factory.mktemp("other"))
+    other = Process(elsewhere, machine.cluster_id, tmp_path_factory.mktemp("other"))
     with raises_code(ErrorCode.BROKER_ID_TAKEN):
         await other.registration.start()
     assert other.core.seen == []
