@@ -63,7 +63,9 @@ def open_logs(
     opened: list[LogDirectory] = []
     try:
         for path in directories:
-            opened.append(LogDirectory.open(Path(path), cluster_id=cluster_id, broker_id=broker_id))
+            directory = LogDirectory.open(Path(path), cluster_id=cluster_id, broker_id=broker_id)
+            opened.append(directory)
+            _check_not_copied(directory, opened[:-1])
     except TidemarkError:
         for directory in opened:
             directory.release()
@@ -75,6 +77,15 @@ def open_logs(
         open_files_max=open_files_max,
         directory_choice=directory_choice,
     )
+
+
+def _check_not_copied(directory: LogDirectory, others: Sequence[LogDirectory]) -> None:
+    original = next((one for one in others if one.directory_id == directory.directory_id), None)
+    if original is not None:
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"log.dirs: {directory.path} is a copy of {original.path}, or the reverse: remove the older one",
+        )
 
 
 class DirectoryState(NamedTuple):

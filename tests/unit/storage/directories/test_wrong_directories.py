@@ -65,6 +65,18 @@ def test_a_directory_that_is_named_twice_is_refused(directory: Path) -> None:
     open_one(directory / "a").close()
 
 
+def test_a_copy_of_a_directory_beside_the_original_is_refused(directory: Path) -> None:
+    """The broker would use one of two copies of each replica, perhaps the older one."""
+    logs = open_one(directory / "a")
+    logs.open(PARTITION, IDENTITY, {})
+    logs.close()
+    shutil.copytree(directory / "a", directory / "copy")
+    refusal = refused(directory / "a", directory / "new", directory / "copy")
+    assert refusal.code is ErrorCode.INVALID_CONFIG
+    assert f"{directory / 'copy'} is a copy of {directory / 'a'}" in refusal.message
+    open_one(directory / "a").close()
+
+
 def test_a_file_instead_of_a_directory_or_its_parent_is_refused_with_the_remedy(directory: Path) -> None:
     (directory / "file").write_text("x")
     for place in (directory / "file", directory / "file" / "below"):
