@@ -77,7 +77,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
     )
     elections = ElectionAdministration(store, Survey(ThroughController(store)))
     sizes = ReplicaSizes(clock)
-    log_dirs = LogDirAdministration(store, DisksOfBrokers(clock))
+    log_dirs = LogDirAdministration(store, DisksOfBrokers(store, clock))
     reassignments = ReassignmentAdministration(store, sizes, log_dirs=log_dirs)
     servicer = AdminServicer(
         topics,

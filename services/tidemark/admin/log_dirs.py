@@ -35,6 +35,7 @@ from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
 from tidemark.rpc.log_dirs import LogDirectoryContent, Wanted, describe_log_dirs
+from tidemark.rpc.receiver import Headers, receiver_headers
 from tidemark.runtime.shared_calls import SharedCalls
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -53,20 +54,26 @@ class DisksOfBrokers:
     Callers of the same description share a call that begins after their own.
 
     Args:
+        store: has the id of the cluster, whose brokers alone accept the calls.
         clock: clock of the shared calls.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
         self._calls: SharedCalls[tuple[str, Wanted], tuple[LogDirectoryContent, ...]] = SharedCalls(0, clock)
 
     async def describe(self, broker: BrokerRegistration, wanted: Wanted) -> tuple[LogDirectoryContent, ...]:
         """Describe the broker's log directories."""
         address = f"{broker.host}:{broker.port}"
-        try:
-            return await self._calls.result(
-                (address, wanted),
-                lambda: describe_log_dirs(address, **wanted._asdict(), deadline_s=_DESCRIBE_DEADLINE_S),
+
+        async def ask() -> tuple[LogDirectoryContent, ...]:
+            headers = await self._headers(broker)
+            return await describe_log_dirs(
+                address, **wanted._asdict(), deadline_s=_DESCRIBE_DEADLINE_S, headers=headers
             )
+
+        try:
+            return await self._calls.result((address, wanted), ask)
         except TidemarkError as error:
             facts = {**error.metadata, "broker": str(broker.broker_id)}
             raise TidemarkError(
@@ -75,13 +82,18 @@ class DisksOfBrokers:
 
     async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
         """Move replicas between the broker's log directories."""
+        headers = await self._headers(broker)
         try:
             async with open_channel(f"{broker.host}:{broker.port}") as channel:
                 stub: Any = BrokerServiceStub(channel)
-                response = await stub.AlterReplicaLogDirs(alterations_to_proto(wanted), timeout=_ALTER_DEADLINE_S)
+                request = alterations_to_proto(wanted)
+                response = await stub.AlterReplicaLogDirs(request, timeout=_ALTER_DEADLINE_S, metadata=headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=f"broker {broker.broker_id}") from None
         return results_from_proto(response)
+
+    async def _headers(self, broker: BrokerRegistration) -> Headers:
+        return receiver_headers(await self._store.cluster_id(), broker.broker_id)
 
 
 class LogDirAdministration:

@@ -37,6 +37,7 @@ from tidemark.rpc.codecs.control import (
     questions_to_proto,
     refusals_from_proto,
 )
+from tidemark.rpc.receiver import receiver_headers
 from tidemark.runtime.clock import timeout
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
@@ -70,11 +71,12 @@ class ThroughController:
         controller = await self._store.controller()
         if controller is None:
             raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "no controller is active")
+        headers = receiver_headers(await self._store.cluster_id())
         request = pb.AskReplicasRequest(broker_id=broker, broker_epoch=epoch, replicas=questions_to_proto(questions))
         try:
             async with open_channel(controller.address) as channel:
                 stub: Any = ControllerServiceStub(channel)
-                response = await stub.AskReplicas(request, timeout=_DEADLINE_S)
+                response = await stub.AskReplicas(request, timeout=_DEADLINE_S, metadata=headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=f"controller {controller.controller_id}") from None
         refused = refusals_from_proto(response.errors)

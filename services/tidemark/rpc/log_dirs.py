@@ -19,6 +19,7 @@ from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.message import OPTIONAL_ERROR, SPREAD_IDENTITY, SPREAD_PARTITION, Codec, Field
 from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
 from tidemark.rpc.codecs.shared import ids_from_proto, reasons_from_proto, reasons_to_proto
+from tidemark.rpc.receiver import Headers
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -105,6 +106,7 @@ async def describe_log_dirs(
     partitions: Collection[TopicPartition] = (),
     include_isr_changes: bool = False,
     deadline_s: float = _DEADLINE_S,
+    headers: Headers = (),
 ) -> tuple[LogDirectoryContent, ...]:
     """The log directories of the broker at host:port, and the replicas in them.
 
@@ -112,6 +114,7 @@ async def describe_log_dirs(
         topics: only these topics, and `partitions`; if both are empty, all. Partitions without a replica there are not
             listed.
         include_isr_changes: whether replicas have their last ISR changes.
+        headers: name the receiver.
 
     Raises:
         TidemarkError: BROKER_NOT_AVAILABLE, REQUEST_TIMED_OUT.
@@ -125,7 +128,7 @@ async def describe_log_dirs(
     try:
         async with open_channel(address) as channel:
             stub: Any = BrokerServiceStub(channel)
-            async for response in stub.DescribeLogDirs(request, timeout=deadline_s):
+            async for response in stub.DescribeLogDirs(request, timeout=deadline_s, metadata=headers):
                 for part in map(content_from_proto, response.log_dirs):
                     known = found.get(part.directory_id)
                     if known is not None:

@@ -12,7 +12,7 @@ from tidemark.admin.replica_sizes import AGE_MAX_MS, ReplicaSizes
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent, Wanted
 
-from tests.fakes.metadata_store import ManualClock
+from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
 
 PARTITION = TopicPartition("flights", 0)
 BROKERS = {
@@ -36,6 +36,12 @@ class Requests:
         if self.error is not None:
             raise self.error
         return ()
+
+
+async def started() -> FakeMetadataStore:
+    store = FakeZooKeeper().store()
+    await store.start()
+    return store
 
 
 @pytest.fixture
@@ -63,7 +69,7 @@ async def test_callers_share_a_request_for_sizes_to_each_broker_until_the_answer
 
 
 async def test_a_description_of_log_directories_is_shared_and_never_older_than_its_call(requests: Requests) -> None:
-    disks, wanted = DisksOfBrokers(ManualClock()), Wanted(frozenset(["flights"]))
+    disks, wanted = DisksOfBrokers(await started(), ManualClock()), Wanted(frozenset(["flights"]))
     await asyncio.gather(*(disks.describe(BROKERS[BrokerId(1)], wanted) for _ in range(50)))
     assert len(requests.addresses) == 2  # one request of the first caller, one for all callers meanwhile
     await disks.describe(BROKERS[BrokerId(1)], wanted)
@@ -71,7 +77,7 @@ async def test_a_description_of_log_directories_is_shared_and_never_older_than_i
 
 
 async def test_a_refusal_of_a_shared_request_names_the_broker_to_every_caller(requests: Requests) -> None:
-    disks = DisksOfBrokers(ManualClock())
+    disks = DisksOfBrokers(await started(), ManualClock())
     requests.error = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no answer")
     calls = [disks.describe(BROKERS[BrokerId(2)], Wanted()) for _ in range(3)]
     for refusal in await asyncio.gather(*calls, return_exceptions=True):
