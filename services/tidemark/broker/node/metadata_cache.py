@@ -179,7 +179,11 @@ class MetadataCache:
         led = f"{partition} is led by broker {known.leader} in epoch {known.leader_epoch}"
         sentence = led if "leader_epoch" in error.metadata else error.message  # this broker may lead, without its lease
         metadata = {"leader": str(known.leader), "leader_epoch": str(known.leader_epoch)}
-        return TidemarkError(ErrorCode.NOT_LEADER, sentence, metadata)
+        ids = {
+            "topic_id": topic.topic_id,
+            "incarnation": known.incarnation,
+        }  # of an earlier topic, if this broker is behind
+        return TidemarkError(ErrorCode.NOT_LEADER, sentence, {**metadata, **ids})
 
     async def watch(self, topics: Collection[str]) -> AsyncIterator[ClusterView]:
         """The whole view of these topics (all when none is named), then each change, until `close`."""

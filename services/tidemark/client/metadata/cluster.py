@@ -413,11 +413,23 @@ class Cluster:
                 await self._updated.wait()
 
     def note_refusal(self, partition: TopicPartition, error: TidemarkError) -> None:
-        """After a refusal, take over the leader that it names, if its epoch is newer, and refresh the metadata."""
+        """After a refusal, take over the leader that it names, if its epoch is newer, and refresh the metadata.
+
+        The refusal of a broker that is behind may be about an earlier topic of this name, whose epochs do not compare.
+        """
         leader, epoch = error.metadata.get("leader", ""), error.metadata.get("leader_epoch", "")
-        if leader.lstrip("-").isdecimal() and epoch.lstrip("-").isdecimal():
+        if leader.lstrip("-").isdecimal() and epoch.lstrip("-").isdecimal() and self._is_known(partition, error):
             self._note_leader(partition, BrokerId(int(leader)), LeaderEpoch(int(epoch)))
         self.refresh()
+
+    def _is_known(self, partition: TopicPartition, error: TidemarkError) -> bool:
+        """Whether the topic id and incarnation in a refusal are the known ones; brokers of 0.1.0 send none."""
+        topic = self.topic_now(partition.topic)
+        view = None if topic is None else topic.partitions.get(partition.partition)
+        if topic is None or view is None:
+            return False
+        known, told = {"topic_id": topic.topic_id, "incarnation": view.incarnation}, error.metadata
+        return all(told.get(name, value) == value for name, value in known.items())
 
     def refresh(self, *, avoid: str = "") -> None:
         """Start a request for the metadata of the used topics, preferably not to the broker at `avoid`."""

@@ -246,7 +246,8 @@ class Replica:
         """
         if isinstance(self.role, PartitionLeader):
             return self.role
-        raise not_leader(self.partition, self.leader, self.leader_epoch)
+        error = not_leader(self.partition, self.leader, self.leader_epoch)
+        raise TidemarkError(error.code, error.message, {**error.metadata, **ids_of(self.identity)})
 
     def led_in(self, topic_id: str, incarnation: str, current_leader_epoch: LeaderEpoch) -> PartitionLeader:
         """The leadership, if the caller names this topic and leader epoch; empty and -1 match any (rule E4).
@@ -379,8 +380,13 @@ def check_epoch(replica: Replica, callers: LeaderEpoch, leader_epoch: LeaderEpoc
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
             f"{replica.partition}: the caller's leader epoch {callers} is "
             f"{'older' if older else 'newer'} than {leader_epoch}",
-            {"leader": str(replica.leader), "leader_epoch": str(leader_epoch)},
+            {"leader": str(replica.leader), "leader_epoch": str(leader_epoch), **ids_of(replica.identity)},
         )
+
+
+def ids_of(identity: ReplicaIdentity) -> dict[str, str]:
+    """The metadata of a refusal that names a leader epoch: epochs compare within these ids only (rule K2)."""
+    return {"topic_id": identity.topic_id, "incarnation": identity.incarnation}
 
 
 def diverging_end(

@@ -131,7 +131,8 @@ def test_a_refusal_carries_the_metadata_of_the_partition() -> None:
         refusal = TidemarkError(ErrorCode.NOT_LEADER, "not here", {"leader": "-1", "leader_epoch": str(epoch)})
         return known.explain(refusal, partition)
 
-    assert explain(TopicPartition("a", 0)).metadata == {"leader": "2", "leader_epoch": "7"}
+    ids = {"topic_id": "id of a", "incarnation": "i"}
+    assert explain(TopicPartition("a", 0)).metadata == {"leader": "2", "leader_epoch": "7", **ids}
     assert explain(TopicPartition("a", 0), epoch=8).metadata["leader_epoch"] == "8", "this broker's epoch is later"
     expired = known.explain(TidemarkError(ErrorCode.NOT_LEADER, "the lease has expired"), TopicPartition("a", 0))
     assert expired.message == "the lease has expired", "this broker may be the leader"
