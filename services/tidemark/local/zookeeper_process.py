@@ -40,6 +40,8 @@ _JARS: Final = ("zookeeper-*", "slf4j-api-*", "log4j-*", "netty-*", "commons-*",
 _START_TIMEOUT_S: Final = 60.0
 """Time limit of the start: on a twentieth of a core a start takes 40 s with TLS."""
 _STOP_TIMEOUT_S: Final = 10.0
+_WRITE_TIMEOUT_S: Final = 60.0
+"""Java writes the class archive while it ends: in a few seconds, on an idle machine."""
 _POLL_INTERVAL_S: Final = 0.02
 
 # minSessionTimeout below the usual two ticks: tests expire sessions quickly.
@@ -306,8 +308,9 @@ def write_archive(archive: Path = CLASS_ARCHIVE) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         tls = Authority.create(directory / "certs", "local").issue_zookeeper("1", (HOST,))
-        with ZooKeeperProcess(directory, java_options=[f"-XX:ArchiveClassesAtExit={archive}"], tls=tls):
-            pass
+        server = ZooKeeperProcess(directory, java_options=[f"-XX:ArchiveClassesAtExit={archive}"], tls=tls)
+        server.start()
+        server.stop(_WRITE_TIMEOUT_S)
 
 
 if __name__ == "__main__":
