@@ -156,7 +156,7 @@ class Heartbeats:
                 call.cancel()
 
     async def _ping(self, call: Any, broker: BrokerRegistration) -> None:
-        header = header_to_proto(self._controller_id, self._controller_epoch, broker.broker_epoch, broker.broker_id)
+        header = header_to_proto(self._controller_id, self._controller_epoch, broker.broker_epoch)
         _, released = self._released[broker.broker_id]
         try:
             for sequence in count(1):

@@ -73,9 +73,7 @@ class BrokerPeers:
         async def send(stub: Any, headers: Headers) -> Refused:
             refused: Refused = ()
             for command in effect.commands:
-                response = await stub.LeaderAndIsr(
-                    await _in_slices(command, effect.broker), timeout=_DEADLINE_S, metadata=headers
-                )
+                response = await stub.LeaderAndIsr(await _in_slices(command), timeout=_DEADLINE_S, metadata=headers)
                 refused += refusals_from_proto(response.errors)
             return refused
 
@@ -84,10 +82,8 @@ class BrokerPeers:
     async def send_stop_replica(self, effect: SendStopReplica) -> ControlAnswered:
         """Send one StopReplica command."""
 
-        request = stop_replica_to_proto(effect.command)
-        request.header.broker_id = effect.broker
-
         async def send(stub: Any, headers: Headers) -> Refused:
+            request = stop_replica_to_proto(effect.command)
             response = await stub.StopReplica(request, timeout=_DEADLINE_S, metadata=headers)
             return refusals_from_proto(response.errors)
 
@@ -95,7 +91,7 @@ class BrokerPeers:
 
     async def send_update_metadata(self, effect: SendUpdateMetadata) -> ControlAnswered:
         """Send one part of a view, or a change, of the metadata."""
-        header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch, effect.broker)
+        header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
         if self._last_topics is None or self._last_topics[0] is not effect.view.topics:
             # One encoding serves several brokers.
             self._last_topics = (
@@ -122,7 +118,7 @@ class BrokerPeers:
 
     async def describe_replicas(self, effect: DescribeReplicas) -> ReplicasDescribed:
         """Ask one broker about many replicas."""
-        header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch, effect.broker)
+        header = header_to_proto(self._controller_id, self._controller_epoch, effect.broker_epoch)
         request = pb.DescribeReplicasRequest(header=header, replicas=questions_to_proto(effect.partitions))
         described: dict[TopicPartition, ReplicaDescription] = {}
         held: dict[TopicPartition, HeldState] = {}
@@ -171,11 +167,10 @@ class BrokerPeers:
         return channel
 
 
-async def _in_slices(command: LeaderAndIsrCommand, receiver: BrokerId) -> pb.LeaderAndIsrRequest:
+async def _in_slices(command: LeaderAndIsrCommand) -> pb.LeaderAndIsrRequest:
     """Encode a command; a large command lets the event loop run in between."""
     request, pace = pb.LeaderAndIsrRequest(), Pace()
     for _ in leader_and_isr_in_steps(command, request):
         if pace.is_due:
             await pace.give_way()
-    request.header.broker_id = receiver
     return request

@@ -24,7 +24,6 @@ from tidemark.core.replication.events import Event, LeaderAndIsrArrived, StopRep
 from tidemark.model import (
     NO_EPOCH,
     BrokerEpoch,
-    BrokerId,
     ControllerEpoch,
     ErrorCode,
     ReplicaIdentity,
@@ -78,7 +77,6 @@ class BrokerControl(BrokerControlServiceServicer):
 
     def __init__(
         self,
-        broker_id: BrokerId,
         driver: BrokerDriver,
         topics: TopicTable,
         metadata: MetadataCache,
@@ -89,7 +87,6 @@ class BrokerControl(BrokerControlServiceServicer):
         on_ping: Callable[[bool], None],
     ) -> None:
         self.wants_shutdown = False
-        self._broker_id = broker_id
         self._epoch = epoch
         self._directories = directories
         self._on_disk = on_disk
@@ -232,7 +229,7 @@ class BrokerControl(BrokerControlServiceServicer):
         try:
             while (ping := await context.read()) is not grpc.aio.EOF:
                 try:
-                    self._check_ids(ping.header, context)
+                    check_id(context, ping.header.controller_id)
                     self._epochs.check_controller(ControllerEpoch(ping.header.controller_epoch))
                     epoch = ControllerEpoch(ping.header.controller_epoch)
                     self._metadata.pinged(epoch, interval_ms=ping.interval_ms)
@@ -266,17 +263,8 @@ class BrokerControl(BrokerControlServiceServicer):
         self._driver.submit(event(request_id))
         return waiting
 
-    def _check_ids(self, header: pb.ControlHeader, context: Any) -> None:
-        check_id(context, header.controller_id)
-        if header.HasField("broker_id") and header.broker_id != self._broker_id:
-            raise TidemarkError(
-                ErrorCode.STALE_BROKER_EPOCH,
-                f"the call is for broker {header.broker_id}; this is broker {self._broker_id}, at its address",
-                {"broker_id": str(self._broker_id)},
-            )
-
     def _check(self, header: pb.ControlHeader, context: Any, sequence: int = 0) -> None:
-        self._check_ids(header, context)
+        check_id(context, header.controller_id)
         self._epochs.check(ControllerEpoch(header.controller_epoch), BrokerEpoch(header.broker_epoch), sequence)
 
 

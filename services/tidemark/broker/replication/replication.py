@@ -28,7 +28,6 @@ class Replication:
     def __init__(self, node: BrokerNode, storage: Storage, on_ping: Callable[[bool], None]) -> None:
         driver, cluster_id = node.driver, node.metadata.view.cluster_id
         self.control = BrokerControl(
-            node.broker_id,
             driver,
             node.topics,
             node.metadata,
@@ -38,7 +37,7 @@ class Replication:
             storage.offline_directory_ids,
             on_ping,
         )
-        self.from_followers = FollowerStreams(node.broker_id, driver.submit, node.epoch)
+        self.from_followers = FollowerStreams(driver.submit, node.epoch)
         self._to_leaders = LeaderStreams(node.broker_id, cluster_id, driver.submit, node.epoch)
         self._isr = IsrStore(
             node.store,

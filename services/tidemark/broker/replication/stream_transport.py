@@ -195,10 +195,7 @@ class LeaderStreams:
         """Open a stream to the leader, in place of an existing one. The stream reconnects until `disconnect`."""
         self._end(effect.leader)
         hello = pb.ReplicateHello(
-            broker_id=self._broker_id,
-            broker_epoch=self._epoch.value,
-            leader_broker_epoch=effect.broker_epoch,
-            leader_id=effect.leader,
+            broker_id=self._broker_id, broker_epoch=self._epoch.value, leader_broker_epoch=effect.broker_epoch
         )
         self._streams[effect.leader] = _LeaderStream(
             effect.leader,
@@ -374,12 +371,11 @@ def _slices(things: tuple[_Thing, ...]) -> Iterator[tuple[_Thing, ...]]:
 class FollowerStreams(ReplicaServiceServicer):
     """Serves Replicate: one incoming stream for each follower; a newer stream of a follower ends the older one.
 
-    A follower whose hello names another broker, or another epoch of this broker than `epoch`, is refused; it then asks
-    for the leader again.
+    A follower whose hello names another epoch of this broker than `epoch` is refused; it then asks for the leader
+    again.
     """
 
-    def __init__(self, broker_id: BrokerId, submit: Submit, epoch: OwnEpoch) -> None:
-        self._broker_id = broker_id
+    def __init__(self, submit: Submit, epoch: OwnEpoch) -> None:
         self._epoch = epoch
         self._submit = submit
         self._streams: dict[BrokerId, _FollowerStream] = {}
@@ -431,9 +427,6 @@ class FollowerStreams(ReplicaServiceServicer):
             check_id(context, hello.broker_id)
         except TidemarkError as error:
             await abort_with(context, error)
-        if hello.HasField("leader_id") and hello.leader_id != self._broker_id:
-            sentence = f"the stream is for broker {hello.leader_id}; this is broker {self._broker_id}, at its address"
-            await abort_with(context, TidemarkError(ErrorCode.STALE_BROKER_EPOCH, sentence))
         if hello.leader_broker_epoch != self._epoch.value:
             sentence = f"this broker's epoch is {self._epoch.value}, not {hello.leader_broker_epoch}"
             await abort_with(context, TidemarkError(ErrorCode.STALE_BROKER_EPOCH, sentence))

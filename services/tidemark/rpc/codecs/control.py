@@ -199,18 +199,10 @@ def held_from_proto(messages: Iterable[pb.HeldState]) -> dict[TopicPartition, He
 
 
 def header_to_proto(
-    controller_id: BrokerId,
-    controller_epoch: ControllerEpoch,
-    broker_epoch: BrokerEpoch,
-    broker_id: BrokerId | None = None,
+    controller_id: BrokerId, controller_epoch: ControllerEpoch, broker_epoch: BrokerEpoch
 ) -> pb.ControlHeader:
-    """Encode the ids and epochs of sender and receiver (rule F4); without `broker_id` any broker may receive it."""
-    return pb.ControlHeader(
-        controller_id=controller_id,
-        controller_epoch=controller_epoch,
-        broker_epoch=broker_epoch,
-        broker_id=broker_id,
-    )
+    """Encode the epochs of sender and receiver (rule F4)."""
+    return pb.ControlHeader(controller_id=controller_id, controller_epoch=controller_epoch, broker_epoch=broker_epoch)
 
 
 def refusals_to_proto(refused: Iterable[tuple[TopicPartition, TidemarkError]]) -> list[pb.PartitionError]:

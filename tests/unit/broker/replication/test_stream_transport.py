@@ -10,13 +10,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import pytest
-from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.broker.replication import stream_transport
 from tidemark.broker.replication.stream_transport import (
     PART_MAX,
-    FollowerStreams,
     LeaderStreams,
     _merge_follower_messages,
     _merge_leader_messages,
@@ -39,9 +36,7 @@ from tidemark.core.replication.events import LeaderConnected, LeaderDisconnected
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
 from tidemark.record.checks import check_batch
 from tidemark.rpc.codecs.replica import FollowerEnd
-from tidemark.v1 import replica_service_pb2 as pb
 
-from tests.fakes.contexts import PlainContext
 from tests.unit.record.samples import sample
 
 FLIGHTS = TopicPartition("flights", 0)
@@ -265,27 +260,3 @@ async def test_a_follower_logs_once_that_its_leader_cannot_be_reached(
     assert await connections(monkeypatch, *calls) == CONNECTED_AGAIN
     told = [record.message for record in caplog.records]
     assert told == ["leader cannot be reached", "stream to leader ended", "leader cannot be reached"]
-
-
-class Incoming(PlainContext):
-    """The leader's end of a stream, whose first message is a hello."""
-
-    def __init__(self, hello: pb.ReplicateHello) -> None:
-        self._first = pb.ReplicateRequest(hello=hello)
-
-    async def read(self) -> pb.ReplicateRequest:
-        """The hello."""
-        return self._first
-
-    async def abort(self, code: object, details: str, metadata: object) -> None:
-        """End the stream, as gRPC does."""
-        raise grpc.aio.AbortError(details)
-
-
-async def test_a_stream_to_another_broker_of_the_same_epoch_is_refused() -> None:
-    """Else it would end the stream that the follower has to this broker, whose address is that of the other."""
-    streams = FollowerStreams(BrokerId(1), lambda event: None, OwnEpoch(BrokerEpoch(3)))
-    hello = pb.ReplicateHello(broker_id=2, broker_epoch=5, leader_broker_epoch=3, leader_id=4)
-    with pytest.raises(grpc.aio.AbortError, match="for broker 4; this is broker 1"):
-        await streams.Replicate(None, Incoming(hello))
-    assert streams.count == 0
