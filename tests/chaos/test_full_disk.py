@@ -32,10 +32,13 @@ def in_sync(admin: AdminClient) -> set[frozenset[int]]:
     return {frozenset(one.in_sync_replicas) for one in admin.describe_topics([TOPIC])[0].partitions.values()}
 
 
-def wait_until(admin: AdminClient, *wanted: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+def wait_until(
+    cluster: LocalCluster, admin: AdminClient, *wanted: int, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     deadline_s = time.monotonic() + DEADLINE_S
     while in_sync(admin) != {frozenset(wanted)}:
-        assert time.monotonic() < deadline_s, f"in sync: {in_sync(admin)}, wanted {wanted}"
+        if time.monotonic() > deadline_s:
+            pytest.fail(f"in sync: {in_sync(admin)}, wanted {wanted}; {cluster.process('broker-1').tail(60)}")
         meanwhile()
         time.sleep(0.1)
 
@@ -86,7 +89,7 @@ def test_a_full_disk_costs_no_acknowledged_record_and_space_alone_brings_the_rep
                     sent.extend(send(producer, PARTITIONS))
                     producer.flush(DEADLINE_S)
 
-                wait_until(admin, 0, 2, meanwhile=send_more)
+                wait_until(cluster, admin, 0, 2, meanwhile=send_more)
                 assert cluster.process("broker-1").running, "the broker itself stays"
                 cluster.kill("broker-1")
                 rest = seen_from_here / "rest"
@@ -94,7 +97,7 @@ def test_a_full_disk_costs_no_acknowledged_record_and_space_alone_brings_the_rep
                 cluster.restart("broker-1", DEADLINE_S)
                 rest.unlink()
                 ballast.unlink()
-                wait_until(admin, 0, 1, 2)
+                wait_until(cluster, admin, 0, 1, 2)
                 sent += send(producer, 100)
                 producer.flush(DEADLINE_S)
             acknowledged: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
