@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tidemark.client import aio
@@ -76,6 +77,8 @@ async def test_a_group_gets_the_answer_of_a_late_coordinator(monkeypatch: pytest
     class Late:
         """A coordinator at the one address; each of its answers is late."""
 
+        headers = ()
+
         def addresses(self) -> tuple[str, ...]:
             return ("a:1",)
 
@@ -83,16 +86,16 @@ async def test_a_group_gets_the_answer_of_a_late_coordinator(monkeypatch: pytest
 
         def refresh(self) -> None: ...
 
-        async def answer(self, response: object, options: dict[str, float]) -> object:
+        async def answer(self, response: object, options: dict[str, Any]) -> object:
             if options["timeout"] < LATE_S:
                 raise TIMED_OUT
             return response
 
-        async def FindCoordinator(self, request: object, **options: float) -> object:  # noqa: N802
+        async def FindCoordinator(self, request: object, **options: Any) -> object:  # noqa: N802
             found = pb.GroupCoordinator(group_id="g", host="a", port=1)
             return await self.answer(pb.FindCoordinatorResponse(coordinators=[found]), options)
 
-        async def GroupHeartbeat(self, request: object, **options: float) -> object:  # noqa: N802
+        async def GroupHeartbeat(self, request: object, **options: Any) -> object:  # noqa: N802
             return await self.answer(pb.GroupHeartbeatResponse(member_id="m"), options)
 
     late = Late()

@@ -20,6 +20,7 @@ NODE = f"/brokers/ids/{ID}"
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     machine = Machine(tmp_path)
+    await machine.prepare()
     yield machine
     await machine.end()
 
