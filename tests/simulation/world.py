@@ -313,7 +313,8 @@ class World:
             self.engine.run(self.engine.now + 250)
             if self.engine.now > until_ms - PEACE_MS + PEOPLE_MS:
                 scrub(self)
-            settled = self.caught_up() and self._fronts_follow() and is_settled(self) and self.clients.done()
+            alike = self.caught_up() and self._fronts_follow() and self._is_committed()
+            settled = alike and is_settled(self) and self.clients.done()
             if settled or self._is_offline():
                 break
         else:
@@ -372,6 +373,14 @@ class World:
         logs = {one: self.machines[one].logs.get(PARTITION) for one in self.assigned(PARTITION)}
         led = logs[found.state.leader]
         return led is not None and all(log is not None and log.start >= led.start for log in logs.values())
+
+    def _is_committed(self) -> bool:
+        """The leader's high watermark is its log end: each follower has fetched in the leader's epoch."""
+        found = self.state(PARTITION)
+        assert found is not None, "a caught-up partition has a leader"
+        process = self.brokers.get(found.state.leader)
+        log = None if process is None else process.replica_log(PARTITION)
+        return log is not None and log.high_watermark == log.log_end_offset
 
     def may_lose_power(self) -> bool:
         """The budget of docs: m-1 machines between two catch-ups, any number where acks wait for the disk."""
