@@ -253,6 +253,17 @@ async def test_offline_broker_can_be_removed(cluster: Cluster, brokers: BrokerAd
     assert update[0].plan.plan.moved_replicas == 2
 
 
+async def removal(brokers: BrokerAdministration, broker: int) -> AsyncIterator[RemovalUpdate]:
+    """The updates of a removal that ends within ten looks."""
+    looks = 0
+    async for update in brokers.remove(
+        ids(broker), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
+    ):
+        looks += 1
+        assert looks < 10, "the removal makes no progress"
+        yield update
+
+
 @pytest.mark.parametrize("is_begun", [False, True], ids=["queued", "copying"])
 async def test_removal_of_an_offline_broker_cancels_the_reassignments_that_add_replicas_to_it(
     cluster: Cluster, brokers: BrokerAdministration, is_begun: bool
@@ -270,12 +281,9 @@ async def test_removal_of_an_offline_broker_cancels_the_reassignments_that_add_r
             replace(topic, partitions=copying, adding={0: ids(3)}, removing={0: ids(1)}, original={0: ids(0, 1)})
         )
     await cluster.kill_broker(3)
-    ended, looks = RemovalUpdate(), 0
-    async for update in brokers.remove(
-        ids(3), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
-    ):
-        ended, looks = update, looks + 1
-        assert looks < 10, "the removal makes no progress"
+    ended = RemovalUpdate()
+    async for update in removal(brokers, 3):
+        ended = update
         wanted = {move.partition: move for move in (await cluster.store.move_requests()).moves}
         assert not wanted[other].cancel
         if moved in wanted and wanted[moved].cancel:
@@ -293,12 +301,9 @@ async def test_removal_of_an_offline_broker_cancels_a_move_between_its_log_direc
     moved = TopicPartition("t", 1)
     await cluster.store.submit_moves([PartitionReassignment(moved, ids(1, 2), ("any", "/disk2"))])
     await cluster.kill_broker(2)
-    ended, looks = RemovalUpdate(), 0
-    async for update in brokers.remove(
-        ids(2), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
-    ):
-        ended, looks = update, looks + 1
-        assert looks < 10, "the removal makes no progress"
+    ended = RemovalUpdate()
+    async for update in removal(brokers, 2):
+        ended = update
         wanted = {move.partition: move for move in (await cluster.store.move_requests()).moves}
         if moved in wanted and wanted[moved].cancel:
             await cluster.store.finish_moves(cluster.term, [wanted[moved]], [])

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, NoReturn, cast
 
 import grpc
@@ -26,33 +25,11 @@ from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import group_service_pb2 as gpb
 
 from tests.refusals import raises_code
+from tests.turns import counted_turns
 from tests.unit.broker.clients.test_produce import FakeContext, Harness
 from tests.unit.record.samples import sample
 
 MANY = 1000
-
-
-@dataclass
-class Turns:
-    """Counts the turns of another task."""
-
-    count: int = 0
-
-
-@contextmanager
-def others() -> Iterator[Turns]:
-    turns = Turns()
-
-    async def run() -> None:
-        while True:
-            turns.count += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(run())
-    try:
-        yield turns
-    finally:
-        task.cancel()
 
 
 @pytest.fixture(autouse=True)
@@ -88,21 +65,21 @@ async def test_a_produce_request_of_many_partitions_is_handled_and_answered_in_s
     produced: tuple[Harness, Aborted],
 ) -> None:
     harness, context = produced
-    with others() as turns:
+    async with counted_turns() as turns:
         context.send(1, b"no batch", partitions=MANY)
         response = await harness.response()
     assert [one.partition for one in response.partitions] == list(range(MANY))
     assert all(one.error.code for one in response.partitions)
-    assert turns.count > MANY // 2
+    assert len(turns) > MANY // 2
 
 
 async def test_a_produce_request_of_many_batches_for_one_partition_is_checked_in_slices() -> None:
     harness = Harness()
     harness.context.send(1, *[sample()] * MANY)
-    with others() as turns:
+    async with counted_turns() as turns:
         while not harness.core.arrived:  # noqa: ASYNC110 - the test counts the turns of the loop
             await asyncio.sleep(0)
-    assert turns.count > MANY
+    assert len(turns) > MANY
     harness.stream.cancel()
     await asyncio.wait({harness.stream})
 
@@ -164,11 +141,11 @@ async def test_metadata_of_many_topics_is_found_and_written_in_slices() -> None:
     cache = MetadataCache("")
     cache.update(replace(ClusterView(), complete=True))
     names = [f"t{index}" for index in range(MANY)]
-    with others() as turns:
+    async with counted_turns() as turns:
         view = await cache.describe_in_slices(names)
-        found = turns.count
+        found = len(turns)
         answer = await ViewWriter().answer(pb.GetMetadataResponse, view)
-        written = turns.count - found
+        written = len(turns) - found
     assert [topic.topic for topic in answer.metadata.topics] == names
     assert {topic.error.code for topic in answer.metadata.topics} == {ErrorCode.UNKNOWN_TOPIC}
     assert min(found, written) > MANY // 2
@@ -194,12 +171,12 @@ async def test_coordinators_of_many_groups_are_found_in_slices_and_the_topic_is_
     groups = Located()
     service = GroupService(cast(GroupCoordinators, groups), cast(GroupOffsets, None), cast(Verify, None))
     names = ["", *(f"g{index}" for index in range(MANY))]
-    with others() as turns:
+    async with counted_turns() as turns:
         response = await service.FindCoordinator(gpb.FindCoordinatorRequest(group_ids=names), None)
     assert [one.group_id for one in response.coordinators] == names
     assert [one.broker_id for one in response.coordinators] == [-1, *[1] * MANY]
     assert groups.waited == ["", "g0"]
-    assert turns.count > MANY // 2
+    assert len(turns) > MANY // 2
 
 
 def test_a_request_beyond_the_limit_is_refused_with_the_limit() -> None:
