@@ -141,10 +141,7 @@ class BrokerPeers:
             refused = await send(stub, receiver_headers(self._cluster_id, broker))
         except grpc.RpcError as error:
             return ControlAnswered(broker, request_id, errors.from_rpc_error(error, address=f"broker {broker}"))
-        except (
-            grpc.aio.UsageError,
-            asyncio.CancelledError,
-        ):  # the broker probably registered again
+        except (grpc.aio.UsageError, asyncio.CancelledError):  # the broker probably registered again
             if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
                 raise
             failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: its channel was closed")
