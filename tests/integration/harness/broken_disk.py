@@ -6,15 +6,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from tidemark.client import AdminClient
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent, describe_log_dirs
 
+from tests.integration.harness.waiting import wait_for
+
 DEADLINE_S: Final = 30.0
+ATTEMPTS: Final = 8
 
 
 @contextlib.contextmanager
@@ -43,3 +47,24 @@ def held(disk: LogDirectoryContent) -> set[TopicPartition]:
 
 def led(disk: LogDirectoryContent) -> list[TopicPartition]:
     return sorted(replica.partition for replica in disk.replicas if replica.leader)
+
+
+def two_disks(
+    cluster: LocalCluster, admin: AdminClient, create: Callable[[], Sequence[str]], *, leaderships: int
+) -> list[LogDirectoryContent]:
+    """Return the disks of broker 0, when this broker leads partitions in both.
+
+    Args:
+        create: creates topics and returns their names; called again if one directory holds all leaderships.
+        leaderships: partitions of these topics that broker 0 leads.
+    """
+    for _ in range(ATTEMPTS):
+        topics = create()
+        wait_for(lambda: sum(len(led(disk)) for disk in disks(cluster)) == leaderships, "broker 0 leads its share")
+        found = disks(cluster)
+        if all(led(disk) for disk in found):
+            return found
+        for topic in topics:  # a replica goes to the directory with fewer replicas, so one may hold all leaderships
+            admin.delete_topic(topic)
+        wait_for(lambda: not any(held(disk) for disk in disks(cluster)), "the replicas of the topics are gone")
+    raise AssertionError("broker 0 never leads in both of its directories")

@@ -11,9 +11,8 @@ import pytest
 from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc.log_dirs import LogDirectoryContent
 
-from tests.integration.harness.broken_disk import DEADLINE_S, cluster_with_hook, disks, held, led
+from tests.integration.harness.broken_disk import DEADLINE_S, cluster_with_hook, disks, led, two_disks
 from tests.integration.harness.metrics import samples
 from tests.integration.harness.waiting import wait_for
 
@@ -36,7 +35,6 @@ def pwritev(descriptor, buffers, position):
 os.pwritev = pwritev
 """
 PARTITIONS = 4
-ATTEMPTS = 8
 
 
 @pytest.fixture
@@ -49,18 +47,10 @@ def metric(cluster: LocalCluster, name: str) -> float:
     return samples(cluster, broker_name(0))[f"tidemark_{name}"]
 
 
-def two_disks(cluster: LocalCluster, admin: AdminClient, topic: str, *, replicas: int) -> list[LogDirectoryContent]:
-    """Return broker 0's disks, once it leads partitions of the topic in both."""
+def create(admin: AdminClient, topic: str, *, replicas: int) -> list[str]:
     configs = {"min.insync.replicas": "1"}
-    for _ in range(ATTEMPTS):
-        admin.create_topic(topic, partitions=PARTITIONS * 2, replication_factor=replicas, configs=configs)
-        wait_for(lambda: sum(len(led(disk)) for disk in disks(cluster)) == PARTITIONS, "broker 0 leads its half")
-        found = disks(cluster)
-        if all(led(disk) for disk in found):
-            return found
-        admin.delete_topic(topic)  # a replica goes to the emptier directory, so all led ones may be in one
-        wait_for(lambda: not any(held(disk) for disk in disks(cluster)), "the topic's replicas are gone")
-    raise AssertionError("broker 0 never leads in both of its directories")
+    admin.create_topic(topic, partitions=PARTITIONS * 2, replication_factor=replicas, configs=configs)
+    return [topic]
 
 
 def refusal(producer: Producer, partition: TopicPartition) -> TidemarkError:
@@ -73,7 +63,7 @@ def test_a_full_directory_refuses_the_other_continues_and_space_is_enough_to_con
     cluster: LocalCluster, broken: Path
 ) -> None:
     with AdminClient(cluster.admin_address) as admin:
-        bad, good = two_disks(cluster, admin, "alone", replicas=1)
+        bad, good = two_disks(cluster, admin, lambda: create(admin, "alone", replicas=1), leaderships=PARTITIONS)
         with Producer(cluster.bootstrap) as producer:
             for one in (*led(bad), *led(good)):
                 producer.send("alone", b"before", partition=one.partition).result(DEADLINE_S)
@@ -103,7 +93,7 @@ def test_a_directory_that_cannot_be_written_goes_offline_with_its_leaders_and_th
     cluster: LocalCluster, broken: Path, number: int
 ) -> None:
     with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
-        bad, good = two_disks(cluster, admin, "safe", replicas=2)
+        bad, good = two_disks(cluster, admin, lambda: create(admin, "safe", replicas=2), leaderships=PARTITIONS)
         assert metric(cluster, "offline_log_directories") == 0
         broken.write_text(f"{number} {bad.path}\n")
         everything = [TopicPartition("safe", index) for index in range(2 * PARTITIONS)]

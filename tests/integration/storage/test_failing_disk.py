@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from tidemark.local.cluster import LocalCluster
 from tidemark.model import ErrorCode, TopicPartition
 from tidemark.rpc.log_dirs import LogDirectoryContent
 
-from tests.integration.harness.broken_disk import DEADLINE_S, cluster_with_hook, disks, held, led
+from tests.integration.harness.broken_disk import DEADLINE_S, cluster_with_hook, disks, held, led, two_disks
 from tests.integration.harness.waiting import wait_for
 
 HOOK = """
@@ -27,6 +27,7 @@ def fdatasync(descriptor):
 
 os.fdatasync = fdatasync
 """
+TOPICS = ("idle", "safe")
 PARTITIONS = 6
 
 
@@ -40,21 +41,24 @@ def test_a_directory_that_fails_loses_its_leaderships_idle_ones_too_and_the_othe
     cluster: LocalCluster, broken: Path
 ) -> None:
     with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
-        admin.create_topic("idle", partitions=PARTITIONS, replication_factor=3)
-        admin.create_topic(
-            "safe", partitions=PARTITIONS, replication_factor=3, configs={"flush.policy": "group-commit"}
-        )
-        everything = {TopicPartition(topic, index) for topic in ("idle", "safe") for index in range(PARTITIONS)}
-        wait_for(lambda: set.union(*map(held, disks(cluster))) == everything, "broker 0 has all replicas open")
-        bad, good = sorted(disks(cluster), key=lambda disk: len(led(disk)), reverse=True)
-        assert led(bad)
-        assert led(good)
+        everything = {TopicPartition(topic, index) for topic in TOPICS for index in range(PARTITIONS)}
+
+        def create() -> Sequence[str]:
+            admin.create_topic("idle", partitions=PARTITIONS, replication_factor=3)
+            admin.create_topic(
+                "safe", partitions=PARTITIONS, replication_factor=3, configs={"flush.policy": "group-commit"}
+            )
+            wait_for(lambda: set.union(*map(held, disks(cluster))) == everything, "broker 0 has all replicas open")
+            return TOPICS
+
+        found = two_disks(cluster, admin, create, leaderships=len(everything) // 3)
+        bad, good = sorted(found, key=lambda disk: len(led(disk)), reverse=True)
         written = next(one for one in sorted(held(bad)) if one.topic == "safe")
         broken.write_text(bad.path)
         producer.send("safe", b"record", partition=written.partition).result(DEADLINE_S)
 
         def lost() -> bool:
-            topics = {one.topic: one for one in admin.describe_topics(["idle", "safe"])}
+            topics = {one.topic: one for one in admin.describe_topics(TOPICS)}
             states = [topics[one.topic].partitions[one.partition] for one in held(bad)]
             return all(state.leader != 0 and 0 not in state.in_sync_replicas for state in states)
 
