@@ -48,6 +48,14 @@ def test_a_cut_value_ends_with_a_whole_character() -> None:
     assert text_of(b"x" * 100_000, "hex")[1].count("\n") == 31  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("depth", [100, 600, 900])
+def test_deeply_nested_json_takes_no_more_than_a_few_times_its_size(depth: int) -> None:
+    items = b",".join([b"1"] * ((4096 - 2 * depth) // 2))
+    found = text_of(b"[" * depth + items + b"]" * depth)[1]
+    assert isinstance(found, str)
+    assert len(found) <= 8 * 4096
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=6),

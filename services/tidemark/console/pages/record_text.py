@@ -10,6 +10,8 @@ from typing import Final
 FORMS: Final = ("auto", "text", "json", "hex")
 _HEX_BYTES_MAX: Final = 512
 _HEX_LINE: Final = 16
+_INDENT_MAX: Final = 8
+"""Largest size of indented JSON, as a multiple of the shown bytes. Deeper JSON, which has long indents, stays text."""
 _UTF8_BYTES_MAX: Final = 4
 """Largest size of a character in UTF-8: a cut leaves up to three bytes of a character."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -21,8 +23,8 @@ def shown(content: bytes | None, form: str, bytes_max: int) -> dict[str, object]
 
     Args:
         content: all its bytes.
-        form: one of FORMS; "auto": JSON if the content is an object or a list, else text if the content is UTF-8
-            without control characters, else hex.
+        form: one of FORMS; "auto": JSON if the content is an object or a list without deep nesting, else text if the
+            content is UTF-8 without control characters, else hex.
         bytes_max: largest number of bytes of the part that is shown.
     """
     if content is None:
@@ -32,7 +34,7 @@ def shown(content: bytes | None, form: str, bytes_max: int) -> dict[str, object]
     if text is None or (form == "auto" and _CONTROLS.search(text)):
         part = content[: min(bytes_max, _HEX_BYTES_MAX)]
         return _facts(content, "hex", _hex(part), cut=len(part) < len(content))
-    indented = _indented(text) if form in ("auto", "json") and not cut else None
+    indented = _indented(text, _INDENT_MAX * bytes_max) if form in ("auto", "json") and not cut else None
     if indented is None:
         return _facts(content, "text", visible(text), cut=cut)
     return _facts(content, "json", visible(indented), cut=False)
@@ -76,23 +78,26 @@ def _hex(content: bytes) -> str:
     return "\n".join(lines)
 
 
-def _indented(text: str) -> str | None:
-    """A JSON object or list over several lines, with texts and numbers unchanged; None for other text."""
+def _indented(text: str, characters_max: int) -> str | None:
+    """A JSON object or list over several lines, with texts and numbers unchanged; None for other or larger text."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
         json.loads(text)
     except (ValueError, RecursionError):
         return None
-    lines, depth, before = [""], 0, ""
+    lines, depth, before, left = [""], 0, "", characters_max
     for part in _JSON_PARTS.findall(text):
         if part in "]}":
             depth -= 1
-            if before not in "[{":
-                lines.append("  " * depth)
-        elif before in ("[", "{", ","):
+        if before and (before in "[{," if part not in "]}" else before not in "[{"):
             lines.append("  " * depth)
-        lines[-1] += ": " if part == ":" else part
+            left -= 1 + 2 * depth
+        piece = ": " if part == ":" else part
+        lines[-1] += piece
+        left -= len(piece)
+        if left < 0:
+            return None
         depth += part in "[{"
         before = part
     return "\n".join(lines)
