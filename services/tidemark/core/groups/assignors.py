@@ -46,14 +46,17 @@ def subscribers_by_topic(members: Sequence[Subscriber], topics: Mapping[str, Top
 
 
 class _Step(NamedTuple):
-    """A move of one partition of `topic` from the member `giver`."""
+    """A move of one partition of the kind `kind` from the member `giver`."""
 
     giver: int
-    topic: str
+    kind: int
 
 
 class Loads:
     """An assignment in progress. Members are named by their index.
+
+    Topics with the same subscribers are of one kind: a search that looked at each topic would take seconds for
+    thousands of topics.
 
     Balanced: no chain of moves takes a partition from a member to one with at least two fewer. Each move of a chain is
     to a member that subscribes to the topic. Then no assignment has a smaller sum of squared loads (Harvey et al.,
@@ -66,7 +69,10 @@ class Loads:
     def __init__(self, members: Sequence[Subscriber], subscribers: Mapping[str, Sequence[int]]) -> None:
         self._members = members
         self._subscribers = subscribers
-        self._had: list[dict[str, list[GroupPartition]]] = [{} for _ in members]
+        kinds: dict[tuple[int, ...], int] = {}
+        self._kinds = {topic: kinds.setdefault(tuple(found), len(kinds)) for topic, found in subscribers.items()}
+        self._takers = list(kinds)
+        self._had: list[dict[int, list[GroupPartition]]] = [{} for _ in members]
         self._load = [0] * len(members)
         self._owned: set[GroupPartition] = set()
 
@@ -121,25 +127,25 @@ class Loads:
         }
 
     def _give(self, index: int, partition: GroupPartition) -> None:
-        self._had[index].setdefault(partition.topic, []).append(partition)
+        self._had[index].setdefault(self._kinds[partition.topic], []).append(partition)
         self._load[index] += 1
         self._owned.add(partition)
 
     def _reachable(self, start: int) -> tuple[dict[int, _Step], int | None]:
         """Members reached from `start` by the fewest moves, and the first one with at least two fewer partitions."""
         reached: dict[int, _Step] = {}
-        seen_topics: set[str] = set()
+        seen_kinds: set[int] = set()
         level = [start]
         while level:
             following: list[int] = []
             for giver in level:
-                for topic, partitions in self._had[giver].items():
-                    if not partitions or topic in seen_topics:
+                for kind, partitions in self._had[giver].items():
+                    if not partitions or kind in seen_kinds:
                         continue
-                    seen_topics.add(topic)
-                    for taker in self._subscribers[topic]:
+                    seen_kinds.add(kind)
+                    for taker in self._takers[kind]:
                         if taker != start and taker not in reached:
-                            reached[taker] = _Step(giver, topic)
+                            reached[taker] = _Step(giver, kind)
                             following.append(taker)
             best = min(following, key=lambda index: (self._load[index], index), default=None)
             if best is not None and self._load[best] <= self._load[start] - 2:
@@ -150,8 +156,8 @@ class Loads:
     def _move(self, start: int, taker: int, reached: Mapping[int, _Step]) -> None:
         at = taker
         while at != start:
-            giver, topic = reached[at]
-            self._had[at].setdefault(topic, []).append(self._had[giver][topic].pop())
+            giver, kind = reached[at]
+            self._had[at].setdefault(kind, []).append(self._had[giver][kind].pop())
             at = giver
         self._load[start] -= 1
         self._load[taker] += 1

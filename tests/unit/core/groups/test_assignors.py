@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -118,3 +119,15 @@ def test_sticky_keeps_no_partition_of_a_topic_created_again() -> None:
     before = {"m0": frozenset({GroupPartition("a", "old", 0)}), "m1": NO_PARTITIONS}
     plan = ASSIGNORS["sticky"](_members([frozenset("a")] * 2, before), {"a": TopicFacts("a-id", 1)})
     assert plan == {"m0": _p("a", 0), "m1": NO_PARTITIONS}
+
+
+@pytest.mark.parametrize("name", ["uniform", "sticky"])
+def test_an_assignor_divides_thousands_of_topics_in_a_time_without_heartbeats(name: str) -> None:
+    """The event loop of a broker computes assignments, so a slow one costs the broker its session and its lease."""
+    topics = {topic: TopicFacts(f"{topic}-id", 1) for topic in (f"t{index:05}" for index in range(10_000))}
+    wish = frozenset(topics)
+    before = ASSIGNORS[name](_members([wish]), topics)
+    began_s = time.process_time()
+    after = ASSIGNORS[name](_members([wish] * 10, before), topics)
+    assert [len(mine) for mine in after.values()] == [1000] * 10
+    assert time.process_time() - began_s < 2.0
