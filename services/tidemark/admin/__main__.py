@@ -33,6 +33,7 @@ with no_collections():
     from tidemark.rpc.quotas.enforcement import ClientQuotas
     from tidemark.rpc.quotas.metrics import QuotaMetrics
     from tidemark.rpc.raw_methods import add_admin_service
+    from tidemark.rpc.receiver import ReceiverCheck
     from tidemark.rpc.security.audit_ring import keep_audit_lines
     from tidemark.rpc.security.authorization import cluster_in, make_authorization
     from tidemark.rpc.security.handshakes import NativeLines
@@ -67,7 +68,8 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
     quota_feed = QuotaFeed(quotas.use, store, clock, failed.set_exception)
     quota_feed.show(METRICS)
     METRICS.show(QuotaMetrics(quotas.accounts))
-    session = SessionKeeper(store, settings.zookeeper_connect)
+    receiver = ReceiverCheck()
+    session = SessionKeeper(store, receiver, settings.zookeeper_connect)
     placing = asyncio.Lock()
     topics = TopicAdministration(
         store,
@@ -76,7 +78,7 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         writing=placing,
     )
     elections = ElectionAdministration(store, Survey(ThroughController(store)))
-    sizes = ReplicaSizes(clock)
+    sizes = ReplicaSizes(store, clock)
     log_dirs = LogDirAdministration(store, DisksOfBrokers(store, clock))
     reassignments = ReassignmentAdministration(store, sizes, log_dirs=log_dirs)
     servicer = AdminServicer(
@@ -105,9 +107,8 @@ async def serve(settings: AdminSettings, ports: Sequence[ListenerPort]) -> int:
         METRICS.show(store.metrics)
         stop.callback(METRICS.hide, store.metrics)
         stop.callback(metrics.close)
-        server = GrpcServer(
-            ports, [service], health=settings.health_listeners, gate=authorization.gate, limits=limits_of(settings)
-        )
+        health, gate = settings.health_listeners, authorization.gate
+        server = GrpcServer(ports, [service], health=health, gate=gate, limits=limits_of(settings), receiver=receiver)
         await server.start()
         stop.push_async_callback(server.stop, settings.shutdown_grace_ms / 1000)
         stop.push_async_callback(session.stop)

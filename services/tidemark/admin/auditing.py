@@ -18,6 +18,7 @@ from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.audit import audit_from_proto, filter_to_proto
+from tidemark.rpc.receiver import Headers, headers_to_broker
 from tidemark.rpc.security.access import audited, outcome_to
 from tidemark.rpc.security.audit_ring import RING, AuditRing
 from tidemark.runtime.metrics import METRICS
@@ -31,7 +32,7 @@ _DEADLINE_S: Final = 3.0
 """Deadline of a call to one broker, in seconds. A broker that misses the deadline is listed with its error."""
 _OUTCOMES: Final = frozenset({"", OK, DENIED, FAILED, CANCELLED, *map(str, ErrorCode)})
 
-AskBroker = Callable[[BrokerRegistration, AuditFilter], Awaitable[ServiceAudit]]
+AskBroker = Callable[[BrokerRegistration, AuditFilter, Headers], Awaitable[ServiceAudit]]
 
 
 @asynccontextmanager
@@ -96,18 +97,18 @@ class AuditLines:
 
     async def _of(self, broker: BrokerRegistration, wanted: AuditFilter) -> ServiceAudit:
         try:
-            return await self._ask(broker, wanted)
+            return await self._ask(broker, wanted, await headers_to_broker(self._store, broker.broker_id))
         except TidemarkError as error:
             return ServiceAudit(_name(broker.broker_id), error=error)
 
 
-async def lines_of_broker(broker: BrokerRegistration, wanted: AuditFilter) -> ServiceAudit:
-    """The lines of one broker; raises TidemarkError."""
+async def lines_of_broker(broker: BrokerRegistration, wanted: AuditFilter, headers: Headers) -> ServiceAudit:
+    """The lines of one broker, which `headers` name; raises TidemarkError."""
     request = ListBrokerAuditLinesRequest(filter=filter_to_proto(wanted))
     try:
         async with open_channel(f"{broker.host}:{broker.port}") as channel:
             stub: Any = BrokerServiceStub(channel)
-            response = await stub.ListBrokerAuditLines(request, timeout=_DEADLINE_S)
+            response = await stub.ListBrokerAuditLines(request, timeout=_DEADLINE_S, metadata=headers)
     except grpc.RpcError as error:
         raise errors.from_rpc_error(error, address=_name(broker.broker_id)) from None
     return audit_from_proto(_name(broker.broker_id), response.audit)

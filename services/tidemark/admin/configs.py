@@ -22,6 +22,7 @@ from tidemark.ports import AdminRequest, MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.config import entry_from_proto
+from tidemark.rpc.receiver import headers_to_broker
 from tidemark.runtime.configuration.entries import (
     HEARTBEAT_KEY,
     LAG_KEY,
@@ -128,7 +129,7 @@ class ConfigAdministration:
         """Compare the lag limit with the heartbeat intervals of the affected brokers that answer."""
         live = await self._store.live_brokers()
         concerned = [one for broker, one in live.items() if resource == EVERY_BROKER or str(broker) == resource.name]
-        for entries in await asyncio.gather(*(_told_by(one) for one in concerned)):
+        for entries in await asyncio.gather(*(_told_by(self._store, one) for one in concerned)):
             for entry in entries:
                 if entry.key == HEARTBEAT_KEY and entry.value is not None:
                     check_lag(lag_max_ms, int(entry.value))
@@ -144,15 +145,17 @@ class ConfigAdministration:
                     {"broker": str(broker)},
                 )
             return ()
-        return await _told_by(registration)
+        return await _told_by(self._store, registration)
 
 
-async def _told_by(registration: BrokerRegistration) -> Sequence[ConfigEntry]:
+async def _told_by(store: MetadataStore, registration: BrokerRegistration) -> Sequence[ConfigEntry]:
     """Return the settings that a broker reports; empty if it does not answer."""
+    request = pb.DescribeBrokerConfigsRequest()
+    headers = await headers_to_broker(store, registration.broker_id)
     try:
         async with open_channel(f"{registration.host}:{registration.port}") as channel:
             stub: Any = BrokerServiceStub(channel)
-            response = await stub.DescribeBrokerConfigs(pb.DescribeBrokerConfigsRequest(), timeout=_ASK_TIMEOUT_S)
+            response = await stub.DescribeBrokerConfigs(request, timeout=_ASK_TIMEOUT_S, metadata=headers)
     except grpc.RpcError as error:
         refused = errors.from_rpc_error(error, address=f"broker {registration.broker_id}")
         if refused.retriable or refused.code is ErrorCode.INVALID_REQUEST:

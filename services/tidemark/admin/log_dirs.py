@@ -35,7 +35,7 @@ from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
 from tidemark.rpc.log_dirs import LogDirectoryContent, Wanted, describe_log_dirs
-from tidemark.rpc.receiver import Headers, receiver_headers
+from tidemark.rpc.receiver import headers_to_broker
 from tidemark.runtime.shared_calls import SharedCalls
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -67,7 +67,7 @@ class DisksOfBrokers:
         address = f"{broker.host}:{broker.port}"
 
         async def ask() -> tuple[LogDirectoryContent, ...]:
-            headers = await self._headers(broker)
+            headers = await headers_to_broker(self._store, broker.broker_id)
             return await describe_log_dirs(
                 address, **wanted._asdict(), deadline_s=_DESCRIBE_DEADLINE_S, headers=headers
             )
@@ -82,7 +82,7 @@ class DisksOfBrokers:
 
     async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
         """Move replicas between the broker's log directories."""
-        headers = await self._headers(broker)
+        headers = await headers_to_broker(self._store, broker.broker_id)
         try:
             async with open_channel(f"{broker.host}:{broker.port}") as channel:
                 stub: Any = BrokerServiceStub(channel)
@@ -91,9 +91,6 @@ class DisksOfBrokers:
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=f"broker {broker.broker_id}") from None
         return results_from_proto(response)
-
-    async def _headers(self, broker: BrokerRegistration) -> Headers:
-        return receiver_headers(await self._store.cluster_id(), broker.broker_id)
 
 
 class LogDirAdministration:

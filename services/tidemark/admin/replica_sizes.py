@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from tidemark.model import BrokerId, BrokerRegistration, TidemarkError, TopicPartition
-from tidemark.ports import Clock
+from tidemark.ports import Clock, MetadataStore
 from tidemark.rpc.log_dirs import ReplicaOnDisk, describe_log_dirs
+from tidemark.rpc.receiver import headers_to_broker
 from tidemark.runtime.shared_calls import SharedCalls
 
 _DEADLINE_S: Final = 3.0
@@ -27,10 +28,12 @@ class ReplicaSizes:
     """Sends DescribeLogDirs to the brokers. Concurrent callers share a call, whose answer serves for AGE_MAX_MS.
 
     Args:
+        store: has the id of the cluster, whose brokers alone accept the calls.
         clock: measures the age of answers.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
         self._calls: SharedCalls[tuple[str, frozenset[TopicPartition]], OfBroker | None] = SharedCalls(
             AGE_MAX_MS, clock
         )
@@ -47,21 +50,21 @@ class ReplicaSizes:
 
     async def _of_one(self, broker: BrokerRegistration, wanted: frozenset[TopicPartition]) -> OfBroker | None:
         address = f"{broker.host}:{broker.port}"
-        return await self._calls.result((address, wanted), lambda: _ask(address, wanted))
+        return await self._calls.result((address, wanted), lambda: self._ask(broker.broker_id, address, wanted))
 
-
-async def _ask(address: str, wanted: frozenset[TopicPartition]) -> OfBroker | None:
-    named = wanted if len(wanted) <= _NAMED_MAX else ()
-    try:
-        directories = await describe_log_dirs(address, partitions=named, deadline_s=_DEADLINE_S)
-    except TidemarkError:
-        return None
-    return {
-        replica.partition: replica
-        for directory in directories
-        for replica in directory.replicas
-        if not replica.offline and not replica.future and replica.partition in wanted
-    }
+    async def _ask(self, broker: BrokerId, address: str, wanted: frozenset[TopicPartition]) -> OfBroker | None:
+        named = wanted if len(wanted) <= _NAMED_MAX else ()
+        try:
+            headers = await headers_to_broker(self._store, broker)
+            directories = await describe_log_dirs(address, partitions=named, deadline_s=_DEADLINE_S, headers=headers)
+        except TidemarkError:
+            return None
+        return {
+            replica.partition: replica
+            for directory in directories
+            for replica in directory.replicas
+            if not replica.offline and not replica.future and replica.partition in wanted
+        }
 
 
 def inbound_bytes_per_s(partition: TopicPartition, leader: BrokerId, found: OnBrokers) -> float | None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ZooKeeper session of the admin service: connects without a time limit and replaces expired sessions.
 
+Each session may be one of another ensemble, so the id of the cluster is read again.
+
 The session owns no ephemeral nodes, so its expiry loses nothing.
 """
 
@@ -11,6 +13,7 @@ import logging
 
 from tidemark.model import TidemarkError
 from tidemark.ports import MetadataStore, StoreEvent
+from tidemark.rpc.receiver import ReceiverCheck
 from tidemark.runtime.coordination import start_when_reachable
 
 _log = logging.getLogger(__name__)
@@ -22,11 +25,13 @@ class SessionKeeper:
     """Starts the store, and opens a new session after each expiry.
 
     Args:
+        receiver: gets the id of the cluster.
         connect: `zookeeper.connect`, for log lines while ZooKeeper does not answer.
     """
 
-    def __init__(self, store: MetadataStore, connect: str = "") -> None:
+    def __init__(self, store: MetadataStore, receiver: ReceiverCheck, connect: str = "") -> None:
         self._store = store
+        self._receiver = receiver
         self._connect = connect
         self._expired = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -50,6 +55,7 @@ class SessionKeeper:
 
     async def _renew_when_expired(self) -> None:
         while True:
+            await self._read_cluster_id()
             await self._expired.wait()
             self._expired.clear()
             try:
@@ -59,3 +65,16 @@ class SessionKeeper:
                 _log.warning("no new ZooKeeper session yet: %s", error)
                 self._expired.set()
                 await asyncio.sleep(_RETRY_S)
+
+    async def _read_cluster_id(self) -> None:
+        """Read the id until there is one, or the session expires; the services of a new cluster start in any order."""
+        while not self._expired.is_set():
+            try:
+                found = await self._store.cluster_id()
+            except TidemarkError as error:
+                _log.info("cannot read the cluster id", extra={"why": error.message})
+                found = ""
+            if found:
+                self._receiver.cluster_id = found
+                return
+            await asyncio.sleep(_RETRY_S)

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from tidemark.client.consuming.range_reader import Bounds, RangeReader
-from tidemark.client.replicas.reader import ReplicaReader, addresses
+from tidemark.client.replicas.reader import BrokerAddress, ReplicaReader, addresses
 from tidemark.client.replicas.verifier import PartitionVerifier, Verified
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.model import ReplicaIdentity, TopicPartition
@@ -56,7 +56,7 @@ class ReplicaTask:
     partition: TopicPartition
     topic_id: str
     view: PartitionView
-    addresses: dict[int, str]
+    addresses: dict[int, BrokerAddress]
     compacted: bool
 
 

@@ -11,6 +11,7 @@ import pytest
 from tidemark.admin.auditing import AuditLines, observed
 from tidemark.core.security.audit_lines import AuditFilter, AuditLine, ServiceAudit
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.rpc.receiver import Headers, receiver_headers
 from tidemark.rpc.security.audit_ring import AuditRing
 
 from tests.fakes.contexts import PlainContext
@@ -61,8 +62,12 @@ class Store:
     async def live_brokers(self) -> dict[int, BrokerRegistration]:
         return {one: BrokerRegistration(BrokerId(one), "localhost", 9000 + one) for one in (2, 1)}
 
+    async def cluster_id(self) -> str:
+        return "shop"
 
-async def ask(broker: BrokerRegistration, wanted: AuditFilter) -> ServiceAudit:
+
+async def ask(broker: BrokerRegistration, wanted: AuditFilter, headers: Headers) -> ServiceAudit:
+    assert headers == receiver_headers("shop", broker.broker_id)
     if broker.broker_id == 2:
         raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "broker 2 is away")
     line = AuditLine(5, "denied", "User:bob", "::1", "READ", "topic:orders", "DENIED", "no rule allows it", {})

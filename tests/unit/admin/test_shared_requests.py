@@ -54,7 +54,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
 
 async def test_callers_share_a_request_for_sizes_to_each_broker_until_the_answer_is_too_old(requests: Requests) -> None:
     clock = ManualClock()
-    sizes = ReplicaSizes(clock)
+    sizes = ReplicaSizes(await started(), clock)
     answers = await asyncio.gather(*(sizes.of([PARTITION], BROKERS) for _ in range(50)))
     assert answers == [{BrokerId(1): {}, BrokerId(2): {}}] * 50
     assert requests.addresses == ["localhost:9193", "localhost:9194"]

@@ -24,6 +24,7 @@ from tidemark.model import (
     TopicPartition,
     VersionedState,
 )
+from tidemark.rpc.receiver import ReceiverCheck
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 from tests.refusals import raises_code
@@ -86,7 +87,8 @@ async def test_deleting_the_offsets_topic_is_refused() -> None:
 
 async def test_an_expired_session_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeZooKeeper().store()
-    keeper = SessionKeeper(store)
+    receiver = ReceiverCheck()
+    keeper = SessionKeeper(store, receiver)
     await keeper.start()
     expired = store.session.session_id
     renewed = asyncio.Event()
@@ -102,6 +104,7 @@ async def test_an_expired_session_is_replaced(monkeypatch: pytest.MonkeyPatch) -
         await renewed.wait()
     assert store.session.session_id != expired
     assert await Descriptions(store, {}).topic_names() == []
+    assert receiver.cluster_id == await store.cluster_id()
     await keeper.stop()
 
 

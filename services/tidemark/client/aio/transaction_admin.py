@@ -253,7 +253,8 @@ class TransactionAdmin(CoordinatorAdmin):
         failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
         for address in self._cluster.addresses():
             try:
-                answer = await answer_of(self._cluster.stub(address).GetMetadata(request, timeout=_CALL_S), address)
+                call = self._cluster.stub(address).GetMetadata(request, timeout=_CALL_S, metadata=self._cluster.headers)
+                answer = await answer_of(call, address)
             except TidemarkError as error:
                 if not error.retriable:
                     raise

@@ -51,6 +51,7 @@ from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.rpc.raw_methods import fetch_method
+from tidemark.rpc.receiver import receiver_headers
 from tidemark.rpc.request_limits import in_requests
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
@@ -478,13 +479,13 @@ class RangeReader:
                 part.timestamp_us = position
             else:
                 setattr(part, position, True)
-        timeout_s = self._call_s()
+        timeout_s, headers = self._call_s(), receiver_headers(self._view.cluster_id)
         calls = []
         for address, led in parts.items():
             stub = BrokerServiceStub(self._channel(address))
             for some in in_requests(led):
                 request = pb.ListOffsetsRequest(partitions=some, isolation_level=self._isolation_level)
-                calls.append((address, stub.ListOffsets.future(request, timeout=timeout_s)))
+                calls.append((address, stub.ListOffsets.future(request, timeout=timeout_s, metadata=headers)))
         for address, call in calls:
             try:
                 results = call.result().partitions
@@ -576,7 +577,9 @@ class RangeReader:
         self, address: str, method: Callable[[grpc.Channel], Any], request: Any, attempt: AttemptTimeout | None = None
     ) -> Any:
         try:
-            headers = {"metadata": self._headers} if self._headers else {}
+            # brokers of a cluster that replaces the known one answer only calls for metadata
+            cluster = () if method is _metadata_method else receiver_headers(self._view.cluster_id)
+            headers = {"metadata": named} if (named := (*self._headers, *cluster)) else {}
             return method(self._channel(address))(request, timeout=self._call_s(attempt), **headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=address) from None

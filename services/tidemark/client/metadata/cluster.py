@@ -300,7 +300,8 @@ class Cluster:
         """List the topics that this client may see, as one broker knows them; none if that broker does not answer."""
         address = random.choice(self.addresses())
         try:
-            response = await self.stub(address).GetMetadata(pb.GetMetadataRequest(all_topics=True), timeout=_NAMES_S)
+            request = pb.GetMetadataRequest(all_topics=True)
+            response = await self.stub(address).GetMetadata(request, timeout=_NAMES_S, metadata=self.headers)
         except grpc.aio.AioRpcError as error:
             _log.debug("no names of topics: %s", from_rpc_error(error, address=address))
             return []

@@ -13,6 +13,7 @@ import grpc
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.cluster import none_answers
+from tidemark.client.metadata.other_clusters import why_unusable
 from tidemark.client.metadata.tls import client_identity
 from tidemark.client.replicas.comparison import Piece, pieces_of
 from tidemark.core.cluster_view import ClusterView
@@ -20,6 +21,7 @@ from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicParti
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.codecs.metadata import view_from_proto
+from tidemark.rpc.receiver import Headers, receiver_headers
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import replica_reads_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
@@ -28,6 +30,13 @@ READ_BYTES: Final = 4 << 20
 _CALL_S: Final = 10.0
 _PATIENCE_S: Final = 5.0
 """Time to retry while a broker opens the replica, or has no metadata yet."""
+
+
+class BrokerAddress(NamedTuple):
+    """host:port of a broker, and the metadata of calls that only this broker accepts."""
+
+    address: str
+    headers: Headers
 
 
 class Stretch(NamedTuple):
@@ -65,7 +74,7 @@ class ReplicaReader:
     def __init__(self, bootstrap: Bootstrap | None, *, repair: bool = False) -> None:
         self._repair = repair
         self._bootstrap = parse_bootstrap(bootstrap)
-        self._brokers: tuple[str, ...] = ()
+        self._known = ClusterView()
         self._channels = blocking_channels(client_identity(None))
 
     def __enter__(self) -> Self:
@@ -84,21 +93,21 @@ class ReplicaReader:
         while True:
             causes: dict[str, str] = {}
             missing: TidemarkError | None = None
-            asked = list(dict.fromkeys([*self._bootstrap, *self._brokers]))
+            asked = list(dict.fromkeys([*self._bootstrap, *_hosts(self._known)]))
             for address in asked:
                 try:
                     view = view_from_proto(self._call(address, "GetMetadata", request).metadata)
                 except TidemarkError as error:
                     causes[address] = error.message
                     continue
-                if view.brokers:
-                    self._brokers = tuple(addresses(view).values())
-                    missing = _missing(view, topics)
-                    if missing is None:
-                        return view
-                    asked += [one for one in self._brokers if one not in asked]  # these brokers may know a new topic
-                else:
-                    causes[address] = "the broker has just started and has no metadata yet"
+                if why := why_unusable(self._known, view):
+                    causes[address] = why
+                    continue
+                self._known = view
+                missing = _missing(view, topics)
+                if missing is None:
+                    return view
+                asked += [one for one in _hosts(view) if one not in asked]  # these brokers may know a new topic
             if missing is not None:
                 raise missing
             if time.monotonic() >= until_s:
@@ -107,7 +116,7 @@ class ReplicaReader:
 
     def read(
         self,
-        address: str,
+        broker: BrokerAddress,
         partition: TopicPartition,
         identity: ReplicaIdentity,
         *,
@@ -116,7 +125,7 @@ class ReplicaReader:
         envelopes_only: bool = True,
         max_bytes: int = READ_BYTES,
     ) -> Stretch:
-        """Read [start, end) of the replica at the broker `address`; the first batch may begin below `start`.
+        """Read [start, end) of the replica of a broker; the first batch may begin below `start`.
 
         Raises:
             TidemarkError: BROKER_NOT_AVAILABLE, REQUEST_TIMED_OUT, NOT_A_REPLICA, UNKNOWN_TOPIC_ID, REPLICA_OFFLINE,
@@ -137,7 +146,7 @@ class ReplicaReader:
         backoff = Backoff()
         while True:
             try:
-                answer = self._call(address, "ReadReplica", request)
+                answer = self._call(broker.address, "ReadReplica", request, broker.headers)
             except TidemarkError as error:
                 if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or time.monotonic() >= until_s:
                     raise
@@ -154,17 +163,24 @@ class ReplicaReader:
                 tuple(answer.repaired_offsets),
             )
 
-    def _call(self, address: str, method: str, request: Any) -> Any:
+    def _call(self, address: str, method: str, request: Any, headers: Headers = ()) -> Any:
         stub = BrokerServiceStub(self._channels.get(address))
         try:
-            return getattr(stub, method)(request, timeout=_CALL_S)
+            return getattr(stub, method)(request, timeout=_CALL_S, metadata=headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=address) from None
 
 
-def addresses(view: ClusterView) -> Mapping[int, str]:
-    """Return host:port of each live broker."""
-    return {broker_id: f"{broker.host}:{broker.port}" for broker_id, broker in view.brokers.items()}
+def addresses(view: ClusterView) -> Mapping[int, BrokerAddress]:
+    """Return the address of each live broker."""
+    return {
+        broker_id: BrokerAddress(f"{broker.host}:{broker.port}", receiver_headers(view.cluster_id, broker_id))
+        for broker_id, broker in view.brokers.items()
+    }
+
+
+def _hosts(view: ClusterView) -> Sequence[str]:
+    return [one.address for one in addresses(view).values()]
 
 
 def _missing(view: ClusterView, topics: Sequence[str]) -> TidemarkError | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tidemark.client.replicas.comparison import Layouts, Piece, difference, needs_records
-from tidemark.client.replicas.reader import READ_BYTES, ReplicaReader, Stretch
+from tidemark.client.replicas.reader import READ_BYTES, BrokerAddress, ReplicaReader, Stretch
 from tidemark.core.cluster_view import PartitionView
 from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 
@@ -69,7 +69,7 @@ class _Cursor:
     """Progress in one replica: `buffer` has the batches that were read and not compared; `position` is their end."""
 
     broker: int
-    address: str
+    address: BrokerAddress
     state: Stretch
     end: int
     position: int
@@ -88,7 +88,7 @@ class PartitionVerifier:
         partition: the partition.
         topic_id: id of its topic.
         view: its assigned replicas, ISR and leader.
-        addresses: host:port of live brokers.
+        addresses: of live brokers.
         compacted: whether the topic is compacted.
         layouts: layouts of the schema versions of a typed topic; without them only offsets and times of cleaned rows
             count.
@@ -102,7 +102,7 @@ class PartitionVerifier:
         partition: TopicPartition,
         topic_id: str,
         view: PartitionView,
-        addresses: Mapping[int, str],
+        addresses: Mapping[int, BrokerAddress],
         *,
         compacted: bool = False,
         layouts: Layouts | None = None,
@@ -171,7 +171,7 @@ class PartitionVerifier:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _read(
-        self, address: str, start: int = 0, end: int = 0, *, whole: bool = False, limit: int = READ_BYTES
+        self, address: BrokerAddress, start: int = 0, end: int = 0, *, whole: bool = False, limit: int = READ_BYTES
     ) -> Stretch:
         return self._reads.read(
             address,

@@ -30,6 +30,7 @@ from tidemark.rpc import errors, request_limits
 from tidemark.rpc.codecs.fetch import Fetched, Results
 from tidemark.rpc.codecs.metadata import view_to_proto
 from tidemark.rpc.raw_methods import fetch_method
+from tidemark.rpc.receiver import Headers
 from tidemark.v1 import broker_service_pb2 as pb
 
 from tests.refusals import raises_code
@@ -294,7 +295,7 @@ def test_offsets_of_more_partitions_than_a_request_may_name_take_several(
     asked: list[tuple[str, int]] = []
 
     def stub(address: str) -> Any:
-        def ask(request: pb.ListOffsetsRequest, timeout: float) -> Any:
+        def ask(request: pb.ListOffsetsRequest, timeout: float, metadata: Headers) -> Any:
             asked.append((address, len(request.partitions)))
             named = [(one.topic, one.partition) for one in request.partitions]
             parts = [

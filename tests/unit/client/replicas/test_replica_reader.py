@@ -40,3 +40,15 @@ def test_a_topic_that_only_some_brokers_know_is_found(monkeypatch: pytest.Monkey
 def test_a_topic_that_no_broker_knows_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with reader(monkeypatch, UNKNOWN, UNKNOWN, UNKNOWN) as made, raises_code(ErrorCode.UNKNOWN_TOPIC):
         made.view(["new"])
+
+
+def test_a_view_is_never_one_of_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters = iter(("shop", "bank"))
+
+    def call(*_: Any) -> Any:
+        view = ClusterView(cluster_id=next(clusters, "shop"), brokers=BROKERS, topics={"new": KNOWN})
+        return SimpleNamespace(metadata=view_to_proto(view))
+
+    monkeypatch.setattr(ReplicaReader, "_call", call)
+    with ReplicaReader("host:9000") as made:
+        assert [made.view().cluster_id for _ in range(2)] == ["shop", "shop"]

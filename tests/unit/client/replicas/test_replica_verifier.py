@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from tidemark.client.replicas.comparison import Piece, difference, pieces_of
-from tidemark.client.replicas.reader import READ_BYTES, Stretch
+from tidemark.client.replicas.reader import READ_BYTES, BrokerAddress, Stretch
 from tidemark.client.replicas.verifier import PartitionVerifier, Verified
 from tidemark.core.cluster_view import PartitionView
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
@@ -66,7 +66,7 @@ class Brokers:
 
     def read(
         self,
-        address: str,
+        broker: BrokerAddress,
         partition: TopicPartition,
         identity: ReplicaIdentity,
         *,
@@ -76,9 +76,9 @@ class Brokers:
         max_bytes: int = READ_BYTES,
     ) -> Stretch:
         assert (partition, identity) == (FLIGHTS, ReplicaIdentity("id", "inc"))
-        replica = self.replicas.get(address)
+        replica = self.replicas.get(broker.address)
         if replica is None:
-            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{address} does not answer")
+            raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"{broker.address} does not answer")
         if replica.on_read is not None:
             replica.on_read(replica, start)
         replica.asked.append((start, envelopes_only))
@@ -109,7 +109,7 @@ def verify(
     brokers = {f"host:{number}": replica for number, replica in enumerate(replicas) if replica is not None}
     ids = tuple(map(BrokerId, range(len(replicas))))
     view = PartitionView(0, BrokerId(0), LeaderEpoch(1), ids, tuple(map(BrokerId, isr)) if isr else ids, "inc")
-    addresses = {int(number): f"host:{number}" for number in ids}
+    addresses = {int(number): BrokerAddress(f"host:{number}", ()) for number in ids}
     reads = Brokers(brokers)
     return PartitionVerifier(reads, FLIGHTS, "id", view, addresses, compacted=compacted, whole_bytes=whole).run()
 

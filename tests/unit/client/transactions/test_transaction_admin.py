@@ -127,7 +127,7 @@ async def test_leaders_are_those_of_a_broker_with_metadata(monkeypatch: pytest.M
     made = TransactionAdmin("127.0.0.1:1")
     addresses = ["b0:9", *told]
     brokers = SimpleNamespace(brokers={})
-    made._cluster = cast(Any, SimpleNamespace(view=brokers, addresses=lambda: addresses, stub=stub))
+    made._cluster = cast(Any, SimpleNamespace(view=brokers, addresses=lambda: addresses, stub=stub, headers=()))
     made._is_open = True
     assert await made._leaders(["a"]) == [(TopicPartition("a", 0), "b7:9")]
     del told["b2:9"]

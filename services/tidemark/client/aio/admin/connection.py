@@ -20,6 +20,7 @@ from tidemark.rpc import errors
 from tidemark.rpc.channel import close_channels, open_channel
 from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.quotas.told import refused_wait_s
+from tidemark.rpc.receiver import receiver_headers
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.runtime.clock import timeout
 from tidemark.v1.admin_service_pb2_grpc import AdminServiceStub
@@ -78,6 +79,7 @@ class AdminConnection:
         try:
             await cluster.start()
             address = cluster.view.admin_address
+            self._headers += receiver_headers(cluster.view.cluster_id)
         except TidemarkError:
             if not cluster.other_services:
                 raise
@@ -132,7 +134,7 @@ class AdminConnection:
         """
         silence_s = self.timeout_s + interval_ms / 1000
         rpc = method(self._stub())
-        call = rpc(request, wait_for_ready=False)
+        call = rpc(request, wait_for_ready=False, metadata=self._headers)
         try:
             while True:
                 async with timeout(silence_s):
