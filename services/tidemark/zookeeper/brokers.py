@@ -27,9 +27,9 @@ async def register(
     registration: BrokerRegistration,
     *,
     clean: bool,
-    flushed_kept: bool,
-    crashed: bool,
     locked_directory_ids: frozenset[str],
+    flushed_kept: bool = False,
+    crashed: bool = False,
 ) -> BrokerEpoch:
     """Register a broker in one multi (rule Z3): raise the epoch, delete an old node where safe, create the new node."""
     broker_id = registration.broker_id

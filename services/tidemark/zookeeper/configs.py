@@ -44,8 +44,9 @@ async def write(
     session: Session,
     resource: ConfigResource,
     configs: Mapping[str, str],
+    *,
     version: int,
-    receipt: AdminRequest | None,
+    receipt: AdminRequest | None = None,
 ) -> bool:
     """Write settings and the receipt of the request in one multi.
 

@@ -23,7 +23,7 @@ _RETRIES: Final = 64
 
 
 async def elect(
-    session: Session, controller_id: BrokerId, address: str, election_wait_ms: int
+    session: Session, controller_id: BrokerId, address: str, *, election_wait_ms: int = -1
 ) -> ControllerTerm | None:
     """Create /controller and raise /controller_epoch in one multi; None while another controller is elected."""
     for _ in range(_RETRIES):
@@ -95,7 +95,7 @@ async def cluster_id(session: Session) -> str:
     return codecs.decode_cluster_id(paths.CLUSTER_ID, found[0])
 
 
-async def next_producer_ids(session: Session, count: int, at_least: int) -> range:
+async def next_producer_ids(session: Session, count: int, *, at_least: int = 0) -> range:
     """The next `count` producer ids, the first `at_least` or above; a block whose answer was lost is never handed out
     again (rule P1)."""
     assert count > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -42,7 +43,9 @@ _TRIES_MAX: Final = 20
 
 
 async def request_added(
-    session: Session, added: Mapping[TopicPartition, tuple[BrokerId, ...]], topic_ids: Mapping[str, str]
+    session: Session,
+    added: Mapping[TopicPartition, tuple[BrokerId, ...]],
+    topic_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Create znodes that request these partitions, either all or none; idempotent."""
     nodes = {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()}
@@ -50,7 +53,7 @@ async def request_added(
 
 
 async def request_removed(
-    session: Session, removed: Mapping[TopicPartition, bool], topic_ids: Mapping[str, str]
+    session: Session, removed: Mapping[TopicPartition, bool], topic_ids: Mapping[str, str] = MappingProxyType({})
 ) -> None:
     """Create znodes that request the removal of these partitions, either all or none; idempotent.
 
@@ -171,9 +174,10 @@ async def _read_kind(
 async def finish(
     session: Session,
     term: ControllerTerm,
-    added: Sequence[TopicPartition],
-    removed: Mapping[TopicPartition, bool],
-    refused: Sequence[Refusal],
+    *,
+    added: Sequence[TopicPartition] = (),
+    removed: Mapping[TopicPartition, bool] = MappingProxyType({}),
+    refused: Sequence[Refusal] = (),
 ) -> None:
     """Remove these requests and the refused requests, with parents that become empty; keep `refused`.
 

@@ -27,7 +27,9 @@ REPORTS_KEPT: Final = 10
 """Largest number of loss reports that are kept for one partition."""
 
 
-async def request(session: Session, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str) -> bool:
+async def request(
+    session: Session, kind: ElectionKind, partitions: Sequence[TopicPartition], request_id: str = ""
+) -> bool:
     """Create the znode of this kind; False while another request exists. True if the znode has this request id."""
     rebuilds = kind is ElectionKind.REBUILD_STATE
     data = codecs.encode_elections(partitions, request_id, rebuilds_states=rebuilds)
@@ -87,7 +89,7 @@ async def keep(session: Session, reports: Sequence[UncleanElection]) -> Mapping[
 
 
 async def reports(
-    session: Session, partitions: Sequence[TopicPartition] | None
+    session: Session, partitions: Sequence[TopicPartition] | None = None
 ) -> Mapping[TopicPartition, Sequence[UncleanElection]]:
     """Kept reports by partition (None: of all partitions), oldest first."""
     if partitions is None:

@@ -127,16 +127,17 @@ def _with_deleted(topics: Sequence[str], nodes: Sequence[NodeRead | None]) -> se
 
 
 async def read_for_leader(
-    session: Session, asked: Mapping[TopicPartition, ReplicaIdentity], unreadable: set[TopicPartition]
+    session: Session, asked: Mapping[TopicPartition, ReplicaIdentity], *, unreadable: set[TopicPartition] | None = None
 ) -> Mapping[TopicPartition, VersionedState]:
     """Sync, then read; partitions whose incarnation was deleted are omitted; partitions whose state only is damaged
     or deleted are added to `unreadable`.
     """
     await session.sync()
+    missing: set[TopicPartition] = set() if unreadable is None else unreadable
     partitions = list(asked)
     parts = [partitions[start : start + _LEADER_READS_MAX] for start in range(0, len(partitions), _LEADER_READS_MAX)]
     found: dict[TopicPartition, VersionedState] = {}
-    for some in await session.gather([_read_part(session, part, asked, unreadable) for part in parts]):
+    for some in await session.gather([_read_part(session, part, asked, missing) for part in parts]):
         found |= some
     return found
 

@@ -23,7 +23,7 @@ async def read(session: Session, watch: Callable[[Any], None] | None) -> Rules:
     return await packed.read(session, paths.ACLS, watch, decode) or Rules()
 
 
-async def write(session: Session, acls: Iterable[Acl], version: int) -> bool:
+async def write(session: Session, acls: Iterable[Acl], *, version: int) -> bool:
     """Replace all rules in one write; False if the node is not at `version` any more (-1: if it exists).
 
     Rules by the ten thousand take a second, so another thread encodes and decodes them. Raises INVALID_REQUEST if the

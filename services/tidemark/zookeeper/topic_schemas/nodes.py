@@ -173,7 +173,7 @@ def deletions(topic: str, names: Iterable[str]) -> list[Delete]:
 
 
 async def add(
-    session: Session, topic: TopicDescription, version: int, schema: SchemaText, receipt: AdminRequest | None
+    session: Session, topic: TopicDescription, version: int, schema: SchemaText, *, receipt: AdminRequest | None = None
 ) -> bool:
     """Create a version in one multi, which checks the topic and its settings as they were read (rule S2).
 

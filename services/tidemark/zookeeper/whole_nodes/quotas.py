@@ -28,7 +28,7 @@ async def read(session: Session, watch: Callable[[Any], None] | None) -> Quotas:
     return await packed.read(session, paths.QUOTAS, watch, decode) or Quotas()
 
 
-async def write(session: Session, limits: Mapping[QuotaEntity, Limits], version: int) -> bool:
+async def write(session: Session, limits: Mapping[QuotaEntity, Limits], *, version: int) -> bool:
     """Replace all quotas in one write; False if the node is not at `version` any more (-1: if it exists)."""
     return await packed.write(session, paths.QUOTAS, await asyncio.to_thread(encode, limits), version)
 
