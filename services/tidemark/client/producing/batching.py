@@ -25,6 +25,8 @@ RECORD_OVERHEAD_BYTES: Final = 21
 """Bytes of a record in addition to its key and value: offsets, timestamp, validity."""
 BATCH_OVERHEAD_BYTES: Final = 640
 """Bytes of a batch in addition to its records: the envelope, Arrow's metadata, padding."""
+BATCH_BYTES_MAX: Final = 8 << 20
+"""The largest value of max.message.bytes."""
 
 _log = logging.getLogger("tidemark.client")
 

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from tidemark.client.producing.batch_format import Sealing
-from tidemark.client.producing.batching import PendingBatch
+from tidemark.client.producing.batching import BATCH_BYTES_MAX, PendingBatch
 from tidemark.client.producing.deleted_topics import recreated
 from tidemark.client.producing.splitting import names_records, split
 from tidemark.core.transactions.state import ProducerIdentity
@@ -292,6 +292,7 @@ class PartitionQueue:
                 pending=self._transactional,
             )
             batch.build(self._codec, sealing)
+            _check_size(batch)
         if self._idempotent:
             batch.base_sequence = sequence
             self._window[batch] = False
@@ -397,3 +398,10 @@ class PartitionQueue:
             metadata = {} if batch.refusal is None else batch.refusal.metadata
         facts = dict(metadata) | {"in_doubt": str(bool(doubt))}
         return TidemarkError(code, f"{self.partition}: {sentence}{doubt}", facts)
+
+
+def _check_size(batch: PendingBatch) -> None:
+    size_bytes = len(batch.data or b"")
+    if size_bytes > BATCH_BYTES_MAX:
+        sentence = f"the batch has {size_bytes} bytes, max.message.bytes is {BATCH_BYTES_MAX} at most"
+        raise TidemarkError(ErrorCode.BATCH_TOO_LARGE, sentence)

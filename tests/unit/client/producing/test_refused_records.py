@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Mapping
 
 import pytest
-from tidemark.client.producing.batching import PendingBatch, SendHandle, TableHandle
+from tidemark.client.producing.batching import BATCH_BYTES_MAX, PendingBatch, SendHandle, TableHandle
 from tidemark.client.producing.partition_queue import PartitionQueue
 from tidemark.client.producing.splitting import split
 from tidemark.core.producer_state import ProducerStates
@@ -217,6 +217,24 @@ def test_a_record_too_large_fails_alone_and_a_large_batch_becomes_smaller_ones()
     assert "max.message.bytes is 2000" in error.message
     assert len(world.log) == 8
     world.check_offsets()
+
+
+def test_a_batch_above_every_limit_of_a_topic_is_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message above the limit of gRPC would end the connection, each time that the producer sends the batch again."""
+    world = World(ProduceLimits(max_message_bytes=BATCH_BYTES_MAX))
+    rows = from_columns([None] * 3, [b"0", b"1" * BATCH_BYTES_MAX, b"2"], [NOW_US] * 3)
+    world.queue.put(batch := PendingBatch(T0, opened_s=0, deadline_s=10, rows=rows))
+    sent: list[int] = []
+    serve = world.serve
+    monkeypatch.setattr(
+        world, "serve", lambda group: (sent.extend(len(one.data or b"") for one in group), serve(group))
+    )
+    world.run()
+    _, refused = TableHandle([batch]).outcomes()
+    assert [(count, error.code) for count, error in refused] == [(1, ErrorCode.BATCH_TOO_LARGE)]
+    assert "record 1 of a batch of 3" in refused[0][1].message
+    assert world.log == [b"0", b"2"]
+    assert max(sent) < BATCH_BYTES_MAX
 
 
 def test_any_error_that_names_records_fails_these_only() -> None:
