@@ -7,6 +7,7 @@
 
 Invariant: a row is in exactly one valid file. A manifest is replaced by one rename, so a reader sees an hour either
 before or after its compaction. Files that no manifest names come from an interrupted compaction, or one that runs.
+Two compactions may run at a time: the later one leaves an hour whose manifest has changed since it read the hour.
 """
 
 from __future__ import annotations
@@ -162,13 +163,20 @@ def landed_files(spark: SparkSession, files: Files) -> list[str]:
 
 def read_manifests(files: Files) -> Mapping[str, Manifest]:
     """Manifests of the compacted hours, by `Manifest.directory`."""
-    found = {}
-    for name in files.names(_MANIFESTS):
-        if name.endswith(".json"):
-            document = json.loads(files.read(f"{_MANIFESTS}/{name}"))
-            manifest = Manifest(**{**document, "superseded": [(path, at_ms) for path, at_ms in document["superseded"]]})
-            found[manifest.directory] = manifest
-    return found
+    names = (name for name in files.names(_MANIFESTS) if name.endswith(".json"))
+    found = [_parsed(files.read(f"{_MANIFESTS}/{name}")) for name in names]
+    return {manifest.directory: manifest for manifest in found}
+
+
+def read_manifest(files: Files, hour: Manifest) -> Manifest:
+    """The manifest of that hour now; an empty one if the hour has none."""
+    path = f"{_MANIFESTS}/{hour.name}"
+    return _parsed(files.read(path)) if files.exists(path) else Manifest(hour.date, hour.hour)
+
+
+def _parsed(text: str) -> Manifest:
+    document = json.loads(text)
+    return Manifest(**{**document, "superseded": [(path, at_ms) for path, at_ms in document["superseded"]]})
 
 
 def write_manifest(files: Files, manifest: Manifest) -> None:

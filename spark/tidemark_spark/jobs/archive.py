@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +23,7 @@ from tidemark_spark.archive_layout import (
     Manifest,
     landed_files,
     read_files,
+    read_manifest,
     read_manifests,
     write_manifest,
 )
@@ -40,7 +42,8 @@ from tidemark_spark.typed.archive import archive_with, compact_with, is_typed_ar
 NAME = "archive"
 _HOUR: Final = re.compile(r"date=([^/]+)/hour=(\d+)/")
 _SCRATCH: Final = "scratch"
-"""Directory of a running compaction; the next compaction deletes the files of an interrupted one."""
+"""Directories of running compactions; a compaction deletes those of interrupted ones after a day."""
+_ABANDONED_MS: Final = 24 * 3_600_000
 _MIB: Final = 1 << 20
 _EXAMPLE = """
   spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive              all current records
@@ -57,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
         NAME,
         "Copies topics to Parquet files by date and hour of their records (UTC), each record exactly once. A later run "
         "continues, also after a failure. A topic with a schema keeps its columns, with their ids, in files by "
-        "partition and offset. --compact merges the files of each hour, or of each partition; one compaction may run "
+        "partition and offset. --compact merges the files of each hour, or of each partition; a compaction may run "
         "beside the copy. Read an archive with replay.py, audit.py, or read_archive of "
         "tidemark_spark.archive_layout.",
         _EXAMPLE,
@@ -201,29 +204,23 @@ def compact(spark: SparkSession, root: str, *, min_files: int, file_bytes: int, 
         The directories of the hours that were rewritten.
     """
     files = Files(spark, root)
-    files.delete(_SCRATCH)
-    manifests = dict(read_manifests(files))
-    covered = {path for manifest in manifests.values() for path in manifest.covers}
-    waiting: defaultdict[str, list[str]] = defaultdict(list)
+    _delete_abandoned(files)
+    hours = {directory: Manifest(one.date, one.hour) for directory, one in read_manifests(files).items()}
+    landed: defaultdict[str, list[str]] = defaultdict(list)
     for path in landed_files(spark, files):
-        empty = manifest_of(path)
-        if empty is None:
+        hour = manifest_of(path)
+        if hour is None:
             raise ValueError(f"{root} is not an archive: {path} is not in a date=D/hour=H directory")
-        manifest = manifests.setdefault(empty.directory, empty)
-        if path not in covered:
-            waiting[manifest.directory].append(path)
+        hours.setdefault(hour.directory, hour)
+        landed[hour.directory].append(path)
     rewritten = []
-    for directory, manifest in sorted(manifests.items()):
-        landed = waiting[directory]
-        _sweep(files, manifest, grace_ms)
-        if len(landed) >= max(1, min_files):
-            before = len(landed) + len(manifest.files)
-            _rewrite(spark, files, manifest, landed, file_bytes)
-            say(f"{directory}: {len(manifest.files)} files of {before}")
+    for directory, hour in sorted(hours.items()):
+        _sweep(files, hour, grace_ms)
+        if _rewrite(spark, files, hour, landed[directory], min_files=min_files, file_bytes=file_bytes):
             rewritten.append(directory)
         if grace_ms == 0:
-            _sweep(files, manifest, grace_ms)
-    say(f"compacted {len(rewritten)} hours of {len(manifests)}")
+            _sweep(files, hour, grace_ms)
+    say(f"compacted {len(rewritten)} hours of {len(hours)}")
     return rewritten
 
 
@@ -233,44 +230,87 @@ def manifest_of(path: str) -> Manifest | None:
     return None if hour is None else Manifest(hour[1], int(hour[2]))
 
 
-def _rewrite(spark: SparkSession, files: Files, manifest: Manifest, landed: list[str], file_bytes: int) -> None:
-    """Write all rows of an hour to new files, then the manifest that makes them valid."""
-    size_bytes = sum(files.size_bytes(path) for path in (*landed, *manifest.files))
-    table = read_files(spark, files, LANDING, landed).unionByName(read_files(spark, files, COMPACTED, manifest.files))
-    order = "topic", "partition", "offset"
-    parts = max(1, -(-size_bytes // file_bytes))
-    scratch = f"{_SCRATCH}/{uuid.uuid4()}"
+def _rewrite(
+    spark: SparkSession, files: Files, hour: Manifest, landed: Sequence[str], *, min_files: int, file_bytes: int
+) -> bool:
+    """Write all rows of an hour to new files, then the manifest that makes them valid; False: the hour stays."""
+    before = read_manifest(files, hour)
+    covered = set(before.covers)
+    waiting = [path for path in landed if path not in covered]
+    if len(waiting) < max(1, min_files):
+        return False
+    replaced = [*waiting, *before.files]
+    size_bytes = sum(files.size_bytes(path) for path in replaced)
+    table = read_files(spark, files, LANDING, waiting).unionByName(read_files(spark, files, COMPACTED, before.files))
+    fresh = _write(spark, files, hour, table, max(1, -(-size_bytes // file_bytes)))
+    superseded = [*before.superseded, *((path, _now_ms()) for path in replaced)]
+    after = replace(before, files=fresh, covers=[*before.covers, *waiting], superseded=superseded)
+    if not (all(map(files.exists, fresh)) and _put(files, before, after)):
+        say(f"{hour.directory}: another compaction has rewritten the hour meanwhile")
+        for path in fresh:
+            files.delete(path)
+        return False
+    say(f"{hour.directory}: {len(fresh)} files of {len(replaced)}")
+    return True
+
+
+def _write(spark: SparkSession, files: Files, hour: Manifest, table: DataFrame, parts: int) -> list[str]:
+    """Write the rows to new files of an hour, which no manifest names yet."""
+    order, count = ("topic", "partition", "offset"), table.count()
+    scratch = f"{_SCRATCH}/{_now_ms()}-{uuid.uuid4()}"
     ranged = table.drop("date", "hour").repartitionByRange(parts, *order).sortWithinPartitions(*order)
     ranged.write.parquet(f"{files.root}/{scratch}")
+    names = files.names(scratch)
+    written = read_files(spark, files, scratch, [f"{scratch}/{name}" for name in names]).count()
+    if written != count:
+        raise ValueError(f"{hour.directory} has {count} rows, and its merged files {written}: nothing was replaced")
     fresh = []
-    for name in files.names(scratch):
-        target = f"{COMPACTED}/{manifest.directory}/{name}"
+    for name in names:
+        target = f"{COMPACTED}/{hour.directory}/{name}"
         files.move(f"{scratch}/{name}", target)
         fresh.append(target)
-    now_ms = time.time_ns() // 1_000_000
-    manifest.superseded += [(path, now_ms) for path in (*landed, *manifest.files)]
-    manifest.covers += landed
-    manifest.files = fresh
-    write_manifest(files, manifest)
+    files.delete(scratch)
+    return fresh
 
 
-def _sweep(files: Files, manifest: Manifest, grace_ms: int) -> None:
+def _put(files: Files, before: Manifest, after: Manifest) -> bool:
+    """Replace the manifest of an hour; False if another compaction has replaced it since."""
+    if read_manifest(files, before) != before:
+        return False
+    write_manifest(files, after)
+    return True
+
+
+def _delete_abandoned(files: Files) -> None:
+    """Delete the directories of compactions that began a day ago; they do not run any more."""
+    for name in files.names(_SCRATCH):
+        began = name.partition("-")[0]
+        if not began.isdecimal() or int(began) < _now_ms() - _ABANDONED_MS:
+            files.delete(f"{_SCRATCH}/{name}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _sweep(files: Files, hour: Manifest, grace_ms: int) -> None:
     """Delete files that were superseded more than `grace_ms` ago, and equally old files that no manifest names.
 
     Newer files without a manifest may belong to a compaction that runs.
     """
-    until_ms = time.time_ns() // 1_000_000 - grace_ms
-    known = {*manifest.files, *(path for path, _ in manifest.superseded)}
-    for name in files.names(f"{COMPACTED}/{manifest.directory}"):
-        path = f"{COMPACTED}/{manifest.directory}/{name}"
+    until_ms = _now_ms() - grace_ms
+    names = files.names(f"{COMPACTED}/{hour.directory}")  # before the manifest, which names all of them that are valid
+    before = read_manifest(files, hour)
+    known = {*before.files, *(path for path, _ in before.superseded)}
+    for name in names:
+        path = f"{COMPACTED}/{hour.directory}/{name}"
         if path not in known and files.modified_ms(path) <= until_ms:
             files.delete(path)
-    due = [path for path, at_ms in manifest.superseded if at_ms <= until_ms]
+    due = {path for path, at_ms in before.superseded if at_ms <= until_ms}
     for path in due:
         files.delete(path)
     if due:
-        manifest.superseded = [one for one in manifest.superseded if one[0] not in set(due)]
-        write_manifest(files, manifest)
+        _put(files, before, replace(before, superseded=[one for one in before.superseded if one[0] not in due]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two compactions of one archive at a time: every row stays, and is there once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tidemark_spark.archive_layout import SCHEMA, Files, read_archive, read_manifests
+from tidemark_spark.jobs import archive
+
+HOURS = 2
+ROWS = 40
+_TIMES = [datetime(2026, 11, 20, n % HOURS, tzinfo=UTC) + timedelta(minutes=n) for n in range(ROWS)]
+
+
+def _land(spark: SparkSession, root: str, offsets: range) -> None:
+    """Land rows with these offsets, in two files for each hour."""
+    rows = [("sales", 0, n, b"k", b"v", _TIMES[n], 0, [], None, None) for n in offsets]
+    source = f"{root}-{offsets.start}"
+    table = spark.createDataFrame(rows, SCHEMA).drop("date", "hour")
+    table.repartition(2).write.parquet(source)
+    stream = spark.readStream.schema(table.schema).option("maxFilesPerTrigger", 1).parquet(f"{root}-[0-9]*")
+    assert archive.land(stream, root).awaitTermination(120)
+
+
+def _compact(spark: SparkSession, root: str, grace_ms: int = 3_600_000) -> list[str]:
+    return archive.compact(spark, root, min_files=1, file_bytes=1 << 27, grace_ms=grace_ms)
+
+
+def _offsets(spark: SparkSession, root: str) -> list[int]:
+    return sorted(row[0] for row in read_archive(spark, root).select("offset").collect())
+
+
+@pytest.fixture
+def root(spark: SparkSession, tmp_path: Path) -> str:
+    root = str(tmp_path / "archive")
+    _land(spark, root, range(ROWS // 2))
+    return root
+
+
+def test_a_compaction_keeps_the_scratch_files_of_another_one_that_runs(
+    spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Files.names
+
+    def names_of_scratch(files: Files, relative: str) -> list[str]:
+        if relative.startswith("scratch/"):
+            monkeypatch.undo()
+            assert _compact(spark, root)
+        return names(files, relative)
+
+    monkeypatch.setattr(Files, "names", names_of_scratch)
+    _compact(spark, root)
+    assert _offsets(spark, root) == list(range(ROWS // 2))
+
+
+@pytest.mark.parametrize("grace_ms", [3_600_000, 0])
+def test_a_compaction_leaves_an_hour_that_another_one_has_rewritten_meanwhile(
+    spark: SparkSession, root: str, grace_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = Files.move
+
+    def move_of_scratch(files: Files, source: str, target: str) -> None:
+        move(files, source, target)
+        if source.startswith("scratch/"):
+            monkeypatch.undo()
+            _land(spark, root, range(ROWS // 2, ROWS))
+            assert len(_compact(spark, root, grace_ms)) == HOURS
+
+    monkeypatch.setattr(Files, "move", move_of_scratch)
+    _compact(spark, root, grace_ms)
+    assert _offsets(spark, root) == list(range(ROWS))
+
+
+def test_a_compaction_keeps_the_files_of_hours_that_another_one_has_rewritten_meanwhile(
+    spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_manifest = archive.write_manifest
+
+    def write_first(*given: Any) -> None:
+        monkeypatch.undo()
+        write_manifest(*given)
+        assert _compact(spark, root, 0)
+
+    monkeypatch.setattr(archive, "write_manifest", write_first)
+    _compact(spark, root, 0)
+    assert _offsets(spark, root) == list(range(ROWS // 2))
+
+
+def test_a_compaction_refuses_to_replace_files_by_fewer_rows(
+    spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Files.names
+    monkeypatch.setattr(
+        Files, "names", lambda files, at: names(files, at)[1:] if at.startswith("scratch/") else names(files, at)
+    )
+    with pytest.raises(ValueError, match="has 10 rows, and its merged files 0"):
+        _compact(spark, root)
+    monkeypatch.undo()
+    assert read_manifests(Files(spark, root)) == {}
+    assert _offsets(spark, root) == list(range(ROWS // 2))
