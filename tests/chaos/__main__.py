@@ -55,17 +55,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def load_of(seed: int, load: int | None) -> int:
-    """The number of processes that compute beside a round: the one asked for, or one that its seed draws."""
+    """The number of processes that compute beside a round: as requested, or drawn from the seed."""
     return random.Random(seed).choice(LOADS) if load is None else load
 
 
 def is_secure(seed: int, given: str | None) -> bool:
-    """Whether a round is secure: as asked for, or every second seed."""
+    """Whether a round is secure: as requested, or for every second seed."""
     return seed % 2 == 1 if given is None else given == "yes"
 
 
 def _round(directory: Path, seed: int, duration_s: float, load: int | None, given: str | None) -> Report | None:
-    """Print the report of a round, or the error that ended the round; None then."""
+    """Print the report of a round and return the report.
+
+    For a round that an error ended, print the error and return None.
+    """
     computing, secure = load_of(seed, load), is_secure(seed, given)
     with FavouredSession(), Burners(computing):
         busy = other_load()

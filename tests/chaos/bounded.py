@@ -23,9 +23,9 @@ class Report(Protocol):
 
 
 def run_and_tell(run: Callable[[], object], report: Report, limit_s: float, name: str, directory: Path) -> int:
-    """Run within a limit, and print the report, of which each error is a finding; the exit status is 1 with findings.
+    """Run within a limit, and print the report; each error becomes a finding. The exit status is 1 with findings.
 
-    The directory is deleted where all is well.
+    The directory is deleted if there are no findings.
     """
     began_s = time.monotonic()
     with bounded(limit_s, name, directory):

@@ -22,7 +22,7 @@ Client = TypeVar("Client", Producer, Consumer)
 DRAIN_S = 45.0
 """Longest time without an acknowledgement at the end of a sender."""
 _PATIENCE_MS = 600_000
-"""So long that no batch expires, since an expiry would look like an end."""
+"""Long enough that no batch expires: a flush would end at an expired batch as at an acknowledged one."""
 _CLOSE_S = 5.0
 _REQUEST_MS = 30_000
 """The clients' default: every process of a cluster is back after that time on an idle machine."""
@@ -30,7 +30,7 @@ _NONE_ANSWERS = frozenset({ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIM
 _REFUSALS = frozenset(
     {ErrorCode.AUTHENTICATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
-"""Errors that no client of a round should get: it has its rights, also while certificates and tokens are renewed."""
+"""Errors that no client should get: clients keep their rights while certificates and tokens are renewed."""
 _PAUSE_S = 0.1
 """Pause between two bursts of one sender, at slowness 1; a slow machine has fewer bursts."""
 _UNDER_WAY_MAX = 2000
@@ -40,14 +40,15 @@ _UNDER_WAY_MAX = 2000
 class Sender:
     """An idempotent producer with acks=all that sends numbered values to the partitions in turn.
 
-    The sender pauses while too many records are not acknowledged. Beside twenty burners a cluster acknowledges some 250
-    records a second: with thousands in flight each lookup would wait for half a minute, and so would the end.
+    The sender pauses while too many records are not acknowledged. Beside twenty computing processes a cluster
+    acknowledges some 250 records a second. With thousands of records in flight, each lookup and the end of the round
+    would wait for half a minute.
 
     Args:
         count: how many partitions there are by now; None: as many as at first.
         slowness: of the machine.
-        abandoned: nothing is waited for once this is set.
-        identity: arguments of the client that say as which user it comes.
+        abandoned: once this is set, the sender waits for nothing.
+        identity: arguments of the client that state its user.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Sender:
         """The first refusal of each partition that was unknown."""
 
     def send_until(self, ended: threading.Event, history: History) -> None:
-        """Send a steady load; then wait for the records in flight, and write everything down."""
+        """Send a steady load; then wait for the records in flight, and record all outcomes."""
         load, number = self._load, 0
         patience_ms = int(load.patience_ms * self._slowness) or _PATIENCE_MS
         settings: dict[str, Any] = {"acks": "all", "batch_bytes": 4096, "delivery_timeout_ms": patience_ms}
@@ -121,7 +122,7 @@ class Sender:
         return now_s - self._refused_s.setdefault(partition, now_s) < DRAIN_S * self._slowness
 
     def _drain(self, producer: Producer, history: History) -> None:
-        """Wait for the acknowledgements, as long as some arrive now and then, also on a busy machine."""
+        """Wait for the acknowledgements as long as new ones arrive in each bounded wait."""
         before, error = -1, None
         while (acknowledged := producer.metrics().acknowledged_records) > before:
             before = acknowledged
@@ -151,7 +152,7 @@ def request_ms(slowness: float) -> int:
 
 
 def once_answered(begin: Callable[[], Client], patience_s: float) -> Client:
-    """Repeat a call while no broker answers: all of them may be down just now."""
+    """Repeat a call while no broker answers, because all brokers may be down."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
@@ -195,7 +196,10 @@ def read_until(
 
 
 def delete_until(admin: str, load: Load, ended: threading.Event, seed: int, history: History) -> None:
-    """Delete records from a partition's front now and then; a refused or unanswered deletion may have happened."""
+    """Delete records at the start of a partition from time to time.
+
+    A refused or unanswered deletion may have been applied.
+    """
     chance = random.Random(seed)
     with AdminClient(admin=admin, timeout_s=5.0) as client:
         while not ended.wait(chance.uniform(0.5, 3.0)):

@@ -14,11 +14,11 @@ class Load:
     """One topic.
 
     Attributes:
-        keys: so many keys its records have, 0 for none.
-        shrinks: records go from its front.
-        burst: so many records each sender sends at a time.
-        grows_to: partitions are added, up to so many; 0: none.
-        patience_ms: after so long its senders give a record up; 0: never.
+        keys: number of keys of its records, 0 for none.
+        shrinks: records at its start are deleted.
+        burst: number of records that each sender sends at a time.
+        grows_to: partitions are added, up to this number; 0: none.
+        patience_ms: time after which its senders stop waiting for a record; 0: never.
     """
 
     topic: str

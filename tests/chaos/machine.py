@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that a round runs on: processes that only compute, and how much longer a busy machine may take."""
+"""The machine that a round runs on: processes that only compute, and the factor for bounds on a busy machine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CORES = os.cpu_count() or 1
 _SLOWNESS_MAX = 8.0
 _ADDITIONS = 1_000_000
 _ADDITIONS_S = 0.025
-"""A core of the machine of the bounds adds so many numbers in this time."""
+"""Time in which a core of the reference machine adds these numbers."""
 _MEASUREMENTS = 5
 _BUSY_PER_CORE = 4
-"""A cluster and its clients keep about so many processes of a core busy by themselves."""
+"""Busy threads of a cluster and its clients, without other load, for each core."""
 _AUTOGROUP = Path("/proc/self/autogroup")
 _ARENA_NICE = -10
 _LOADAVG = Path("/proc/loadavg")
@@ -37,10 +37,10 @@ while os.getppid() == parent and time.monotonic() < until_s:
 
 
 class Burners:
-    """So many processes that compute, at the priority of this process, until the block ends or this process does.
+    """Processes that compute, at the priority of this process, until the block or this process ends.
 
     Each has a session of its own, as each service has. Linux divides the cores among sessions first (autogroup):
-    burners in the session of this process would slow down this process, and no broker.
+    computing processes in the session of this process would slow down only this process, not the brokers.
     """
 
     def __init__(self, count: int) -> None:
@@ -73,7 +73,7 @@ class Burners:
 class FavouredSession:
     """The session of this process counts for nine sessions until the block ends, if the process runs as root.
 
-    The process of a round is the network of the cluster, and most of its clients. Beside twenty burners that process
+    The process of a round is the network of the cluster, and most of its clients. Beside twenty computing processes it
     had a tenth of a core: the round then tested a slow network, not slow brokers.
     """
 
@@ -97,7 +97,7 @@ class FavouredSession:
 
 
 def other_load() -> float:
-    """The mean number of threads that want to run, without this one, within two seconds."""
+    """The mean number of runnable threads during two seconds, without this one."""
     if not _LOADAVG.exists():
         return os.getloadavg()[0]
     wanting = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reassigns partitions under all other faults, and gives every partition all its replicas back at the end."""
+"""Reassigns partitions during all other faults; at the end it reassigns every partition to all brokers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BROKERS = (BrokerId(0), BrokerId(1), BrokerId(2))
 class Mover:
     """Requests reassignments to two or three brokers in any order, and cancels some of them; refusals are permitted.
 
-    A requested move may be running, queued, or lost with the answer: only the end is promised.
+    A requested reassignment may be running, queued, or lost with its answer: only the final reassignment must complete.
     """
 
     def __init__(self, admin: str, topic: str, partitions: int, seed: int, slowness: float = 1.0) -> None:
@@ -49,7 +49,10 @@ class Mover:
         admin.alter_partition_reassignments(moves)
 
     def bring_home(self, deadline_s: float) -> list[str]:
-        """Reassign every partition to all three brokers again; returns the partitions that are not there in time."""
+        """Reassign every partition to all three brokers again.
+
+        Returns the partitions whose reassignment did not complete in time.
+        """
         why = "nothing was tried"
         with AdminClient(admin=self._admin, timeout_s=self._call_s) as admin:
             while time.monotonic() < deadline_s:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of a round, drawn from a seed: how each is injected, ended and reported."""
+"""The faults of a round, drawn from a seed: injects, ends and reports each of them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Nemesis:
         self._chance = random.Random(seed)
         self.told: list[str] = []
         self.killed: list[tuple[float, str]] = []
-        """Time of each kill, by time.monotonic, and its broker."""
+        """Time of each kill (time.monotonic, seconds), and the killed broker."""
         self.ended: list[str] = []
-        """Each process that ended by itself, a defect: the fault before, its status, the end of its log."""
+        """Each process that ended by itself, which is a defect: the last fault, exit status, and end of its log."""
         self._faults: tuple[Callable[[], Iterator[str]], ...] = (
             self._kill_a_broker,
             self._kill_a_broker,
@@ -117,7 +117,7 @@ class Nemesis:
         self._bring_back(name)
 
     def _kill_now(self, *names: str) -> None:
-        """No process ends much before the others: all signals are sent before this waits for the first end."""
+        """Signal all processes before the wait for the first end, so that none ends much before the others."""
         cluster = self._arena.cluster
         for name in names:
             cluster.process(name).signal(signal.SIGKILL)
@@ -132,7 +132,8 @@ class Nemesis:
         try:
             self._arena.cluster.terminate(name, STOP_S * self._arena.slowness)
         except TidemarkError:
-            # A broker that had only begun to start does not listen yet. With a full disk its last files fit nowhere.
+            # A broker that had only begun to start does not listen yet. With a full disk, it cannot write its last
+            # files.
             if self._arena.cluster.process(name).exit_status != -signal.SIGTERM and not was_full:
                 raise
         self.killed.append((time.monotonic(), name))  # a slow process is killed in the end
@@ -228,7 +229,7 @@ class Nemesis:
         self._arena.disks.make_room()
 
     def _break_a_disk(self) -> Iterator[str]:
-        """The broker takes its replicas there offline; a restart takes them back."""
+        """The broker takes its replicas there offline; they are online again after a restart."""
         name = self._chance.choice(BROKERS)
         self._arena.disks.break_second(name)
         yield f"the second disk of {name} fails"

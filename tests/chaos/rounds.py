@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: load, readers, faults, calm; then everything is read back, checked, and all replicas are compared."""
+"""One round: load, readers, faults, and a time without faults.
+
+Then the round reads and checks all records, and compares all replicas.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +46,17 @@ from tests.chaos.typed import troop as of_typed
 from tests.chaos.typed.troop import TypedFigures, TypedTroop
 
 CALM_S = 2.0
-"""The load continues so long after the last fault."""
+"""Time for which the load continues after the last fault."""
 PEACE_S = 90.0
 BEGIN_S = 45.0
-"""The faults begin after this time at the latest, even if the load has not come up."""
+"""The faults begin after this time at the latest, even if the load does not run yet."""
 CALL_S = 30.0
 ROUND_S = 400.0
-"""The sum of all waits of a round without its faults, if every wait is a long one."""
+"""The longest sum of all waits of a round, without its faults."""
 
 
 class TransactionFigures(NamedTuple):
-    """Processes of senders; transactions by their outcome; records that the read_committed reader was given.
+    """Processes of senders; transactions by their outcome; records that the read_committed reader got.
 
     `transformed`: input records that are below the offsets committed with records.
     """
@@ -67,7 +70,7 @@ class TransactionFigures(NamedTuple):
 
 
 class GroupFigures(NamedTuple):
-    """Number of members' lives and of assignments; processed records, and commits."""
+    """Number of processes of members, of assignments, of processed records, and of commits."""
 
     lives: int
     taken: int
@@ -85,7 +88,7 @@ class Report:
     acknowledged: int
     unknown: int
     failed: int
-    """Records of the topic that senders got an error for, and that were surely not appended."""
+    """Records that were not appended, and whose senders got an error."""
     polled: int
     ends: int
     moves: tuple[int, int, int]
@@ -137,7 +140,7 @@ def _keep_records_of_groups(bootstrap: str, admin: AdminClient, patience_s: floa
 
 
 def round_s_max(duration_s: float, slowness: float) -> float:
-    """Bound of a round: one that takes longer hangs."""
+    """Longest time of a round; a longer round hangs."""
     return duration_s + ROUND_S * slowness
 
 
@@ -146,7 +149,7 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
 
     Args:
         slowness: of the machine; bounds on liveness are this much longer.
-        secure: with TLS, access rules and a closed ZooKeeper; certificates and tokens are then renewed meanwhile.
+        secure: with TLS, access rules and a closed ZooKeeper; the round then renews certificates and tokens.
     """
     histories = {load.topic: History(hasty=load.patience_ms > 0, readers=load.readers) for load in LOADS}
     with Disks(directory) as disks:
@@ -196,7 +199,7 @@ def run_round(directory: Path, seed: int, duration_s: float, slowness: float = 1
 
 
 def _idle(history: History) -> list[str]:
-    """Loads that did nothing: without records, a round shows nothing."""
+    """Loads without an acknowledged record: a round without records tests nothing."""
     acknowledged = any(record.outcome is Outcome.ACKNOWLEDGED for record in history.sent)
     return [] if acknowledged else ["nothing was acknowledged"]
 
@@ -376,7 +379,7 @@ def _ends_of_internal_and_transactional(bootstrap: str, patience_s: float) -> di
 
 
 def _read_back(bootstrap: str, load: Load, history: History, patience_s: float) -> None:
-    """Read every record that is there; again, if retention deleted records meanwhile."""
+    """Read all records; read again if retention deleted records during the read."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine is cut off, with a broker or the active controller: how long producers wait, and which records stay.
+"""A machine with a broker or the active controller is disconnected.
+
+Checks the wait of producers, and acknowledged records.
 
 Proxies hold back every byte from and to the machine; no connection is reset. `python -m tests.chaos.nodes` cuts off a
 whole machine, with a server of the ZooKeeper ensemble.
@@ -58,7 +60,7 @@ class Account(threading.Thread):
             self.failure = failure
 
     def wait_for_more(self, count: int) -> None:
-        """Wait until so many more are acknowledged; raises the error of the first that failed."""
+        """Wait until this number of further records is acknowledged; raises the error of the first failed record."""
         wanted = len(self.offsets) + count
         while len(self.offsets) < wanted:
             assert self.failure is None, self.failure
@@ -84,7 +86,7 @@ def silent(arena: Arena, names: Sequence[str]) -> Iterator[None]:
 def ends_beyond(bootstrap: str, last: Mapping[int, int]) -> dict[int, int]:
     """The high watermarks once they are beyond these offsets, or as they are after a while.
 
-    A leader that was deposed while it was cut off learns of that now, and states an older one in its old epoch before.
+    A leader that was deposed while it was disconnected states an older high watermark until it receives the new epoch.
     """
     deadline_s = time.monotonic() + SETTLED_WITHIN_S
     while True:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker runs out of disk: acknowledged records stay, the others continue, it starts again, and space makes it whole.
+"""A broker runs out of disk: acknowledged records stay, and the other brokers continue.
+
+Once space is free, the broker starts again and catches up.
 
 Its directory is a small tmpfs in a mount namespace of its own, which a process of the test keeps; no root is needed.
 """
@@ -85,7 +87,7 @@ def test_a_full_disk_costs_no_acknowledged_record_and_space_alone_brings_the_rep
                 producer.flush(DEADLINE_S)
 
                 def send_more() -> None:
-                    """Send once more; a partition may have been complete before the others filled the disk."""
+                    """Send once more, because a partition may have got all its records before the disk was full."""
                     sent.extend(send(producer, PARTITIONS))
                     producer.flush(DEADLINE_S)
 

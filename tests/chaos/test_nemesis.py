@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults leave no process ended: a process that ended by itself is a finding, and starts again."""
+"""A process that ended by itself is a finding, and is started again."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_a_round_of_faults_loses_doubles_and_reorders_no_record(tmp_path: Path) 
     assert report.let_go > 0, "the topic that shrinks did"
     assert report.group.lives > 4, "members came and went"
     assert report.group.taken > SHARED.partitions, "and with them partitions"
-    assert report.group.processed > 1000 / slow**2, report  # senders send so many fewer records
+    assert report.group.processed > 1000 / slow**2, report  # divides the number of records that senders send
     assert report.group.commits > 0, report
     assert report.transactions.lives - len(NAMES) > 2 / slow, "transactional senders came and went"
     many = report.transactions.committed >= MANY  # a slow machine has few faults of senders, and few transactions

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every crash point of many lives of a log: python -m tests.crash --lives 100 [--first 0] [--steps 60] [--draws 3].
+"""Tests all crash points of many lives of a log.
+
+python -m tests.crash --lives 100 [--first 0] [--steps 60] [--draws 3]
 
 Prints a progress line with the number of points, and the first failing point of each life; exit status 1 for a failure.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated disk: the files after a power loss or a kill at any operation.
 
-The model of a file system: synced data is there; any part of the rest may be. Names (`Make`, `Link`, `Unlink`,
+The model of a file system: synced data is on disk; any part of the other data may be. Names (`Make`, `Link`, `Unlink`,
 `Rename`) and truncations reach the disk in the order of the calls, at the latest with the next sync of any file, as
-with a journal (another mode does without). Contents reach the disk in any order, by pages. A page that is missing is
-zeros, or the file ends before the page. Each directory below the root is a separate disk.
+with a journal; another mode has no such order. Contents reach the disk in any order, by pages. A page that is missing
+is zeros, or the file ends before the page. Each directory below the root is a separate disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.crash.recorder import Link, Make, Mark, Operation, Rename, Sync, SyncAll, Truncate, Unlink, Write
 
 PAGE_BYTES = 512
-"""Bytes that the disk writes whole; small, like the files."""
+"""Size of a page, which the disk writes whole, in bytes; small, like the files."""
 
 
 class Crash(Enum):
@@ -48,7 +48,7 @@ class _Node:
 
 
 class Disk:
-    """Applies operations in order; gives images of the disk between them."""
+    """Applies operations in order; returns images of the disk between them."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, _Node] = {0: _Node(is_directory=True)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of one log, by a seed, on a recorded disk: its content and its promises at each step."""
+"""A life of one log, drawn from a seed, on a recorded disk: the content and the durable offsets after each step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Version(NamedTuple):
     """The content of the log; `end` exclusive.
 
     Attributes:
-        batches: also trimmed ones below `start`, which may come back until a checkpoint has the log start.
+        batches: also deleted batches below `start`, which may come back until a checkpoint states the log start.
         history: also the batches that compaction removed or changed, in their first form, for producer states.
     """
 
@@ -56,7 +56,7 @@ class Version(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Base offset of the first batch, also of one that may come back."""
+        """Base offset of the first batch, including a deleted batch that may come back."""
         return self.batches[0].envelope.base_offset if self.batches else self.end
 
     def below(self, end: int) -> tuple[Batch, ...]:
@@ -73,7 +73,7 @@ class Version(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """The next batch of a producer; `is_open`: its transaction."""
+    """The next batch of a producer; `is_open`: the producer has an open transaction."""
 
     producer_epoch: int = 0
     sequence: int = 0
@@ -81,17 +81,17 @@ class Writer(NamedTuple):
 
 
 class Note(NamedTuple):
-    """The state between two steps.
+    """The state of a life between two steps.
 
     Attributes:
         version: number of the version that the log is in.
         promised_end: everything below is on disk (exclusive), as of version `promised_version` or later.
-        high_watermark: the last one that a completed checkpoint wrote.
-        last_high_watermark: the highest that a start may find: of that checkpoint, or of one in progress.
-        log_start: as `high_watermark`.
+        high_watermark: the last high watermark that a completed checkpoint wrote.
+        last_high_watermark: the highest that a start may find: of the last completed checkpoint, or of one in progress.
+        log_start: the last log start that a completed checkpoint wrote.
         lowest_cut: the lowest end of the truncations so far.
         cut_unsynced: the log was truncated, without a sync since.
-        may_doubt: a power loss may mark the replica damaged, though nothing is lost.
+        may_doubt: after a power loss, a start may mark the replica damaged without a loss.
     """
 
     doing: str
@@ -107,7 +107,7 @@ class Note(NamedTuple):
 
 
 class Life:
-    """Steps by a seed. Invariant: high watermark <= log end; only a reset truncates below it.
+    """Steps drawn from a seed. Invariant: high watermark <= log end; only a reset truncates below it.
 
     The first checkpoint after a reset may get a high watermark from before the reset.
     """
@@ -132,7 +132,7 @@ class Life:
         return int(self._log.log_end_offset)
 
     def live(self, steps: int | Sequence[Callable[[Life], None]]) -> None:
-        """Live for so many steps by the seed, or for these steps."""
+        """Run this number of steps drawn from the seed, or these steps."""
         self._recorder.mark(self._note)
         self._open()
         for step in self._chosen(steps) if isinstance(steps, int) else steps:
@@ -207,12 +207,12 @@ class Life:
         self._recorder.mark(self._note)
 
     def _begin(self, doing: str, **changes: Any) -> None:
-        """Record that a step begins that lowers a promised offset."""
+        """Record the begin of a step that lowers a durable offset."""
         self._note = self._note._replace(doing=doing, **changes)
         self._recorder.mark(self._note)
 
     def _begin_vouching(self, doing: str, log: PartitionLog) -> int:
-        """Record that a step writes the high watermark of this log; gives that high watermark."""
+        """Record that a step writes the high watermark of this log; returns that high watermark."""
         written = min(self._high_watermark, log.durability.high_watermark_max)
         self._begin(doing, last_high_watermark=max(self._note.last_high_watermark, written))
         return written
@@ -398,7 +398,7 @@ class Life:
 
 
 def named(batch: Batch) -> tuple[int, int, int]:
-    """The identity of a batch in every version: offsets and epoch."""
+    """The identity of a batch in every version of the log: offsets and epoch."""
     return batch.envelope.base_offset, batch.envelope.next_offset, batch.envelope.leader_epoch
 
 
@@ -413,7 +413,7 @@ def open_directories(root: Path, seed: int) -> LogManager:
 
 
 def batches_of(log: PartitionLog, *, until: int | None = None) -> tuple[Batch, ...]:
-    """Every batch below `until`, or the end, in order; there may be holes between them."""
+    """Every batch below `until`, or below the log end, in order; there may be holes between the batches."""
     found: list[Batch] = []
     offset, end = log.log_start_offset, log.log_end_offset if until is None else Offset(until)
     while offset < end:

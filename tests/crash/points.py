@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crash points: a life is recorded once, and ended after any of its operations, by any kind of crash."""
+"""Crash points: a life is recorded once; the tests end it after any of its operations, by any kind of crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lived(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A crash after the first `after` operations; the seed `draw` decides what an undecided disk keeps.
+    """A crash after the first `after` operations; the seed `draw` decides which unsynced data the disk keeps.
 
     `again`: a second crash within the start that follows.
     """
@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class CrashPointError(AssertionError):
-    """A failed check; the message names the point, to replay it."""
+    """A failed check; the message names the crash point, for a replay."""
 
 
 def lived(seed: int, steps: int | Sequence[Callable[[Life], None]], directory: Path) -> Lived:
@@ -73,10 +73,12 @@ def points_of(life: Lived, *, draws: int) -> Iterator[Point]:
 
 
 def try_points(life: Lived, points: Iterable[Point], directory: Path) -> int:
-    """Crash at each of these points, in the order of `points_of`, and check the start that follows; gives their number.
+    """Crash at each of these points, in the order of `points_of`, and check the start that follows.
+
+    Returns the number of points.
 
     Raises:
-        CrashPointError: a start broke a promise.
+        CrashPointError: a start lost durable data or had a wrong state.
     """
     disk = Disk()
     done = tried = 0

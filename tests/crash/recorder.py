@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records every operation of a process that changes files, in order.
 
-The functions of `os` and the syncfs of storage are patched. A check proves that nothing else changes a file: the
-operations must give the files on disk (`disk.Disk.current` against the tree).
+The functions of `os` and the syncfs of storage are patched. A check proves that no other call changes a file: the
+replayed operations must equal the files on disk (`disk.Disk.current` against the tree).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SyncAll(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """No operation: the note of the life at this point."""
+    """The note of the life at this point; not an operation."""
 
     note: Any
 
@@ -113,7 +113,7 @@ class Recorder:
             yield self
 
     def syncfs(self, descriptor: int) -> int:
-        """Takes the place of libc's syncfs."""
+        """Replaces libc's syncfs."""
         with self._lock:
             if descriptor in self._opened:
                 self.operations.append(SyncAll(self._opened[descriptor]))

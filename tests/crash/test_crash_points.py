@@ -35,7 +35,7 @@ def test_a_start_after_any_crash_finds_promised_records_and_no_others(directory:
 
 
 def test_a_power_loss_in_the_reset_of_a_cleaned_log_finishes_or_undoes_it(directory: Path) -> None:
-    """With half of the segments and no mark, a start would miss producer states that cleaning left to snapshots."""
+    """With half of the segments and no mark, a start would miss producer states that only snapshots have."""
     steps = [
         *[Life.append] * 10,
         Life.checkpoint,

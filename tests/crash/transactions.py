@@ -78,12 +78,11 @@ def stable_offset(history: Iterable[Batch], high_watermark: int) -> int:
 def compare_states(
     log: PartitionLog, producers: ProducerStates, history: Sequence[Batch], batches: Sequence[Batch], *, exactly: bool
 ) -> None:
-    """Open transactions and aborted ones are those of the history, which the log has the rest of.
+    """Check that the log states the open and aborted transactions of its history.
 
     Not `exactly`: records below the log start may be unknown.
 
-    Raises:
-        AssertionError: they are not.
+    Raises: AssertionError: the transactions differ.
     """
     expected = transactions_of(history)
     opened = {one.producer_id: one.first_offset for one in expected if one.is_open}
@@ -109,10 +108,10 @@ def _offsets(transaction: Transaction, batches: Iterable[Batch]) -> list[int]:
 def compare_readers(
     log: PartitionLog, recovered: RecoveredLog, history: Sequence[Batch], batches: Sequence[Batch]
 ) -> None:
-    """A read_committed reader is shown every record of committed transactions below the LSO, and no other.
+    """A read_committed reader gets every record of committed transactions below the LSO, and no other.
 
     Raises:
-        AssertionError: the reader is shown others.
+        AssertionError: the reader gets others.
     """
     start, end = int(log.log_start_offset), int(log.log_end_offset)
     replica = ReplicaLog(BrokerContext(BROKER, ReplicationConfig()), PARTITION, IDENTITY, recovered)

@@ -40,14 +40,17 @@ class Moment(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The log of a start; `history`: with all batches that the log ever had below its end, None for a doubted one."""
+    """The log of a start; `history`: with all batches that the log ever had below its end.
+
+    None for a log that the life may have damaged.
+    """
 
     batches: tuple[Batch, ...]
     history: tuple[Batch, ...] | None
 
 
 def judge(path: Path, moment: Moment) -> None:
-    """Start, compare the log with the moment, append, get killed and start again."""
+    """Start, compare the log with the moment, append, kill the process, and start again."""
     if moment.crash is Crash.LOOSE and moment.before.cut_unsynced:
         _judge_promised(path, moment)
         return
@@ -70,7 +73,10 @@ def _judge_promised(path: Path, moment: Moment) -> None:
 
 
 def _start(path: Path, moment: Moment, expected: Found | None = None) -> Found:
-    """Start, append a record and abort the open transactions; returns the log before, as a second start finds it."""
+    """Start, append a record and abort the open transactions.
+
+    Returns the log as it was before these steps, for the check of a second start.
+    """
     logs = open_directories(path, moment.seed)
     try:
         log, recovered = logs.open(PARTITION, IDENTITY, CONFIGS)
@@ -100,7 +106,7 @@ def _start(path: Path, moment: Moment, expected: Found | None = None) -> Found:
 def _compare(
     log: PartitionLog, recovered: RecoveredLog, batches: tuple[Batch, ...], moment: Moment
 ) -> tuple[Batch, ...] | None:
-    """The history that the log has the rest of; None for a log with damage that the life put in doubt."""
+    """The history whose last part the log has; None for a log with damage that the life may have caused."""
     before, after = moment.before, moment.after
     start, end = int(log.log_start_offset), int(log.log_end_offset)
     if moment.killed:
@@ -136,7 +142,7 @@ def _compare_transactions(
     *,
     exactly: bool = False,
 ) -> tuple[Batch, ...]:
-    """One of these histories has exactly the transactions that the log states; gives that history."""
+    """Check that one of these histories has exactly the transactions of the log; returns that history."""
     wrong: list[str] = []
     for history in dict.fromkeys(histories):
         try:
@@ -157,7 +163,7 @@ def _doubts_cut(moment: Moment) -> bool:
 def _fits(batches: Sequence[Batch], start: int, end: int, version: Version, possible: Sequence[Version]) -> bool:
     """Whether all batches belong to this history of the log, and only compaction removed some.
 
-    The cleaner syncs cleaned segments, independently of later truncations and appends. So each batch may be of any
+    The cleaner syncs cleaned segments, independently of later truncations and appends. So each batch may come from any
     version of this history.
     """
     history = {named(one) for one in version.history if start < one.envelope.next_offset <= end}

@@ -10,12 +10,12 @@ from tidemark.client.acls import CLUSTER, Operation, allow_rule, group, topic, t
 from tests.chaos.loads import LOADS
 
 OPERATOR: Final = "operator"
-"""A super user, which makes the rules and is not used for anything else."""
+"""A super user, which only creates the access rules."""
 _CONNECTION_AGE_MS: Final = 15_000
 CLIENT: Final = "dev"
 """The user of the clients, by certificate."""
 TOKEN_NAMES: Final = (CLIENT, "dev-1", "dev-2")
-"""Users of the clients with tokens: a new token has another name than the old one, as long as both are accepted."""
+"""Users of the clients with tokens. While an old and a new token are both accepted, they have different names."""
 _WITH_CERTIFICATE: Final = f"User:tidemark://local/user/{CLIENT}"
 
 RULES: Final = [
@@ -34,7 +34,10 @@ RULES: Final = [
 
 
 def settings(slowness: float) -> dict[str, str]:
-    """Settings of brokers and the admin service; a slow machine has as many handshakes for each request."""
+    """Settings of brokers and the admin service.
+
+    On a slow machine connections live longer, so that handshakes per request stay equal.
+    """
     return {
         "authorization.enabled": "true",
         "super.users": f"User:tidemark://local/user/{OPERATOR}",

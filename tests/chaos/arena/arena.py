@@ -26,7 +26,7 @@ from tests.chaos.arena.names import BROKERS, CONTROLLERS, ZOOKEEPER
 from tests.chaos.arena.proxy import HOST, Network
 
 _EAGER = {
-    "advertised.check.timeout.ms": "0",  # a cut network is not a wrong address
+    "advertised.check.timeout.ms": "0",  # a cut network looks like a wrong address, and is not one
     "controlled.shutdown.max.wait.ms": "3000",
     "log.cleaner.backoff.ms": "300",
     "log.retention.check.interval.ms": "300",
@@ -55,7 +55,10 @@ class Arena:
     def __init__(self, directory: Path, disks: Disks, slowness: float = 1.0, *, secure: bool = False) -> None:
         self.disks = disks
         self.slowness = slowness
-        """Slowness of this machine; every bound on liveness is this much longer."""
+        """Slowness of this machine, 1 for the reference machine.
+
+        Every bound on liveness is multiplied by this factor.
+        """
         self.network = Network(self._pids)
         self.guests: dict[str, int] = {}
         """Processes beside the cluster's that the network knows by name."""

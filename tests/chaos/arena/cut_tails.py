@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every broker is killed, and the disk of one lacks the end of its last writes (rule T7), once in a round."""
+"""Once in a round, kills every broker and cuts the last writes off the logs of one broker (rule T7)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tidemark.storage.directories.checkpoint_files import read_checkpoints
 from tests.chaos.arena.names import BROKERS
 
 CUT_BYTES_MAX = 40
-"""Less than any batch has, so that a start finds the cut."""
+"""Fewer bytes than any batch has, so that the cut leaves a torn tail."""
 ALONE_S = 4.0
-"""The broker with the cut tails is started so long before the others, at most."""
+"""Largest time by which the broker with the cut tails starts before the others."""
 
 
 class CutTails:
-    """A fault of `Nemesis`: the first one cuts tails, later ones of the round only kill."""
+    """A fault of `Nemesis`: the first one in a round cuts tails, later ones only kill the brokers."""
 
     def __init__(
         self,
@@ -52,10 +52,12 @@ class CutTails:
 
 
 def cut(directory: Path, chance: random.Random) -> int:
-    """Cut the end off the newest segment of each log in a log directory of a dead broker; gives how many.
+    """Cut the end off the newest segment of each log in a log directory of a dead broker.
 
-    A batch below the recovery point stays: the disk has said that it is there. Its loss would be damage, which no
-    replica but another one can heal, and the faults before may have taken all others from a partition.
+    Returns the number of cut logs.
+
+    A batch below the recovery point stays, because a flush covered the batch. A loss of the batch would be damage,
+    which only another replica can repair. After earlier faults, the partition may have no other replica.
     """
     logs, flushed = 0, read_checkpoints(directory, ()).recovery_points
     for log in sorted(path for path in directory.glob("*-*") if path.is_dir() and path.suffix == ""):
@@ -69,5 +71,5 @@ def cut(directory: Path, chance: random.Random) -> int:
 
 
 def _end(segment: Path) -> int:
-    """The offset behind the last batch, of which a killed broker may have left a part."""
+    """Position after the last complete batch; a killed broker may have left part of a further batch."""
     return end_of_batches(segment.read_bytes())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log directories of a round's brokers: two each, one of which is small and fills up, and any of which may fail.
+"""The log directories of a round's brokers: two each. One of the two is small and fills up; either may fail.
 
 The small one is a tmpfs in a mount namespace of its own, which a process of the test keeps; no root is needed. A
 hook in the broker's interpreter makes a directory fail: it refuses appends there with the errors of a broken disk.
@@ -23,7 +23,7 @@ SMALL = "broker-1"
 _MOUNT = 'mount -t tmpfs -o size="$1" none "$0" && echo mounted && exec cat'
 _CHUNK_BYTES = 1 << 20
 _LONG_BYTES = 8 << 10
-"""Smaller segments are too likely to be deleted or compacted before a flip is found."""
+"""Retention or the cleaner would often remove a smaller segment before the scrubber finds the flipped bit."""
 _HOOK = """
 import os
 real, broken = os.pwritev, os.environ["BROKEN_DISK"]
@@ -42,7 +42,7 @@ os.pwritev = pwritev
 
 @contextmanager
 def small_disk(directory: Path, size_bytes: int = DISK_BYTES) -> Iterator[int]:
-    """Keep a tmpfs mounted there, visible only in its own namespace; gives the process that holds the namespace."""
+    """Keep a tmpfs mounted there, visible only in its own namespace; returns the process that holds the namespace."""
     directory.mkdir(parents=True)
     keeper = subprocess.Popen(
         ["unshare", "-Urm", "sh", "-c", _MOUNT, str(directory), str(size_bytes)],
@@ -132,11 +132,14 @@ class Disks:
         return self._ballast.exists()
 
     def make_room(self) -> None:
-        """Give the space back."""
+        """Free the space of the small disk again."""
         self._ballast.unlink()
 
     def flip_a_bit(self, name: str, chance: random.Random) -> str:
-        """Flip a bit in the first half of a sealed segment of a broker; gives it, or "" if none is long enough."""
+        """Flip a bit in the first half of a sealed segment of a broker.
+
+        Returns the segment, or "" if none is long enough.
+        """
         segments = [path for directory in self.seen_from_here(name) for path in sealed_segments(directory)]
         if not segments:
             return ""
@@ -154,7 +157,7 @@ class Disks:
         self._broken.write_text(f"{errno.EIO} {self._second(name)}\n")
 
     def mend(self) -> None:
-        """No directory fails any more; a broker whose directory is offline needs a restart to take it back."""
+        """No directory fails any more; a broker opens its offline directory only after a restart."""
         with suppress(FileNotFoundError):
             self._broken.unlink()
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TCP proxies on loopback that inject network faults: each proxy knows the caller of every connection.
 
-A connection's caller is found by its socket in /proc, so that one pair of processes can be cut while others talk on.
+The proxy finds the caller by its socket in /proc. So one pair of processes can be disconnected while other pairs
+communicate.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ HOST = "127.0.0.1"
 ANY_CALLER = "*"
 _CHUNK_BYTES = 64 << 10
 _CALL_S = 300.0
-"""A busy machine needs so long for a call; this thread carries all messages of the processes."""
+"""Time for a call on a busy machine, where this thread carries all messages of the processes."""
 
 
 @dataclass(slots=True)
 class Trouble:
-    """A fault of the bytes between two processes: `silent` holds them back, `refuse` breaks connections."""
+    """A fault of the bytes between two processes: `silent` holds the bytes back, `refuse` breaks connections."""
 
     silent: bool = False
     refuse: bool = False
@@ -44,7 +45,7 @@ class Ends(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """A connection; during a fault its first bytes wait until its caller is found."""
+    """A connection; during a fault the proxy holds the first bytes back until the caller is known."""
 
     writers: list[asyncio.StreamWriter]
     caller: str = ANY_CALLER
@@ -59,7 +60,8 @@ class Proxy:
     """One listening address in front of one process; its methods may be called from any thread.
 
     Args:
-        target: where the process listens; may be asked for late, since a port can be found after the proxy is.
+        target: where the process listens; called at the first connection, because the port may be chosen after the
+            proxy was made.
     """
 
     def __init__(self, network: Network, name: str, target: Callable[[], int]) -> None:
@@ -136,9 +138,9 @@ class Proxy:
 
 
 class Network:
-    """Proxies in front of processes, on a thread of its own, and the trouble between named processes.
+    """Proxies in front of processes, on a thread of its own, and the faults between named processes.
 
-    `silent` holds bytes back and delivers them when the fault ends, as after a cable was put back in time. `refuse`
+    `silent` holds bytes back and delivers them when the fault ends, as a short network outage does. `refuse`
     also resets open connections. A fault has one direction, (source, sink); `ANY_CALLER` matches every process there.
     """
 
@@ -165,7 +167,7 @@ class Network:
         self._loop.close()
 
     def add(self, name: str, target: Callable[[], int]) -> int:
-        """A proxy in front of this process; gives its port. A process with several ports has several proxies."""
+        """A proxy in front of this process; returns its port. A process with several ports has several proxies."""
         proxy = Proxy(self, name, target)
         self._proxies.append(proxy)
         self._call(proxy.open())
@@ -255,7 +257,7 @@ class Network:
 
 
 def _callers(connections: set[Ends], pids: Mapping[str, int]) -> dict[Ends, str]:
-    """The process of each of these connections: one look at all of /proc for many."""
+    """The process of each of these connections, from one read of /proc for all of them."""
     inodes = inodes_of(connections)
     found: dict[Ends, str] = {}
     for name, pid in pids.items():

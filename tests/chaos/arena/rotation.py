@@ -28,12 +28,12 @@ from tests.integration.harness.certificates import replace
 
 _HOSTS: Final = (HOST, "localhost")
 _SEEN_S: Final = 1.0
-"""The longest time between two looks of a process at its files, if it uses them."""
+"""The longest time between two checks of a process for changed files, if the process uses the files."""
 _ANSWERED_S: Final = 5.0
-"""Longest wait for a server that is stopped or dead; such a server looks at its files when it continues."""
+"""Longest wait for a server that is stopped or killed; a stopped server reads its files when it continues."""
 _ASK_S: Final = 1.0
 _IN_FLIGHT_S: Final = 15.0
-"""A call with a replaced token may be held back by the network for so long."""
+"""Longest time for which the network may hold back a call with a replaced token."""
 
 
 class Rotation:
@@ -51,13 +51,16 @@ class Rotation:
         self._renewed_s = -float("inf")
 
     def renew_certificates(self) -> str:
-        """New certificates and keys for all processes; gives the story."""
+        """Renew certificates and keys of all processes; returns a description of the change."""
         with self._nothing_ends():
             self._issue_all()
         return "all certificates are renewed"
 
     def replace_authority(self) -> str:
-        """Trust the old and a new authority, renew all certificates, trust the new authority only; gives the story."""
+        """Trust the old and a new authority, renew all certificates, trust the new authority only.
+
+        Returns a description of the change.
+        """
         self._authorities += 1
         fresh = self._directory / f"authority-{self._authorities}"
         with self._nothing_ends():
@@ -74,7 +77,10 @@ class Rotation:
         return f"the authority is replaced{', unseen by ' + ', '.join(sorted(set(silent))) if silent else ''}"
 
     def renew_token(self) -> str:
-        """A new token for clients, while the old one is still accepted; the one before is not; gives the story."""
+        """Give clients a new token; servers still accept the last token, and not an earlier one.
+
+        Returns a description of the change.
+        """
         path, hashes = self._cluster.token_file, self._cluster.directory / TOKENS
         assert path is not None
         known = list(token_file.read(hashes))
@@ -106,7 +112,10 @@ class Rotation:
         authority.issue_client(CLIENT)
 
     def _wait_for_servers(self, files: TlsFiles) -> list[str]:
-        """Wait until each server trusts these files and is trusted by them; gives the servers that did not answer."""
+        """Wait until each server accepts these files and they accept its certificate.
+
+        Returns the servers that did not answer.
+        """
         waiting = self._servers()
         until_s = time.monotonic() + _ANSWERED_S * self._slowness
         while waiting and time.monotonic() < until_s:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of disks happen where a round can heal: flips in sealed segments, cuts where last writes can be lost."""
+"""Replicas can repair all faults of disks: flipped bits in sealed segments, and cuts of unflushed writes."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class _Talk:
         caller.stdin.write("connect\n")
 
     def says(self, word: str) -> str:
-        """The answer; empty once the caller has ended, as it does when its connection breaks."""
+        """The answer; empty once the caller has ended, because its connection broke."""
         assert self._caller.stdin is not None
         assert self._caller.stdout is not None
         try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds anomalies in a history: those of Jepsen's checker for Kafka, and violations of Tidemark's own guarantees.
 
-A record whose outcome is unknown may be in the log once or not at all. All else is exact: an acknowledged record is in
-the log, and a failed record is not. Readers read their partitions from the earliest record on and do not seek, so they
-get every record in order, without a gap at the front or between, and up to the end.
+A record whose outcome is unknown may be in the log once or not at all. Other outcomes are certain: an acknowledged
+record is in the log, and a failed record is not. Readers read their partitions from the earliest record on and do not
+seek, so they get every record in order, without a gap at the front or between, and up to the end.
 
 A record of a compacted topic may be gone once a later record of its key is there; a record below the log start may be
 gone, too. Acknowledgements and readers must agree about such a record, even then.
@@ -29,7 +29,7 @@ class Anomaly(StrEnum):
     DUPLICATE = "duplicate"
     """A record is at two offsets."""
     REORDERED = "reordered"
-    """A record is behind one that its sender sent later to the same partition."""
+    """A record comes after a record that its sender sent later to the same partition."""
     DIVERGED = "diverged"
     """Two values at one offset: among readers, acknowledgements and the log at the end."""
     UNCOMMITTED = "uncommitted"
@@ -37,24 +37,24 @@ class Anomaly(StrEnum):
     SKIPPED = "skipped"
     """A reader did not get a record before or between those that it got."""
     UNSEEN = "unseen"
-    """A reader that had to read everything did not get records that are in the log behind its last one."""
+    """A reader that had to read everything did not get records that are in the log after its last one."""
     WENT_BACK = "went back"
     """A reader got an offset at or below one that it got before."""
     END_WENT_BACK = "end went back"
-    """A client got a lower end offset than another client had got before the first one asked."""
+    """A client got an end offset below one that another client had got before this client sent its request."""
     ABORTED_READ = "aborted read"
-    """A record is in the log, or was read, though the sender's error said that it is surely not appended."""
+    """A record is in the log, or was read, though the sender's error states that the record was not appended."""
     NEVER_SENT = "never sent"
     """A record is in the log that no sender sent."""
     CAME_BACK = "came back"
-    """A record that all replicas had deleted is there at the end, though one of them was never killed since."""
+    """A record is in the log at the end; all replicas had deleted it, and one of them was not killed afterwards."""
     GAVE_UP = "gave up"
-    """A client raised an error where it should have waited."""
+    """A client raised an error; the client should have waited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One anomaly and its story."""
+    """One anomaly and its description."""
 
     anomaly: Anomaly
     partition: Partition
@@ -205,7 +205,10 @@ def _of_last_reads(history: History, positions: Mapping[tuple[str, Partition], i
 
 
 def _of_ends(history: History) -> Iterator[Finding]:
-    """Answers may overtake each other; only an end that was asked for after another answer came must not be lower."""
+    """Answers may arrive out of order.
+
+    An end offset must not be lower than one that was answered before its request.
+    """
     by_partition: defaultdict[Partition, list[tuple[float, int, bool, int]]] = defaultdict(list)
     for number, end in enumerate(history.ends):
         by_partition[end.partition].append((end.asked_s, number, False, end.end_offset))
@@ -225,7 +228,7 @@ def _of_ends(history: History) -> Iterator[Finding]:
 
 
 def _of_deletions(history: History) -> Iterator[Finding]:
-    """Only a broker that is killed before it has written a log start down may forget it."""
+    """A log start may go back only if all brokers were killed after the answer, possibly before the checkpoint."""
     for one in history.deleted:
         start = history.starts.get(one.partition, 0)
         killed = {name for at_s, name in history.killed if at_s >= one.answered_s}

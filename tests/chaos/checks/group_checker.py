@@ -2,8 +2,9 @@
 """Finds in the history of a consumer group violations of docs/groups.md.
 
 The checker compares the journals of members with the records that coordinators wrote to `__consumer_offsets`. The
-records have one order, which shows the first of two changes. Only a member that holds a partition may commit, after
-the member before has confirmed its revocation: so it is known exactly where the next member begins.
+records have one order, which shows the first of two changes. A member may commit only while it is assigned the
+partition, after the previous member confirmed the revocation. So the checker knows the offset at which the next member
+begins.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ class GroupAnomaly(StrEnum):
     UNREAD = "unread"
     """A record is in the log at the end, and no member has processed it."""
     TWO_HOLDERS = "two holders"
-    """By the coordinators' records two members held a partition at once."""
+    """By the coordinators' records, two members were assigned a partition at once."""
     TWO_IN_A_GENERATION = "two in a generation"
     """Two members got records of one partition in the same epoch."""
     NOT_ASSIGNED = "not assigned"
     """A member got records of a partition that, by the coordinators' records, was not assigned to it in its epoch."""
     READ_BY_TWO = "read by two"
-    """A member asked for records and got some after another one had taken their partition over."""
+    """A member requested and got records after their partition was assigned to another member."""
     BEGAN_ELSEWHERE = "began elsewhere"
     """A member did not begin at the group's committed offset."""
     REPEATED = "repeated"
-    """A member processed records again, though the member before had confirmed the revocation in good order."""
+    """A member processed records again, though the previous member had confirmed the revocation without an error."""
     COMMIT_LOST = "commit lost"
-    """An acknowledged commit is not remembered."""
+    """An acknowledged commit is missing from the coordinators' records."""
     COMMIT_WENT_BACK = "commit went back"
-    """A commit below the one before it."""
+    """A commit below the previous commit."""
     COMMIT_BEYOND = "commit beyond"
-    """A commit of records that its member had not processed."""
+    """A commit covers records that its member had not processed."""
     COMMIT_FOREIGN = "commit foreign"
-    """A commit that cannot be its member's, or of a partition that no member held: the member was evicted already."""
+    """A commit by a member that was evicted before, or for a partition that no member was assigned."""
     NEVER_TOLD = "never told"
     """The application got no `on_revoked` for a partition that it no longer reads."""
     GAVE_UP = "gave up"
-    """A client raised an error where it should have waited, or a condition did not become true in time."""
+    """A client raised an error and should have waited, or a condition did not become true in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ def _of_generations(sessions: list[Session], story: CoordinatorStory) -> Iterato
 def _of_overlaps(sessions: list[Session]) -> Iterator[GroupFinding]:
     """A member gets no records of a partition that it requests after another member was assigned it in a later epoch.
 
-    A member that was suspended may report an assignment of an earlier epoch, from an answer that waited meanwhile.
+    A member that was suspended may report an assignment of an earlier epoch, from an answer that arrived during the
+    suspension.
     """
     by_partition: defaultdict[Partition, list[Session]] = defaultdict(list)
     for session in sorted(sessions, key=lambda one: one.taken.at_s):

@@ -14,7 +14,10 @@ from tests.chaos.checks.history import Offset, Partition
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Remembered at this record; `member_id`: the member that held the partition then, "" for none."""
+    """A committed offset in the coordinators' records.
+
+    `member_id`: the member that was assigned the partition then, "" for none.
+    """
 
     position: int
     partition: Partition
@@ -25,13 +28,13 @@ class Commit:
 
 @dataclass(slots=True)
 class Hold:
-    """A member held a partition without a break, from this record on.
+    """The time for which a member was assigned a partition without interruption, from this record on.
 
     Attributes:
-        epoch: the member's, at first.
-        began_at: where the group was.
-        commits: its commits.
-        lives: the lives that read by this hold, in order; `group_checker` fills them in.
+        epoch: member epoch at the start.
+        began_at: committed offset of the group at the start.
+        commits: commits of the member in this time.
+        lives: the sessions that read in this time, in order; `group_checker` adds them.
     """
 
     position: int
@@ -45,24 +48,25 @@ class Hold:
 
 @dataclass(slots=True)
 class CoordinatorStory:
-    """All of it.
+    """Assignments and commits of one group, from the coordinators' records.
 
     Attributes:
-        shared: (partition, one holder, another one, at which record), where two held one.
+        shared: (partition, first member, second member, record) of each partition that two members were assigned at
+            once.
     """
 
     holds: list[Hold] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     shared: list[tuple[Partition, str, str, int]] = field(default_factory=list)
     epochs: dict[str, list[tuple[int, frozenset[Partition]]]] = field(default_factory=dict)
-    """Epochs of each member, with the partitions that it held."""
+    """Member epochs of each member, with the partitions that were assigned in each."""
 
     def held(self, member_id: str, partition: Partition, epoch: int) -> bool:
         """Whether the partition was ever assigned to the member in that epoch."""
         return any(one == epoch and partition in held for one, held in self.epochs.get(member_id, ()))
 
     def hold_of(self, member_id: str, partition: Partition, epoch: int) -> Hold | None:
-        """The hold by which a member reads in that epoch; None if it has none."""
+        """The assignment by which a member reads in that epoch; None without one."""
         mine = [one for one in self.holds if (one.member_id, one.partition) == (member_id, partition)]
         return max((one for one in mine if one.epoch <= epoch), key=lambda one: one.position, default=None)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history of one consumer group in a round: the journals of its members, and the records of its coordinators.
 
-A member keeps a journal, one line an event, each a single write, so that a killed process leaves all that it did. Its
-moments are of the machine's monotonic clock, the same for every process. Coordinators keep theirs in
+A member writes a journal, one line for each event. Each line is a single write, so that the journal of a killed process
+is complete. Times are of the machine's monotonic clock, the same for every process. Coordinators write to
 `__consumer_offsets`: the assignments of every epoch, and every commit, in one order.
 """
 
@@ -36,7 +36,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The callback, before the first record of these partitions, that the member reads them from now on."""
+    """The callback that the member reads these partitions from now on; it precedes their first record."""
 
     at_s: float
     epoch: Epoch
@@ -45,7 +45,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """The callback that the member no longer reads these: `lost` if other members may read them already."""
+    """The callback that the member no longer reads these partitions; `lost`: other members may read them already."""
 
     at_s: float
     epoch: Epoch
@@ -92,7 +92,7 @@ class CommittedByHand:
 
 @dataclass(frozen=True, slots=True)
 class Troubled:
-    """The client warned, or refused a commit: the processed records may not be committed."""
+    """The client warned, or refused a commit; the processed records are possibly not committed."""
 
     at_s: float
     why: str
@@ -100,7 +100,7 @@ class Troubled:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The member has left, in good order."""
+    """The member has left the group without an error."""
 
     at_s: float
 
@@ -149,10 +149,10 @@ class GroupHistory:
     """One group that reads one topic.
 
     Attributes:
-        journals: journals by the name of a life; a restarted process is another life.
+        journals: journals by the name of a process run; a restarted process has another name.
         coordinator: the group's records in `__consumer_offsets`, in order.
         final: the records of each partition at the end.
-        unfinished: the conditions that did not come about in time.
+        unfinished: the conditions that did not become true in time.
     """
 
     topic: str

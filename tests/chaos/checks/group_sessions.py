@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of a member, cut into sessions: one for each time that the member read a partition."""
+"""Divides the journal of a member into sessions: one for each time that the member read a partition."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.chaos.checks.group_history import (
 from tests.chaos.checks.history import Offset, Partition
 
 _LATE_COMMIT_S = 12.0
-"""A commit that was in flight when its partition was revoked may fail so much later."""
+"""Longest time between a revocation and the failure of a commit that was in flight."""
 
 
 @dataclass(slots=True)
 class Session:
-    """A member reads a partition, from one callback to the next one.
+    """The time for which a member reads a partition, from `on_assigned` to the next callback.
 
     Attributes:
         ended: None without a callback: the member was killed, or still reads.
-        is_troubled: its client reported an error meanwhile, or was killed before it could; the processed records may
-            not be committed.
-        hold: by which record of a coordinator it reads; None where none is known.
+        is_troubled: its client reported an error in this time, or was killed before a report; the processed records are
+            possibly not committed.
+        hold: the assignment by which the member reads; None if none is known.
     """
 
     life: str
@@ -58,7 +58,7 @@ class Session:
 
     @property
     def promised(self) -> Offset:
-        """The group continues at this offset or above, in any case; 0: this member promised nothing."""
+        """The group must continue at this offset or above; 0: any offset is correct."""
         if self.member.commits_by_hand:
             return max((one.offset for one in self.by_hand), default=0)
         in_good_order = self.ended is not None and not self.ended.lost and not self.is_troubled
@@ -70,7 +70,7 @@ class Told:
     """Sessions and errors of one journal.
 
     Attributes:
-        silent: partitions that it had lost without a callback, and how that shows.
+        silent: partitions that the member lost without a callback, with the evidence.
         strange: events of partitions that were never assigned to it.
     """
 
@@ -80,7 +80,7 @@ class Told:
 
 
 def read_sessions(life: str, events: Sequence[Event]) -> Told:
-    """Sessions and errors of one life of a member."""
+    """Sessions and errors of one process run of a member."""
     told = Told()
     member = next((one for one in events if isinstance(one, Named)), Named(0.0, ""))
     last: dict[Partition, Session] = {}
@@ -97,7 +97,7 @@ def read_sessions(life: str, events: Sequence[Event]) -> Told:
                     if partition in last and last[partition].ended is None:
                         last[partition].ended = event
             case Given() | Processed() | CommittedByHand():
-                # A member may still process records that it had in hand when it lost a partition.
+                # A member may still process records that it had fetched before it lost the partition.
                 if event.partition in last:
                     _add(last[event.partition], event)
                 else:

@@ -12,18 +12,18 @@ Offset = int
 
 
 class Outcome(StrEnum):
-    """The outcome of a record, as its sender knows it in the end."""
+    """The last outcome of a record that its sender knows."""
 
     ACKNOWLEDGED = "acknowledged"
     FAILED = "failed"
-    """The record was surely not appended."""
+    """The record was not appended."""
     UNKNOWN = "unknown"
-    """The record may be in the log, once, or not."""
+    """The record is in the log once, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One record, in the order its sender sent it; `offset` only where it was acknowledged."""
+    """One record, in the order in which its sender sent the records; `offset` only if the record was acknowledged."""
 
     value: str
     sender: str
@@ -46,7 +46,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class ToldEnd:
-    """An end offset that a client got; it asked and got the answer at these times, seconds."""
+    """An end offset that a client got, with the times of request and answer in seconds."""
 
     partition: Partition
     end_offset: Offset
@@ -68,10 +68,11 @@ class History:
     """Everything of one topic in one round.
 
     Attributes:
-        hasty: senders gave records up; one whose outcome is unknown may have been appended behind later ones.
+        hasty: senders stopped waiting for records; a record with an unknown outcome may have been appended after later
+            ones.
         readers: the readers that had to read everything, from the first record to the last.
         starts: where each partition starts at the end; 0 where none is given.
-        killed: when which process was killed, or lost a directory; seconds.
+        killed: times, in seconds, at which a process was killed or lost a directory, with its name.
         final: the records of each partition at the end, when all processes serve: (offset, value) in offset order.
     """
 

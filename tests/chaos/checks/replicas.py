@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All replicas of a stopped cluster, compared byte for byte below the offsets that were read back at the end.
 
-A follower's own high watermark may be lower; the reads at the end give the bound, for all replicas were in sync.
+A follower's own high watermark may be lower. The reads at the end are the bound, because all replicas were in sync.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def differences(
 ) -> list[str]:
     """Offsets below `ends`, exclusive, at which a replica lacks a record or differs; `directories` by broker.
 
-    Of the topics `compacted`, records are compared instead of bytes: an offset that two replicas have is the same
-    record, and each replica has the latest of every key. Nothing is compared below the start of one of the logs.
+    For the topics in `compacted`, records are compared instead of bytes. Records of two replicas at one offset must be
+    equal, and each replica must have the latest record of every key. Nothing is compared below the start of one of the
+    logs.
 
     The logs are opened from copies: the files of a round are evidence.
     """
@@ -78,7 +79,7 @@ def _below(logs: LogManager, partition: TopicPartition, end: int) -> Batches:
 
 
 def compare(contents: dict[int, dict[TopicPartition, Batches]], ends: dict[TopicPartition, int]) -> list[str]:
-    """Differences between these contents by broker, each of which should hold every partition up to its end."""
+    """Differences between the contents of these brokers; each broker must have every partition up to its end."""
     found: list[str] = []
     for partition, end in ends.items():
         held = {broker: mine.get(partition, {}) for broker, mine in contents.items()}

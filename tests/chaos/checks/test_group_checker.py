@@ -60,7 +60,10 @@ def reads(at_s: float, epoch: int, partition: int, first: int, end: int) -> list
 
 
 def good() -> GroupHistory:
-    """`a` reads both partitions and hands 1 to `b`; `b` joins, commits manually, and is killed; 1 goes back to `a`."""
+    """`a` reads both partitions; `b` joins, gets partition 1, commits manually, and is killed.
+
+    `a` gets partition 1 back.
+    """
     history = GroupHistory("shared")
     history.final = {0: range(6), 1: range(6)}
     history.coordinator = [

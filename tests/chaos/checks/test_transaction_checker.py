@@ -20,7 +20,10 @@ from tests.chaos.checks.transaction_history import (
 
 
 def good() -> TransactionHistory:
-    """Two producers at once, which interleave; one transaction is aborted, one has an unknown outcome and is there."""
+    """Two producers interleave.
+
+    One transaction is aborted, one has an unknown outcome, and its records are in the log.
+    """
     history = TransactionHistory()
     history.transactions = [
         Transaction("a1", "a", 0.0, 1.0, End.COMMITTED, [(0, "a1.0"), (0, "a1.1"), (1, "a1.2")]),
@@ -72,7 +75,7 @@ def keep_an_aborted_record(history: TransactionHistory) -> None:
 
 
 def show_a_part(history: TransactionHistory) -> None:
-    """The reader goes past a1.1 in partition 0, though it got a1.0."""
+    """The reader skips a1.1 in partition 0, though it got a1.0."""
     del history.polled[2]
 
 

@@ -36,7 +36,10 @@ NEWEST = (*FIRST.columns[:3], RENAMED, MORE_OF_TRIP, ADDED)
 
 
 def good() -> TypedHistory:
-    """Version 2 adds a column, version 3 renames one and adds a field; a rival was outrun each time."""
+    """Version 2 adds a column, version 3 renames a column and adds a field.
+
+    Each time a concurrent change gets a conflict.
+    """
     history = TypedHistory(
         changes=[
             FIRST,

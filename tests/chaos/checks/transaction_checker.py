@@ -2,11 +2,11 @@
 """Finds anomalies in the history of transactions: Adya's G0 and G1a to G1c, in the manner of Elle, and violations of
 exactly-once.
 
-The checker knows clients' histories only, nothing of coordinators and logs. Edges between transactions are
-dependencies: of a write on the write before it in its partition (ww), of a transaction on the records that its client
-has read (wr), and of a transaction on each that ended before it began (real time). Transactions of different producers
-that run at once may interleave in any order, as in Kafka, so ww edges count between transactions of one transactional
-id, or of any ids together with real time.
+The checker reads only the clients' histories, not the records of coordinators. Edges between transactions
+are dependencies: of a write on the write before it in its partition (ww), of a transaction on the records that its
+client has read (wr), and of a transaction on each that ended before it began (real time). Transactions of different
+producers that run at once may interleave in any order, as in Kafka, so ww edges count between transactions of one
+transactional id, or of any ids together with real time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TransactionAnomaly(StrEnum):
     G1A = "aborted read (G1a)"
     """A reader got a record of an aborted transaction."""
     G1B = "intermediate read (G1b)"
-    """A reader went past a record of a transaction after it had got others of the transaction in the partition."""
+    """A read_committed reader got records of a transaction in a partition, and skipped another one of them."""
     G1C = "circular information flow (G1c)"
     """Transactions depend on each other in a circle, by reads and writes."""
     TORN = "torn"
@@ -38,11 +38,11 @@ class TransactionAnomaly(StrEnum):
     DUPLICATED = "duplicated"
     """A record is at two offsets."""
     DISORDERED = "disordered"
-    """Two records of a transactional id are in another order than they were sent."""
+    """Two records of a transactional id are not in the order in which they were sent."""
     NEVER_SENT = "never sent"
     """A record without a sender."""
     UNREPEATABLE = "unrepeatable"
-    """A reader got another record at an offset than another reader, or than the log has at the end."""
+    """At one offset, a reader got a different record from another reader, or from the log at the end."""
     WENT_BACK = "went back"
     """A reader got an offset again, or a lower one."""
     UNSEEN = "unseen"
@@ -54,12 +54,12 @@ class TransactionAnomaly(StrEnum):
     OFFSET_APART = "offset apart"
     """The committed offset of the input is not the end of the input that the transactions in the log cover."""
     GAVE_UP = "gave up"
-    """A client raised an error where it should have gone on, or did not finish in time."""
+    """A client raised an error and should have continued, or did not finish in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionFinding:
-    """One anomaly and its story."""
+    """One anomaly and its description."""
 
     anomaly: TransactionAnomaly
     story: str
@@ -170,7 +170,7 @@ class _Checker:
     def of_real_time(self) -> Iterator[TransactionFinding]:
         """Check the order in each partition: records of a transaction precede those of one that began later."""
         for partition, records in self._history.final.items():
-            earliest: Transaction | None = None  # of the transactions behind, the first that ended
+            earliest: Transaction | None = None  # the first to end of the transactions that come later in the partition
             for _, value in reversed(records):
                 author = self._author.get(value)
                 if author is None:
@@ -183,7 +183,7 @@ class _Checker:
                     earliest = author
 
     def of_input(self) -> Iterator[TransactionFinding]:
-        """The transactions that are there cover each input partition without a gap, up to the committed offset."""
+        """The committed transactions cover each input partition without a gap, up to the committed offset."""
         covered: defaultdict[Partition, list[tuple[Offset, Offset, str]]] = defaultdict(list)
         for one in self._history.transactions:
             if any(value in self._places for _, value in one.sent):

@@ -15,12 +15,12 @@ from tests.chaos.checks.history import Offset, Partition, Polled
 
 
 class End(StrEnum):
-    """The outcome of a transaction, as far as its client knows."""
+    """The last outcome of a transaction that its client knows."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """The commit was asked for, and no answer came."""
+    """The client requested the commit and got no answer."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Transaction:
         name: the transactional id.
         began_s: monotonic, before its first request.
         ended_s: monotonic, after the answer; None: the client never had one.
-        end: ABORTED as long as the client has not asked for the commit: no other process may commit it.
+        end: ABORTED until the client requests the commit; no other process may commit the transaction.
         sent: its records (partition, value), in the order in which they were sent; values are unique in the round.
         seen: values that its client had read before it sent: the transaction depends on theirs.
         covers: the input that it was made from (partition, first offset, end), whose offsets commit with its records.
@@ -54,10 +54,10 @@ class TransactionHistory:
 
     Attributes:
         polled: records that read_committed readers were given, in that order.
-        readers: those that read everything from the first record to the last.
+        readers: the readers that read everything from the first record to the last.
         final: the records of each partition at the end for read_committed, by offset.
         input_offsets: the offsets that the group of the input has committed at the end, by partition of the input.
-        failures: clients that raised where they should have waited, and other things that were not done in time.
+        failures: errors of clients that should have waited, and steps that did not end in time.
     """
 
     transactions: list[Transaction] = field(default_factory=list)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds anomalies in the history of a typed topic: schema versions that no client asked for, versions that were asked
-for and lost, and rows with other values than they were sent with.
+"""Finds anomalies in the history of a typed topic: schema versions that no client requested, requested versions that
+are missing, and rows whose values differ from those that were sent.
 
-The checker knows clients' histories only, and computes the values of a row by itself. The checker identifies a column
-by the change that added the column, for names, types and defaults change. `checker` finds lost, double and refused
-rows.
+The checker reads only the clients' histories, and computes the values of a row by itself. The checker identifies a
+column by the change that added the column, for names, types and defaults change. `checker` finds lost, duplicate and
+refused rows.
 """
 
 from __future__ import annotations
@@ -34,35 +34,36 @@ class TypedAnomaly(StrEnum):
     GAP = "gap"
     """The numbers of the versions are not 1, 2, 3 and so on."""
     UNASKED = "unasked"
-    """A version that no client asked for, or with other columns than were asked for."""
+    """A version that no client requested, or whose columns differ from the requested ones."""
     STALE = "stale"
-    """A version was made from another version than the one before it."""
+    """A version was made from a version other than the previous one."""
     VERSION_LOST = "version lost"
-    """A change got the number of its version, and that version is another one at the end."""
+    """A change got a version number; at the end that version has other columns."""
     TWO_WINNERS = "two winners"
-    """Two changes made from one version both got the answer that they made the next one."""
+    """Two changes made from one version were both answered with success."""
     NO_WINNER = "no winner"
-    """A change got the answer that another one was first, and there is none."""
+    """A change was answered with a conflict, and no other change made that version."""
     REFUSED_MADE = "refused and made"
-    """A change was refused, and its version is there."""
+    """A change was refused, and its version exists."""
     WRONGLY_MADE = "wrongly made"
-    """The policy does not allow the change, and its version is there."""
+    """The policy does not allow the change, and its version exists."""
     WRONGLY_REFUSED = "wrongly refused"
     """The policy allows the change, and it was refused."""
     WRONG_VALUE = "wrong value"
-    """A reader was given another value than the row was sent with; without a value, than one of the column's defaults.
+    """A reader got a value that differs from the sent one; for a row without a value, from all defaults of the column.
 
-    A producer stores the default of the version that it knows; where a batch lacks the column, readers have theirs.
+    A producer stores the default of the version that it knows. If a batch lacks the column, a reader uses the default
+    of its own version.
     """
     WRONG_COLUMNS = "wrong columns"
-    """A reader got the columns of no version, or, at the end, other ones than those of the newest."""
+    """A reader got columns that no version has, or, at the end, other columns than the newest version has."""
     OLDER_COLUMNS = "older columns"
-    """A reader got the columns of an earlier version than before, in one partition."""
+    """In one partition, a reader got the columns of a version, and later those of an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedFinding:
-    """One anomaly and its story."""
+    """One anomaly and its description."""
 
     anomaly: TypedAnomaly
     story: str

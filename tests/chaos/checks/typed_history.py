@@ -17,7 +17,7 @@ LIST: Final = "list"
 
 
 class Fate(StrEnum):
-    """The outcome of a change, as far as its client knows."""
+    """The last outcome of a change that its client knows."""
 
     MADE = "made"
     REFUSED = "refused"
@@ -70,7 +70,7 @@ def by_origin(column: ColumnSpec, value: Any) -> Any:
 
 @dataclass(slots=True)
 class Change:
-    """A change that a client asked for; the topic's first version is one, too.
+    """A change that a client requested; the topic's first version counts as a change, too.
 
     Attributes:
         tag: unique in the round; the stored version has it as doc text.
@@ -89,7 +89,7 @@ class Change:
 
 
 class StoredVersion(NamedTuple):
-    """A version that is there at the end; `columns` have name and shape."""
+    """A version that exists at the end; `columns` have name and shape."""
 
     version: int
     tag: str
@@ -111,11 +111,11 @@ class TypedHistory:
     """Versions and rows of one typed topic; the other facts about its records are in a `History`.
 
     Attributes:
-        changes: in the order in which they were asked for.
-        versions: those that are there at the end, in order.
+        changes: in the order in which they were requested.
+        versions: the versions that exist at the end, in order.
         rows: the columns that each row was sent with, by the row's value in the `History`: origin of the column, value;
             fields of the value have origins as well.
-        read: the rows that readers were given, of each reader in order.
+        read: the rows that each reader got, in order.
         last_columns: name and type of the columns that `AT_THE_END` was given.
     """
 

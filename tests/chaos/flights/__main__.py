@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.chaos.flights`: the flights are rolled up while brokers and drivers are killed.
+"""`python -m tests.chaos.flights`: roll up the flights while brokers and drivers are killed.
 
 The first --days of the flights of 2013 go to a topic, day by day, with acks=all. A driver under spark-submit runs
-pipelines/rollup.py with --updates into another topic. Each of the --kills is one of a broker, and then one of the
-driver, both with kill -9 in mid-batch; both are started again. A last driver reads the rest. A reader with
-read_committed must then find in the output the rows that pandas computes, and must find no row twice: each row of a
-carrier and an hour has more flights than the row before.
+pipelines/rollup.py with --updates into another topic. Each of the --kills ends a broker and then the driver, with kill
+-9 in the middle of a micro-batch; both are started again. A last driver reads the rest. A reader with read_committed
+must then find in the output the rows that pandas computes, and must find no row twice: each row of a carrier and an
+hour has more flights than the row before.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOURCE, TARGET = "flights", "delays"
 AT_A_TIME = 8_000
 """Flights of one micro-batch."""
 SETTINGS = {"spark.sql.shuffle.partitions": "2"}
-"""Spark would keep the state in 200 parts, each with a file for each micro-batch."""
+"""By default, Spark divides the state into 200 parts, each with a file for each micro-batch."""
 BATCHES_BETWEEN = 1
 """Micro-batches that are committed between two kills."""
 START_S = 60.0
@@ -72,7 +72,7 @@ class Report:
 
 
 class FlightsRun:
-    """One run, in a directory of its own; bounds on liveness are as much longer as the machine is slower."""
+    """One run, in a directory of its own; `slowness` multiplies the bounds on liveness."""
 
     def __init__(self, directory: Path, seed: int, days: int, kills: int, slow: float) -> None:
         self.report = Report()
@@ -101,7 +101,7 @@ class FlightsRun:
         return self.report
 
     def _feed(self, bootstrap: str) -> None:
-        """Send every day after the other; the driver may be behind, as its watermark covers the whole year."""
+        """Send the days one after the other; the driver may lag, because its watermark covers the whole year."""
         try:
             with Producer(bootstrap, acks="all", delivery_timeout_ms=_DELIVERY_MS) as producer:
                 for day in self._days:

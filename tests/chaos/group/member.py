@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member of a consumer group as a user would write it, in a process of its own; `python -m` this, with a JSON.
+"""One member of a consumer group as a user would write it: `python -m` with this module and a JSON argument.
 
 The member processes its records, for a moment each, and keeps a journal. SIGTERM: the member leaves, as for Ctrl-C.
 """
@@ -40,7 +40,7 @@ _POLL_S = 0.2
 _WORK_S = (0.0, 0.003)
 _LONG_WORK_S = 0.5
 _LONG_WORKS = 0.003
-"""The share of batches and records that take long."""
+"""Fraction of batches and records whose processing takes long."""
 _COMMIT_S = 0.2
 _NOT_OURS = frozenset(
     {
@@ -50,7 +50,7 @@ _NOT_OURS = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""Errors of a commit that a member gets if other members may read on."""
+"""Errors of a commit after which other members may read the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class Plan:
     """How a member behaves.
 
     Attributes:
-        by_hand: it commits now and then, and when partitions go; else its client does.
-        one_by_one: it iterates over records; else it polls for batches.
+        by_hand: the member commits from time to time, and before a revocation; else its client commits.
+        one_by_one: the member iterates over records; else it polls for batches.
         instance_id: of a static member.
         slowness: of the machine; waits may take this much longer.
-        faults_s: length of the round's faults, in seconds; until their end no broker may answer.
+        faults_s: length of the round's faults, in seconds; before their end, possibly no broker answers.
     """
 
     bootstrap: str
@@ -139,7 +139,7 @@ class Member:
         self._reader = self._consumer._client.reading_group
 
     def leave(self) -> None:
-        """Leave as soon as the records in hand are processed."""
+        """Leave as soon as the fetched records are processed."""
         self._leaves = True
         if self._waits:
             raise _Leave
@@ -191,7 +191,7 @@ class Member:
         return found
 
     def _polled(self) -> PartitionBatch | None:
-        """A batch, or None; None, too, if the process was stopped for longer than a call may take."""
+        """A batch, or None without records; also None if the call timed out because the process was stopped."""
         try:
             return self._consumer.poll(_POLL_S)
         except TidemarkError as error:

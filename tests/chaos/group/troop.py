@@ -81,8 +81,10 @@ class Troop:
             member.kill()
 
     def live_until(self, ended: threading.Event) -> None:
-        """Make one change after the other, dealt like cards, so that each kind comes up often. When this returns, all
-        members are there and awake."""
+        """Make one change after the other, in shuffled order, so that each kind occurs often.
+
+        At the return, all members run.
+        """
         acts = [self._kill, self._stop, self._stop, self._cut, self._cut, self._leave, self._leave, self._grow]
         dealt: list[Callable[[], None]] = []
         next_s = time.monotonic()
@@ -102,7 +104,7 @@ class Troop:
                 self._join(slot)
 
     def _wake(self, now_s: float) -> None:
-        """Wake the members that were stopped or cut off for long enough."""
+        """Continue the members that were stopped or disconnected for long enough."""
         for way, until_s in tuple(self._cuts.items()):
             if now_s >= until_s:
                 del self._cuts[way]
@@ -113,7 +115,7 @@ class Troop:
                 member.signal(signal.SIGCONT)
 
     def end(self, ends: dict[int, int]) -> GroupHistory:
-        """Members read on until all is processed, and leave; returns the history. Brokers must serve."""
+        """Let the members process all records and leave; returns the history. Brokers must serve."""
         settled_s = _SETTLED_S * self._slowness
         deadline_s = time.monotonic() + settled_s
         while True:
@@ -185,7 +187,10 @@ class Troop:
             self.told.append(f"SIGSTOP {member.name}")
 
     def _cut(self) -> None:
-        """Cut a member off from one broker, which may be its coordinator: it reads on from the others."""
+        """Disconnect a member from one broker, possibly its coordinator.
+
+        The member continues to read from the others.
+        """
         slot = self._one()
         if slot is not None:
             name, broker = self._members[slot].name, self._chance.choice(BROKERS)

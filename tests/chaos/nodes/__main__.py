@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.chaos.nodes`: cut a node off, and say how long producers outside waited.
+"""`python -m tests.chaos.nodes`: disconnect a node, and print how long producers outside waited.
 
     sudo -E python -m tests.chaos.nodes                      # one round of each kind
     sudo -E python -m tests.chaos.nodes controller+zookeeper --rounds 3 --keep
@@ -50,7 +50,7 @@ class NodesCluster:
         self.bootstrap = ",".join(f"{node_address(node)}:9192" for node in range(1, NODES + 1))
 
     def start(self, kind: str) -> int:
-        """Start everything; gives the node to cut off for this kind."""
+        """Start all processes; returns the node to disconnect for this kind."""
         self.ensemble.start()
         leader = self.ensemble.leader()
         others = [node for node in range(1, NODES + 1) if node != leader]

@@ -64,7 +64,7 @@ class Ensemble:
         return found
 
     def mode(self, node: int) -> str:
-        """leader, follower, or "" while the server does not serve."""
+        """Role of a server: leader, follower, or "" while the server does not serve."""
         try:
             with socket.create_connection((node_address(node), CLIENT_PORT), timeout=0.5) as connection:
                 connection.sendall(b"srvr")

@@ -20,7 +20,7 @@ def node_address(node: int) -> str:
 class NodeNetwork:
     """Namespaces `tidemark-node-1`, ... and this process outside them, all on one bridge.
 
-    A node that is cut off drops every packet, in and out: no peer notices, and no connection is reset.
+    A node that is cut off drops every packet, in and out: no peer gets an error, and no connection is reset.
     """
 
     def __init__(self, nodes: int) -> None:

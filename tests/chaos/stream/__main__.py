@@ -82,7 +82,7 @@ class DriverEndedError(AssertionError):
 
 
 class StreamRound:
-    """One round, in a directory of its own; bounds on liveness are as much longer as the machine is slower."""
+    """One round, in a directory of its own; `slowness` multiplies the bounds on liveness."""
 
     def __init__(self, directory: Path, seed: int, rate: int, slow: float) -> None:
         self.report = Report()
@@ -202,7 +202,7 @@ class StreamRound:
         self._wait(process, note, "first row")
 
     def _wait_for_batches(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until each query has done some more micro-batches, and both or one are in the middle of one."""
+        """Wait until each query has completed more micro-batches, and at least one is in the middle of one."""
         before = [len(batches(one, "commits")) for one in self._checkpoints]
 
         def in_mid_batch() -> bool:
@@ -269,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
         busy = other_load()
         slow = slowness(busy, computing_s())
         print(f"{name}: {busy:.0f} busy threads at the start", flush=True)
-        # A faster producer would outrun a stream whose micro-batches take longer on a busy machine.
+        # A faster producer would send more than the stream can copy on a busy machine.
         round_ = StreamRound(directory, seed, given.rate or round(1000 / slow), slow)
         return run_and_tell(round_.run, round_.report, ROUND_S * slow, name, directory)
 

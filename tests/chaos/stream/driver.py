@@ -4,7 +4,7 @@
 driver.py BOOTSTRAP FROM_TOPIC TO_TOPIC DIRECTORY RECORDS_AT_A_TIME
 
 DIRECTORY has `parquet` and the checkpoints `to-parquet` and `to-topic`; `session` and `queries` appear once these are
-there. The driver ends after the file `stop` has appeared there, once everything is copied.
+there. Once the file `stop` is there, the driver copies the remaining records and ends.
 """
 
 from __future__ import annotations

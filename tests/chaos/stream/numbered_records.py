@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers in a topic, sent at a steady rate: which were acknowledged, and which a topic has."""
+"""Numbers in a topic, sent at a steady rate; lists the acknowledged numbers, and those in a topic."""
 
 from __future__ import annotations
 

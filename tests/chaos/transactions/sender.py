@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that writes one transaction after the other, and depends on the records of others that it has read.
+"""A process that writes transactions; each depends on records that the process has read.
 
 One kind reads the records of its topic. The other kind is a member of a group that reads an input, and commits its
 offsets with its records (rule X17).
@@ -25,7 +25,7 @@ from tests.chaos.checks.transaction_history import End, TransactionJournal
 from tests.chaos.clients import request_ms
 
 TIMEOUT_MS = 10_000
-"""Timeout of a transaction; an abandoned one holds readers up for so long."""
+"""Timeout of a transaction, in milliseconds: the time for which an abandoned transaction delays readers."""
 _DELIVERY_S = 60.0
 _ABORTS = 0.15
 _THINKS = 0.1
@@ -59,7 +59,7 @@ class SenderPlan:
 
     Attributes:
         name: transactional id.
-        life: unique among all processes of the round.
+        life: unique id among all processes of the round.
         group: reads the topic `input`, and its offsets commit with the records; "": no input.
     """
 
@@ -83,7 +83,7 @@ class TransactionSender:
     """Ends at SIGTERM, or when a later process has the transactional id.
 
     The faults of a round may leave no broker that answers within a client's time limit. SIGTERM comes when they are
-    over: from then on each call must be answered in time.
+    over: from then on brokers must answer each call in time.
     """
 
     def __init__(self, plan: SenderPlan) -> None:
@@ -160,7 +160,10 @@ class TransactionSender:
         return [row["value"].decode() for row in batch.rows.select(["value"]).to_pylist()][-_SEEN_MAX:]
 
     def _transform(self, producer: Producer, consumer: Consumer) -> None:
-        """A transaction from one batch of the input; after an abort the consumer goes back."""
+        """Write a transaction from one batch of the input.
+
+        After an abort, seek the consumer to the committed offset.
+        """
         batch = self._read(consumer)
         if batch is None:
             return

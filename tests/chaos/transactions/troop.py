@@ -61,7 +61,7 @@ class TransactionTroop:
             sender.kill()
 
     def live_until(self, ended: threading.Event) -> None:
-        """One fault after the other, from the first committed record on; at the return every sender runs."""
+        """Inject one fault after the other, from the first committed record on; at the return every sender runs."""
         acts = [self._kill, self._stop, self._stop, self._replace]
         dealt: list[Callable[[], None]] = []
         next_s = time.monotonic()
@@ -78,7 +78,7 @@ class TransactionTroop:
     def end(self, abandoned: threading.Event) -> None:
         """End the senders, wait until no transaction is open, and read everything, unless the round is abandoned.
 
-        Brokers must be well.
+        Brokers must serve.
         """
         if abandoned.is_set():
             return
@@ -127,7 +127,7 @@ class TransactionTroop:
         return self._ends is not None and all(positions[one] >= end for one, end in self._ends.items())
 
     def _read_back(self, until_s: float) -> None:
-        """A partition with an open transaction ends below its high watermark for read_committed."""
+        """With an open transaction in a partition, read_committed readers end below its high watermark."""
         while True:
             with (
                 RangeReader(self._arena.bootstrap, deadline_s=_END_S) as plain,
@@ -170,7 +170,7 @@ class TransactionTroop:
         for one in tuple(self._senders):
             if not one[1].running:
                 self._forget(one)
-                one[1].wait(timeout_s=0)  # ends the guard of the process
+                one[1].wait(timeout_s=0)  # ends the child process that guards this one
                 if one[1].exit_status not in (0, -signal.SIGKILL):
                     self.history.failures.append(f"{one[1].name} ended with {one[1].exit_status}: {one[1].tail()}")
         for name in NAMES:
@@ -194,7 +194,7 @@ class TransactionTroop:
             self.told.append(f"kill -9 {one[1].name}")
 
     def _stop(self) -> None:
-        """Stop a sender; another process of the id starts meanwhile, and the stopped one wakes as a zombie."""
+        """Stop a sender, start another process of its transactional id, and continue the stopped one as a zombie."""
         one = self._one()
         if one is not None and len(self._senders) < _PROCESSES_MAX:
             one[1].pause()

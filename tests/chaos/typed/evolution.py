@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a round's schema, also ones that its policy refuses. No two columns ever have the same name."""
+"""Changes of a round's schema, including changes that its policy refuses. No two columns ever have the same name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Columns = tuple[ColumnSpec, ...]
 
 
 def document_of(change: Change, before: Sequence[ColumnSpec] = ()) -> dict[str, Any]:
-    """The document that states the version; the tag is the doc text of the second column."""
+    """The schema document of the version; the tag is the doc text of the second column."""
     names = {column.origin: column.name for column in every_column(before)}
     return {"columns": [_facts(column, change.tag, names) for column in change.columns]}
 
@@ -130,7 +130,7 @@ def lacks(column: ColumnSpec, number: int) -> bool:
 
 
 def value_of(column: ColumnSpec, number: int, sending: int) -> Any:
-    """A value of the column; None for some rows, if null is allowed. A wide one may not fit an earlier version.
+    """A value of the column; None for some rows, if null is allowed. A wide value may not fit an earlier version.
 
     Args:
         column: the column.

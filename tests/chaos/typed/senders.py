@@ -65,7 +65,7 @@ class RowSender(Sender):
 
 
 class TableSender(RowSender):
-    """Sends tables of a few rows; a whole table lacks a column or a field."""
+    """Sends tables of a few rows; some tables lack a column or a field in all rows."""
 
     def _send(self, producer: Producer, number: int) -> None:
         columns = [column for column in self.columns() if not lacks(column, number)]

@@ -32,7 +32,7 @@ _FATES: Final = {ErrorCode.INCOMPATIBLE_SCHEMA: Fate.REFUSED, ErrorCode.SCHEMA_C
 
 
 class TypedFigures(NamedTuple):
-    """Versions at the end; changes that another one outran; refused changes; rows that did not fit."""
+    """Versions at the end; changes with a conflict; refused changes; rows that did not fit."""
 
     versions: int
     outrun: int
@@ -69,7 +69,7 @@ class TypedTroop:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def evolve_until(self, ended: threading.Event) -> None:
-        """Make two changes at once, again and again, and one beside them that the policy does not allow."""
+        """Repeatedly make two changes at once, and one more that the policy does not allow."""
         with self._admin() as admin, self._admin() as rival, self._admin() as careless:
             number = 0
             while not ended.wait(self._chance.uniform(*_PAUSE_S)):
@@ -108,7 +108,10 @@ class TypedTroop:
         return stored.version
 
     def _ask(self, admin: AdminClient, change: Change, before: tuple[ColumnSpec, ...]) -> None:
-        """Ask once more without an answer: by the request id, the second attempt gets the answer to the first."""
+        """Repeat a request that got no answer.
+
+        Because of the request id, the second attempt gets the answer to the first.
+        """
         document = evolution.document_of(change, before)
         for _ in range(2):
             try:
