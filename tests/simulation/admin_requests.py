@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators' requests: reassignments, partitions that are added and removed, brokers that shut down.
 
-Each is sent once, by its own process with its own session; a refused or lost request is not repeated.
+Each request is sent once, by its own process with its own session. A refused or lost request is not repeated.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Requests:
         self._ask("a topic", create)
 
     def _schema(self, topic: TopicDescription) -> SchemaText:
-        """A schema unlike every other version; it names the topic that it is made for."""
+        """A schema that differs from every other version, and that names its topic."""
         self._world.counts["schema"] += 1
         number = self._world.counts["schema"]
         first = {"name": "of", "type": "string", "nullable": False, "doc": topic.topic_id}
@@ -164,7 +164,7 @@ class Requests:
         return SchemaText(to_text(next_version(from_text(newest.text), draft, Compatibility.BACKWARD)))
 
     def _evolve_topic(self) -> None:
-        """Try once to add a version, some time after the read on which it depends."""
+        """Try once to add a version, some time after the read of the version that it follows."""
         world = self._world
 
         async def evolve(store: SimStore) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that lives the worlds of a test worker again."""
+"""A process that runs the worlds of a test worker a second time."""
 
 from __future__ import annotations
 

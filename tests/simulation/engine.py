@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated time: work in the order of its time, dice for each purpose, coroutines without an event loop.
+"""Simulated time: work in the order of its time, random numbers for each purpose, coroutines without an event loop.
 
-Each purpose has its own dice, so that leaving one fault out of a world changes the rest as little as possible.
+Each purpose has its own generator. So a world without one of its faults differs as little as possible.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Work = Callable[[], None]
 
 
 class Engine:
-    """The clock of one world; nothing else in it knows a time."""
+    """The clock of one world; all times in the world come from this clock."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -57,7 +57,7 @@ class Engine:
 
 
 class Answer(Generic[T]):
-    """Something to wait for: settled once, with a value or an error."""
+    """A future: settled once, with a value or an error."""
 
     def __init__(self) -> None:
         self._settled = False
@@ -87,7 +87,7 @@ class Answer(Generic[T]):
 
 
 class Node:
-    """One process: its actions wait while it is stopped (SIGSTOP), and never happen once it is dead."""
+    """One process: its actions wait while the process is stopped (SIGSTOP), and never happen after its death."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.engine = engine

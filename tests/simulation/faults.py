@@ -79,7 +79,7 @@ class Faults:
             self._crash(broker, delay_ms)
 
     def _tear_all(self, batches: int, within_a_batch: int, down_ms: int, *others_ms: int) -> None:
-        """All processes are killed, and the log of the leader loses its tail; that broker is down for `down_ms`.
+        """Kill all processes, and cut the tail of the leader's log; that broker is down for `down_ms`.
 
         While a log lacks whole batches no second crash follows: only the replicas in sync now can show the loss.
         """

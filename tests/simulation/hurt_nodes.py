@@ -32,7 +32,10 @@ class HurtNodes:
         """Partitions whose nodes were ever deleted: the version of a recreated node starts at 0."""
 
     def wrote(self, partition: TopicPartition, leader_epoch: LeaderEpoch, data: bytes) -> bool:
-        """A process wrote the node. False: it took an older node for the present one, so its content does not count."""
+        """A process wrote the node.
+
+        False: the process had read an older node as the current one, so its content does not count.
+        """
         contents = self._contents.setdefault(partition, [])
         if partition in self._by_hand and contents and leader_epoch < contents[-1][0]:
             self._by_hand[partition] = self._world.ensemble.nodes[paths.state(partition)].modified_zxid
@@ -41,8 +44,9 @@ class HurtNodes:
         return True
 
     def waits_for_people(self, partition: TopicPartition) -> bool:
-        """Whether the replicas cannot prove the state of a hurt node: the process that led last is gone, or too few
-        replicas know of its leadership."""
+        """Whether the replicas cannot prove the state of a hurt node: the last leader's process has ended, or too few
+        replicas know its epoch.
+        """
         newest = self._contents[partition][-1][0]
         processes, assigned = self._world.brokers, self._world.assigned(partition)
         knowing = [one for one in assigned if one in processes and self._knows(processes[one], partition, newest)]
@@ -82,13 +86,13 @@ class HurtNodes:
         assert self.is_hurt(partition)
 
     def unregister(self, broker: BrokerId) -> None:
-        """Delete the registration of a broker whose session lives on."""
+        """Delete the registration of a broker whose session continues."""
         path = paths.broker(broker)
         if path in self._world.ensemble.nodes:
             self._world.ensemble.commit([partial(_delete, path)])
 
     def _older(self, partition: TopicPartition) -> bytes:
-        """The last content of the leader epoch before the newest one; garbage where there is none."""
+        """The last content of the leader epoch before the newest one; bytes that do not parse if there is none."""
         contents = self._contents[partition]
         newest = contents[-1][0]
         return next((data for epoch, data in reversed(contents) if epoch < newest), GARBAGE)

@@ -27,7 +27,7 @@ START_MS = 400
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that happens from outside; `args` as `World` takes them for this kind."""
+    """One action from outside; `args` are the arguments of this kind's method of `World`."""
 
     at_ms: int
     kind: str
@@ -78,9 +78,9 @@ class Recipe:
     near: bool = False
     """Whether a consumer reads from followers too."""
     election_wait_ms: int = 1500
-    """leader.election.wait.ms; 0: an election by a wrong log shows, since no other log is awaited."""
+    """leader.election.wait.ms; 0: the controller awaits no other log, so an election by a wrong log shows."""
     torn: float = 1.0
-    """How often a cut tail ends within a batch, as a start finds it; in other cases whole batches are gone."""
+    """Fraction of cut tails that end within a batch, which a start finds; the others lack complete batches."""
     transactions: int = 0
     """Steps of producers that write in transactions; in worlds with files only."""
     weights: Mapping[str, int] = field(default_factory=lambda: dict(MIXED))
@@ -105,7 +105,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All items of a world; a plan replays bit for bit."""
+    """All items of a world; each run of a plan is identical."""
 
     seed: int
     recipe: Recipe
@@ -200,7 +200,7 @@ def _all_killed(kind: str, dice: random.Random, recipe: Recipe) -> tuple[int | s
 
 
 def _replicas(dice: random.Random, recipe: Recipe) -> str:
-    """As many replicas as a power loss may take, and one more, at least."""
+    """At least one replica more than a power loss may take."""
     count = dice.randint(recipe.min_isr, min(len(recipe.brokers), 3))
     return ",".join(str(one) for one in dice.sample(recipe.brokers, count))
 

@@ -33,7 +33,7 @@ def digest_of(life: Life) -> str:
 
 
 class OtherProcess:
-    """Another process, which lives worlds again under `PYTHONHASHSEED=0`."""
+    """Another process, which runs worlds again under `PYTHONHASHSEED=0`."""
 
     def __init__(self) -> None:
         path = os.pathsep.join((str(_ROOT), str(_ROOT / "services")))
@@ -47,13 +47,13 @@ class OtherProcess:
         )
 
     def begin(self, seed: int, recipe: str) -> None:
-        """Begin to live a world."""
+        """Start a run of a world in the other process."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seed} {recipe}\n")
         self._process.stdin.flush()
 
     def digest(self) -> str:
-        """The digest of the world that was begun; waits for its end."""
+        """The digest of the world that `begin` started; waits for its end."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 

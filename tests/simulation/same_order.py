@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same order of sets of partitions in every run: a seed gives one world only under one `PYTHONHASHSEED`."""
+"""The same order of sets of partitions in every run: a seed fixes its world only under a fixed `PYTHONHASHSEED`."""
 
 from __future__ import annotations
 

@@ -11,8 +11,11 @@ from tests.simulation.plan import Plan
 LIVES_MAX = 600
 OTHER_SEEDS = 12
 SHORT = 6
-"""Items that a person can follow. Where more are left and none can go, because all that comes after it would come at
-another time, the same plan is tried with the times of other seeds."""
+"""Number of items in a readable story.
+
+If more are left and none can be omitted, the shrinker tries the same plan with other seeds. An omitted item changes the
+times of all later ones, so another seed may allow the omission.
+"""
 
 
 def shrink(plan: Plan, failure: Failure, *, lives_max: int = LIVES_MAX) -> Plan:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many worlds on all cores: python -m tests.simulation.soak --seeds 1000 [--first 0] [--recipe harsh].
 
-Consumer groups and transactions live through a tenth of the seeds each. A progress line, and one for each world that
-fails; after the last, or the fifth failure, the stories of those, shrunk, and exit status 1.
+Worlds of consumer groups and of transactions get a tenth of the seeds each. A progress line, and one for each world
+that fails; after the last, or the fifth failure, the stories of those, shrunk, and exit status 1.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ STEPS_MIN = 500
 
 
 def sound_worlds(name: str, worlds: int, elsewhere: OtherProcess) -> Iterator[World]:
-    """Live the worlds of the first seeds; a world with a failure ends the test with its shortest story.
+    """Run the worlds of the first seeds; a world with a failure ends the test with its shortest story.
 
-    The first world is the same again in another process.
+    Another process must repeat the first world exactly.
     """
     steps = acknowledged = 0
     elsewhere.begin(0, name)
@@ -40,7 +40,10 @@ def sound_worlds(name: str, worlds: int, elsewhere: OtherProcess) -> Iterator[Wo
 
 
 def is_replayed(name: str, digest: str, here: str, elsewhere: OtherProcess) -> None:
-    """Only under `PYTHONHASHSEED=0` a seed gives the same world here: else the other process runs it twice."""
+    """This process runs the same world only under `PYTHONHASHSEED=0`.
+
+    Otherwise the other process runs the world twice.
+    """
     if os.environ.get("PYTHONHASHSEED") != "0":
         elsewhere.begin(0, name)
         here = elsewhere.digest()

@@ -66,7 +66,7 @@ def test_every_invariant_holds_and_cleaned_logs_lose_covered_records_and_old_tom
     ("name", "seed"),
     [
         ("retained-files", 5083),  # a kill after a truncation, before a checkpoint: its mark names the log start
-        ("settings", 5024),  # a late LeaderAndIsr has older settings of the topic than the one that overtook it
+        ("settings", 5024),  # a late LeaderAndIsr has older settings of the topic than a later one that arrived before
         ("set-back", 297),  # the leader of the older epoch refuses a new controller before the later one's follower
         ("flipped-uncommitted", 20711),  # all is in sync, but the deposed leader has not received its next command
     ],
@@ -83,8 +83,10 @@ def test_the_same_seed_is_the_same_life() -> None:
 
 
 def test_an_unclean_election_deposes_no_in_sync_replica_without_a_session() -> None:
-    """Brokers 0 and 1 live on without sessions, in sync with each other, while broker 2 is elected uncleanly. That
-    election loses records that the two acknowledge until they learn of it; that is not a defect of theirs (rule F2)."""
+    """Brokers 0 and 1 run without sessions, in sync with each other, while broker 2 is elected uncleanly.
+
+    Until the two receive the new epoch, they acknowledge records that the election loses; rule F2 permits this.
+    """
     items = (
         Item(745, "cut_zookeeper", (-2, "from", 2500)),
         Item(785, "full_disk", (1, 1500)),
@@ -116,7 +118,10 @@ def test_a_replica_on_its_way_to_another_lineage_falls_with_its_log_and_no_furth
 
 
 def _emptied(seed: int) -> Plan:
-    """Broker 2 is away while the others write, and delete all of it; they die, and it is elected uncleanly."""
+    """Broker 2 is down while the others write, and delete all records.
+
+    They are killed, and broker 2 is elected uncleanly.
+    """
     appends = (*range(430, 480, 25), *range(700, 1000, 50), *range(2600, 3800, 60))
     faults = (
         Item(520, "crash", (2, 1500)),
@@ -133,7 +138,7 @@ def _emptied(seed: int) -> Plan:
 def test_an_empty_replica_starts_again_under_a_stale_leader_of_a_new_lineage(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the replica would join the ISR at that leader's end, without acknowledged records below its start."""
+    """Otherwise the replica joins the ISR at the leader's log end, without acknowledged records below the log start."""
     life = live(_emptied(seed))
     assert life.failure is None, life.failure
     assert any("unclean_election (leader 2" in line for _, line in life.world.story)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulation must find defects: each known one is put in, and must be found."""
+"""The simulation must find defects: each known one is put into the code, and a world must show it."""
 
 from __future__ import annotations
 

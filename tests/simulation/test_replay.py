@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One seed replays bit for bit, in another process too: `sound_worlds` compares a world of each kind."""
+"""One seed gives the same run in another process, too: `sound_worlds` compares a world of each kind."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class World:
         return log.values if log is not None else []
 
     def led_by(self, partition: TopicPartition, leader_epoch: int) -> tuple[BrokerId, int]:
-        """The broker that led in a leader epoch, and the number of its process; -1: none did."""
+        """The broker that led in a leader epoch, and the number of its process; -1: no broker led."""
         leaders = next(one for one in self.invariants if isinstance(one, OneLeader)).leaders
         return leaders.get((partition, leader_epoch), (BrokerId(-1), -1))
 
@@ -333,14 +333,14 @@ class World:
             invariant.at_the_end(self)
 
     def _is_offline(self) -> bool:
-        """Rule T4: all brokers live, no trusted replica is left, and only an operator may choose a leader."""
+        """Rule T4: all brokers are live, no eligible replica is left, and only an operator may choose a leader."""
         if self.engine.now < self._offline_after_ms or not self.waits_for_people(PARTITION):
             return False
         self.offline_at_the_end = True
         return True
 
     def waits_for_people(self, partition: TopicPartition) -> bool:
-        """Whether an operator must act: no live trusted replica, or no replica that proves the state of the node."""
+        """Whether an operator must act: no live eligible replica, or no replica that proves the state of the node."""
         if self.hurt_nodes.is_hurt(partition):
             return self.hurt_nodes.waits_for_people(partition)
         found = self.state(partition)
@@ -383,7 +383,7 @@ class World:
         return log is not None and log.high_watermark == log.log_end_offset
 
     def may_lose_power(self) -> bool:
-        """The budget of docs: m-1 machines between two catch-ups, any number where acks wait for the disk."""
+        """The budget of losses: m-1 machines between two catch-ups; any number if acknowledgements wait for disks."""
         return self.recipe.group_commit or self._power_losses < self.recipe.min_isr - 1
 
     def count_power_loss(self) -> None:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """One consumer; `goes_on`: from one read to the next, else each begins where the log starts."""
+    """One consumer; `goes_on`: each read continues at the position of the last one.
+
+    Else each begins at the log start.
+    """
 
     committed_only = False
 

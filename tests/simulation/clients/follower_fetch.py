@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consumers that fetch from any replica, leader or not (rule K1, KIP-392).
 
-No broker sends them anywhere: they ask any replica, and a replica must refuse records that it may not give. A follower
-always believes that it is in sync: other rules keep its answers committed.
+No broker names a preferred replica to them: they ask any replica, and a replica must refuse records that it may not
+return. A follower always believes that it is in sync: other rules keep its answers committed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NearReader(Reader):
             invariant.on_follower_read(self._world, process, partition, read)
 
     def _refused(self, error: TidemarkError) -> None:
-        """The next leader that is asked is to find the same."""
+        """The next leader must return the same records."""
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             raise InvariantError(f"COMMITTED-READ: a follower states that an offset does not exist: {error}")
         if error.code is ErrorCode.LOG_TRUNCATED and not self._world.recipe.unclean:

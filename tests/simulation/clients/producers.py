@@ -87,8 +87,7 @@ class IdempotentProducer:
         self._clients.send(batch, -1, self._clients.world.leader(), answered)
 
     def _refused(self, sequence: int, error: TidemarkError) -> None:
-        """True if the records before are gone: with another lineage, or with the front of the log, where a
-        replica that began past it leads (rule P4)."""
+        """True if the earlier records are gone: in another lineage, or below the leader's log start (rule P4)."""
         world = self._clients.world
         is_gone = error.code is ErrorCode.UNKNOWN_PRODUCER_ID and self._last_offset < world.released_front
         if not world.recipe.unclean and not is_gone:

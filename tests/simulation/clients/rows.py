@@ -2,8 +2,8 @@
 """Writers and readers of the typed topic, beside changes of its schema (rules S4-S6).
 
 A writer learns the versions from one broker, and offers a batch to the leader some time later; the batch may state a
-version that it does not have. Batches that a leader takes are kept here: the topic has no writes to its log. A reader
-of two columns gets all of them from one broker.
+version that it does not have. Batches that a leader accepts are stored here: the topic has no writes to its log. A
+reader of two columns gets all batches from one broker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Producers that write in transactions, with the markers of their coordinator, and read_committed consumers.
 
-Coordinators have worlds of their own (`tests/simulation/transactions`). Those of these worlds never fail: each decides
-once, and sends the marker until the answer comes.
+Coordinators have worlds of their own (`tests/simulation/transactions`). The coordinators of these worlds never fail:
+each decides once, and sends the marker until the answer arrives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.nodes.broker import BrokerNode
 
 ENDS = 0.35
-"""How often a step ends the open transaction rather than write to it."""
+"""Fraction of steps that end the open transaction; other steps write to it."""
 
 
 class TransactionalProducer:
@@ -53,7 +53,7 @@ class TransactionalProducer:
             self._next()
 
     def end(self) -> None:
-        """No step follows but the end of the open transaction."""
+        """The only step left is the end of the open transaction."""
         self._ending = True
         if self._sending is None:
             self._next()
@@ -72,7 +72,7 @@ class TransactionalProducer:
                 self._write()
 
     def _write(self) -> None:
-        """The serial numbers of its batches continue over all its transactions."""
+        """The serial numbers of the producer's batches continue over all its transactions."""
         self._is_open = True
         name = f"t{self._producer_id}:{self._written}"
         self._written += 1
@@ -114,7 +114,7 @@ class TransactionalProducer:
             if attempt != self._attempt or self._sending is not batch:
                 return
             if not batch.envelope.is_control and dice.random() < 0.2:
-                self.decisions[self._epoch] = False  # the transaction lasts too long; its batch may still come
+                self.decisions[self._epoch] = False  # the transaction is too old; its batch may still arrive
                 self._sending = None
                 at_us = engine.now * 1000
                 self._send(make_real_marker(self._producer_id, self._epoch + 1, commit=False, at_us=at_us))

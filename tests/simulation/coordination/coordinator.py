@@ -61,7 +61,7 @@ class CoordinatorNode(Node):
         self._load(epoch)
 
     def depose(self) -> None:
-        """Another broker becomes coordinator: of the writes in flight some are in the log, in order, and no later."""
+        """Another broker becomes coordinator: the log has the first few of the writes in flight, and no later write."""
         in_flight = [change for changes, _ in self._writes for change in changes]
         kept = self.engine.dice("cut").randrange(len(in_flight) + 1)
         self._world.wrote(in_flight[:kept])
@@ -114,7 +114,7 @@ class CoordinatorNode(Node):
             self._write_next()
 
     def _fail(self) -> None:
-        """Load the state again: writes in flight may be in the log or not."""
+        """Load the state again; a write in flight may be in the log, or missing."""
         self.next_write_fails = False
         waiting = [then for _, then in self._writes]
         self.depose()
@@ -133,7 +133,10 @@ class CoordinatorNode(Node):
         self._sweep(self._core)
 
     def _sweep(self, core: Any) -> None:
-        """Sweep as the broker does; time for which the process was stopped evicts no member and aborts nothing."""
+        """Check timeouts as the broker does.
+
+        Time for which the process was stopped evicts no member and aborts no transaction.
+        """
         if not self._leads or self._core is not core:
             return
         late_ms = self.engine.now - self._due_ms

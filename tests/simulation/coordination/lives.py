@@ -15,7 +15,7 @@ class BrokenError(AssertionError):
 
 
 class Life(NamedTuple):
-    """A world at its end; `broken`: the invariant that did not hold, and how."""
+    """A world at its end; `broken`: the invariant that did not hold, with the evidence."""
 
     kind: str
     world: Any
@@ -30,7 +30,7 @@ class Life(NamedTuple):
 
 
 def live_out(kind: str, world: Any) -> Life:
-    """The life of a world, until an invariant fails or the end."""
+    """Run a world to its end, or until an invariant fails."""
     try:
         world.live()
     except BrokenError as broken:

@@ -25,7 +25,7 @@ class Item(NamedTuple):
 
 
 def draw_items(seed: int, kinds: dict[str, int], count: int, until_ms: int) -> list[Item]:
-    """So many items before `until_ms`, not sorted, with kinds by their weights."""
+    """`count` items before `until_ms`, not sorted, with kinds by their weights."""
     dice = Engine(seed).dice("plan")
     return [
         Item(dice.randrange(until_ms), kind, dice.randrange(1000), dice.choice((50, 300, 900, 1500, 2500)))
@@ -120,7 +120,10 @@ class CoordinatorWorld:
         return f"nothing {'to' if item.number % 2 else 'from'} {node.name} for {item.lasts_ms} ms"
 
     def _replace_coordinator(self, item: Item) -> str:
-        """The former coordinator does not know yet; each of its writes in flight is in the log, or is not."""
+        """Another broker becomes coordinator.
+
+        The former one does not know this yet; any of its writes in flight may be in the log.
+        """
         others = [broker for broker in self.brokers if broker is not self.leader]
         self._lead(others[item.number % len(others)])
         return f"{self.leader.name} is coordinator in epoch {self.leader_epoch}"

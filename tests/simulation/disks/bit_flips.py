@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bit that flips inside one replica's stored log, with good batches behind it (rule T5).
+"""A bit that flips inside one replica's stored log, with valid batches after the flipped one (rule T5).
 
-A start finds it past the recovery point, where every batch is checked. Below, and under a living process, each
-receiver of the batch refuses it by its CRC, and the broker fetches the batch from another replica (rule T6).
+A start checks every batch above the recovery point, and finds a flip there. Below that point, or while the process
+runs, each receiver refuses the batch by its CRC, and the broker fetches the batch from another replica (rule T6).
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 
 def flip(world: World, broker: BrokerId) -> None:
-    """Flip a bit once between two catch-ups, where another replica in sync has everything. Committed batches follow the
-    batch, so that it never becomes the last of the log, where a start takes it for a torn tail."""
+    """Flip a bit once between two catch-ups, where another replica in sync has everything.
+
+    Committed batches follow the flipped batch. So the flipped batch never becomes the last of the log, where a start
+    would treat the batch as a torn tail.
+    """
     machine, dice = world.machines[broker], world.engine.dice("flip")
     dead = broker not in world.brokers
     for partition, log in machine.logs.items():
@@ -50,7 +53,7 @@ def flip(world: World, broker: BrokerId) -> None:
         batch = dice.choice(late if late and dice.random() < 0.7 else batches[-6:])
         offset = batch.envelope.base_offset
         if world.recipe.files:
-            # Its header is read by more than starts; there only the body goes bad.
+            # Not only starts read the header, so the flip is in the body.
             first_byte = 0 if dead and offset >= log.recovery_point else ENVELOPE_BYTES
             byte = dice.randrange(first_byte, len(batch.data))
             _flip_bit(_directory(machine, partition), log, batch, byte, 1 << dice.randrange(8))
@@ -87,7 +90,7 @@ def _flip_newest(world: World, broker: BrokerId) -> bool:
 
 
 def as_received(world: World, message: LeaderMessage) -> LeaderMessage:
-    """A message as rpc/codecs/replica.py gives it: a batch with a wrong CRC becomes an error."""
+    """A message as rpc/codecs/replica.py decodes it: a batch with a wrong CRC becomes an error."""
     if not world.counts["flips"] or all(is_good(batch) for chunk in message.chunks for batch in chunk.batches):
         return message
     chunks = [

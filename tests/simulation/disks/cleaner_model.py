@@ -15,7 +15,7 @@ from tests.simulation.records import is_tombstone, key_of, values_of, without
 def clean(log: StoredLog, end: int, *, now_s: int, horizon_s: int) -> None:
     """Keep only the latest record below `end` of each key; `end` is the end of a batch that is not the last one.
 
-    `horizon_s`: when tombstones that are met for the first time may go.
+    `horizon_s`: the time at which tombstones that this pass finds first may be removed.
     """
     latest: dict[str, int] = {}
     for offset, value in enumerate(log.values[:end]):
@@ -39,7 +39,7 @@ def clean(log: StoredLog, end: int, *, now_s: int, horizon_s: int) -> None:
 
 
 def _kept(log: StoredLog, end: int) -> Set[int]:
-    """Base offsets of batches that stay though no record of theirs may."""
+    """Base offsets of batches that stay without any of their records."""
     kept: set[int] = set()
     producers, epoch, last = ProducerStates(), -1, -1
     for batch in log.batches:

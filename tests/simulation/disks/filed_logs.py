@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shipping storage on real files under a simulated broker; its answers are compared with the logs in memory.
 
-The logs in memory stay the truth that invariants look at; every answer the core gets is the real storage's.
+Invariants read the logs in memory; every answer to the core comes from the real storage.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FiledLogs(MachineLogs):
         )
         self._files: dict[TopicPartition, PartitionLog] = {}
         self._cleaned: dict[TopicPartition, tuple[tuple[int, int, int] | None, int]] = {}
-        """How a log was when it was cleaned, and when the first of its tombstones may go, in seconds."""
+        """The state of a log when it was cleaned, and the time (seconds) at which its first tombstone may go."""
 
     def die(self) -> None:
         """A kill: written bytes stay, nothing is closed properly."""
@@ -89,7 +89,7 @@ class FiledLogs(MachineLogs):
         self._files[effect.partition], real = self._manager.open(effect.partition, effect.identity, self._configs)
         is_empty = model.log_start_offset == model.log_end_offset and real.log_start_offset == real.log_end_offset
         if is_empty and real.log_start_offset < model.log_start_offset:
-            # a batch that spans the start found no space, and nothing but the name of its segment is left
+            # a batch that spans the start found no space; only the name of its segment is left
             log.start = log.durable_start = real.log_start_offset
             del log.values[real.log_start_offset :]
             model = log.recovered()
@@ -119,7 +119,7 @@ class FiledLogs(MachineLogs):
         return file.expired_until(limits, high_watermark=high_watermark, now_ms=self._node.engine.now)
 
     def _clean(self, partition: TopicPartition, log: StoredLog, high_watermark: int) -> None:
-        """Run the shipping cleaner; the log in memory becomes its result, once that is a permitted one."""
+        """Run the shipping cleaner; check its result, and copy the result to the log in memory."""
         file, recipe = self._files[partition], self._node.world.recipe
         now_s, looked_at = self._node.engine.now // 1000, (log.end, log.cuts, high_watermark)
         before, horizon_s = self._cleaned.get(partition, (None, 0))
@@ -250,7 +250,7 @@ class FiledLogs(MachineLogs):
 
 
 class FiledSuspect(OpenSuspectLog):
-    """The log on files for a repair; the log in memory learns of its end."""
+    """The log on files for a repair; the log in memory is updated at the end of the repair."""
 
     def __init__(self, model: MemoryLog, file: PartitionLog) -> None:
         holes = model.holes_until == EVERYWHERE
@@ -273,7 +273,7 @@ class FiledSuspect(OpenSuspectLog):
 
 
 def lose_power_on_files(machine: Machine, dice: random.Random, *, same_boot: bool = False) -> None:
-    """Cut each log where the log in memory was cut, and leave the next batch torn there."""
+    """Truncate each log where the log in memory was truncated, and leave part of the next batch there."""
     assert machine.path is not None
     for partition, log in machine.logs.items():
         directory = Path(machine.path) / str(partition)
@@ -300,7 +300,7 @@ def lose_power_on_files(machine: Machine, dice: random.Random, *, same_boot: boo
 
 
 def _epochs_of(log: ev.RecoveredLog) -> tuple[LeaderEpoch, LeaderEpoch, tuple[EpochEntry, ...]]:
-    """The epochs of the last deleted record and of the first that is there, and all entries that begin later."""
+    """The epochs of the last deleted record and of the first remaining one, and all later entries."""
     epochs = LeaderEpochs(log.epochs)
     epochs.truncate_from_start(log.log_start_offset)
     later = tuple(entry for entry in epochs.entries if entry.start_offset > log.log_start_offset)

@@ -25,7 +25,10 @@ def lose_power(world: World, broker: BrokerId) -> None:
 
 
 def rot(world: World, broker: BrokerId) -> None:
-    """Rot once between two catch-ups, while another replica in sync has all; no protocol survives a loss of all."""
+    """Flip a bit once between two catch-ups, while another in-sync replica is complete.
+
+    No protocol survives a loss of all copies.
+    """
     machine, dice = world.machines[broker], world.engine.dice("rot")
     if world.has_rotted:
         return
@@ -42,9 +45,10 @@ def rot(world: World, broker: BrokerId) -> None:
 
 
 def tear(world: World, broker: BrokerId, batches: int, *, within_a_batch: bool) -> None:
-    """The last write or two of one machine are lost, synced or not; once between two catch-ups, as `rot` does it.
+    """One machine loses its last write or two, synced or not; once between two catch-ups, as in `rot`.
 
-    A start finds a cut within a batch. If whole batches are gone, only other replicas show the loss (rule T7).
+    A start finds a cut within a batch. If complete batches are missing, only a comparison with other replicas shows the
+    loss (rule T7).
     """
     machine, found = world.machines[broker], world.state(world.partitions[0])
     log = machine.logs.get(world.partitions[0])

@@ -25,8 +25,8 @@ from tests.simulation.records import Values, flipped, stamp_at, values_of
 class StoredLog:
     """One replica's log; offsets are exclusive ends.
 
-    Invariant: `values` has one entry for each offset up to the end. Records below `start` may still be there; a start
-    finds them if it knows of no later start than `durable_start`.
+    Invariant: `values` has one entry for each offset up to the end. Records below `start` may still be on disk; a start
+        of the broker finds them if `durable_start` is the latest log start on disk.
     """
 
     identity: ReplicaIdentity
@@ -48,8 +48,11 @@ class StoredLog:
     torn: bool = False
     """The log's tail was cut within a batch, on a machine that did not reboot, and no start has found that yet."""
     torn_at_reboot: bool = False
-    """The log's file was torn with the power, and no start has opened it yet. A later start on the same boot takes the
-    tear for one of rule T7, if an earlier process of that boot registered and was killed before it opened the log."""
+    """The log's file was torn with the power, and no start has opened it yet.
+
+    A later start on the same boot treats the tear as a cut tail (rule T7) in one case. An earlier process of that boot
+    registered, and was killed before it opened the log.
+    """
     cut: bool = False
     """A damaged log has lost only a torn tail (rule T7)."""
     fresh: bool = True
@@ -64,7 +67,7 @@ class StoredLog:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether records are missing, found or not; a start that finds nothing missing ends the damage."""
+        """Whether records are missing, found or not; a start that finds all records ends the damage."""
         if self.torn or self.flipped:
             return True
         if self.damage_over:
@@ -139,7 +142,7 @@ class StoredLog:
         return states
 
     def mark_cut(self, end: int) -> None:
-        """The mark of a cut names the log start too: a start believes the mark rather than the older checkpoint."""
+        """The mark of a truncation names the log start too: a start prefers the mark to the older checkpoint."""
         self.durable_start = self.start
         self.cut_point, self.uncovered_cut = min(self.cut_point, end), min(self.uncovered_cut, end)
 
@@ -180,7 +183,7 @@ class StoredLog:
         return f"ends at {self.end}, below {self.damaged_until}" if self.damaged_until is not None else None
 
     def recovered(self) -> RecoveredLog:
-        """The log as storage opens it: epochs come from the batches, and past their end from the checkpoint."""
+        """The log as storage opens it: epochs come from the batches, and above their end from the checkpoint."""
         self.start, self.uncovered_cut = self.durable_start, self.cut_point
         self._cut_where_it_is_bad()
         told = LeaderEpochs(self.epochs)
@@ -196,7 +199,7 @@ class StoredLog:
         if self.epochs and not epochs.entries:
             epochs.begin_at(Offset(self.end), self.epochs[0].leader_epoch)
         epochs.truncate_from_start(Offset(self.start))
-        self.epochs = tuple(epochs.entries)  # an entry past the end is gone, also after records are fetched again
+        self.epochs = tuple(epochs.entries)  # an entry above the log end is gone, even after records are fetched again
         fresh, self.fresh = self.fresh, False
         return RecoveredLog(
             Offset(self.start),
@@ -231,9 +234,9 @@ class Machine:
         self.full = False
         """There is no space for an append."""
         self.lost = False
-        """Records went with the power, and no process has registered since."""
+        """A power loss removed records, and no process has registered since."""
         self.lost_at_epoch = -1
-        """Records that this broker acknowledged up to and under this broker epoch may be gone."""
+        """Records that this broker acknowledged under this broker epoch, or an earlier one, may be missing."""
         self._dice = dice
 
     @property
@@ -252,7 +255,7 @@ class Machine:
         self.failing = self.failing_syncs = self.failing_reads = False
 
     def registered(self, broker_epoch: int) -> None:
-        """Records acknowledged under earlier broker epochs are lost with the power, if any is."""
+        """After a power loss, records acknowledged under earlier broker epochs count as lost, if any record is lost."""
         if self.lost:
             self.lost, self.lost_at_epoch = False, broker_epoch - 1
 

@@ -69,7 +69,7 @@ class MachineLogs:
         }
 
     def die(self) -> None:
-        """The append in flight was perhaps written in part; a torn batch is truncated when the log is opened."""
+        """The append in flight may be written in part; the next opening of the log truncates a torn batch."""
         if self._pending and self._dice.random() < 0.5:
             effect = self._pending[0]
             log = self._opened(effect)
@@ -337,7 +337,7 @@ class MachineLogs:
         log.trim(effect.start_offset)
 
     def expired_until(self, partition: TopicPartition, retention_bytes: int, high_watermark: Offset) -> Offset:
-        """The log start at which the log has so many bytes; in memory, batches are deleted one by one."""
+        """The log start at which the log has this number of bytes; in memory, batches are deleted one by one."""
         found = self._open.get(partition)
         start, left_bytes = 0, 0
         for batch in reversed(found[1].batches if found is not None else ()):
@@ -361,7 +361,7 @@ class MachineLogs:
         left.truncate_from_end(Offset(log.end))
         log.epochs = left.entries  # before the core asks for that
         if self._node.world.recipe.unclean and log.start == log.end:
-            log.values = [None] * log.end  # below the start, and maybe of another lineage
+            log.values = [None] * log.end  # below the start, possibly of another lineage
         return log.producers()
 
     def _start_anew(self, log: StoredLog, effect: fx.ResetLog) -> ProducerStates:
@@ -387,7 +387,7 @@ class MachineLogs:
         log.flushed = max(log.flushed, end)
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
-        """Logs in memory know which boot wrote them."""
+        """Logs in memory state the boot that wrote them."""
 
     def sync(self) -> None:
         """Everything written so far survives a power loss."""
@@ -395,7 +395,7 @@ class MachineLogs:
             log.flushed = log.end
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Sync, then write down the start of every open log, and the given high watermarks (rule R5)."""
+        """Sync, then write a checkpoint with the start of every open log, and the given high watermarks (rule R5)."""
         self.sync()
         for partition, (_, log) in self._open.items():
             log.checkpointed(high_watermarks.get(partition))

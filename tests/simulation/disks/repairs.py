@@ -149,7 +149,7 @@ class MemoryLog:
         ]
 
     def replace(self, patches: Sequence[Patch]) -> bool:
-        """The log has the batch that was written: nothing but that one may take its place."""
+        """Check that the log has the batch that was written: no other batch may replace it."""
         if self._cuts != self.log.cuts:
             return False
         done = [one for one in patches if one.batches is not None]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion of records in a simulated cluster: retention, cleaners, and DeleteRecords (rule L1).
 
-As broker/logs/retention.py and broker/logs/log_cleaner.py do it, on every broker by itself; deletion is
-broker/clients/delete_records.py but for its waiting.
+As broker/logs/retention.py and broker/logs/log_cleaner.py do it, on every broker independently. Deletion is as in
+broker/clients/delete_records.py, without its waits.
 """
 
 from __future__ import annotations

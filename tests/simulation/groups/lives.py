@@ -25,7 +25,7 @@ WORLDS_MAX = 250
 
 
 def live(seed: int) -> Life:
-    """The life of that seed, as far as it goes."""
+    """The world of that seed, run to its end or the first failure."""
     return live_out("groups", GroupWorld(seed, draw(seed)))
 
 
@@ -51,7 +51,7 @@ def carries_out_commits_as_they_come(monkeypatch: Any) -> None:
 
 
 def accepts_late_heartbeats(monkeypatch: Any) -> None:
-    """A member's stated partitions count though the coordinator assigned more since."""
+    """The coordinator accepts the partitions that a member states, though it has assigned more since."""
     monkeypatch.setattr(heartbeat, "_is_late", lambda *_: False)
 
 
@@ -84,7 +84,7 @@ GROUP_MUTANTS = (
 
 
 def catch(mutant: GroupMutant) -> Life | None:
-    """The first world that shows it, the recorded one before all others; None where none does."""
+    """The first world that shows it, the recorded one before all others; None if no world shows it."""
     seeds: Iterable[int] = (mutant.shown_by, *range(WORLDS_MAX))  # another order of events may need another world
     with pytest.MonkeyPatch.context() as monkeypatch:
         mutant.patch(monkeypatch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shells of a simulated group: brokers that drive the coordinator's core, and members by docs/groups.md."""
+"""The nodes of a simulated group: brokers that run the coordinator's core, and members that follow docs/groups.md."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MemberNode(Node):
 
     @property
     def may_be_out(self) -> bool:
-        """Whether the member may be evicted, by its own clocks, which began before its coordinator's did."""
+        """Whether the session of the member has expired by its own clock, which started before the coordinator's."""
         now_ms = self.engine.now
         slow = self._confirm_by_ms is not None and now_ms > self._confirm_by_ms
         return slow or now_ms - self._heard_ms > SESSION_MS
@@ -259,7 +259,7 @@ class MemberNode(Node):
         return lambda core, now: core.heartbeat(beat, now)
 
     def _ask(self, change: Request, then: Reply, *, again: Callable[[], None] | None = None) -> None:
-        """Ask the coordinator as far as it is known; a request may arrive twice, and late."""
+        """Send a request to the coordinator, if it is known; the request may arrive twice, and late."""
         coordinator = self._world.leader
         if coordinator is None:
             return

@@ -4,9 +4,9 @@
 The coordinator is `core.groups.coordinator.GroupCoordinator`; the node that drives it keeps to step G8, as
 `broker.coordination.shard` does. Invariants are checked whenever a record is read or appended:
 
-ONE-OWNER: two members never read a partition at once. COMMITS-KEPT: an acknowledged commit is remembered; offsets
-never go back, and never beyond the records read. READ-ALL: no record is skipped. SETTLED: in peace every partition
-is read in the end.
+ONE-OWNER: two members never read a partition at once. COMMITS-KEPT: an acknowledged commit stays; offsets never go
+back, and never above the records that were read. READ-ALL: no record is skipped. SETTLED: by the end of peace every
+partition is read.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class GroupWorld(CoordinatorWorld):
         super().wrote(changes)
 
     def _committed_one(self, partition: int, value: Committed) -> None:
-        """No commit goes back, not even one long in flight while its member committed more."""
+        """No commit goes back, even after a long time in flight in which its member committed more."""
         self.commits += 1
         before = self.committed.get(partition, value)
         author = value.turn.committer_id
@@ -114,7 +114,7 @@ class GroupWorld(CoordinatorWorld):
         self.committed[partition] = value
 
     def acknowledged(self, partition: int, offset: int, turn: Turn) -> None:
-        """An acknowledged commit is remembered, unless a later commit of the same member replaced it."""
+        """An acknowledged commit stays, unless a later commit of the same member replaced it."""
         known = self.committed.get(partition)
         if known is None or (known.offset < offset and not turn.is_done_by(known.turn)):
             told = f"{offset} of partition {partition} was acknowledged to {turn.committer_id}"

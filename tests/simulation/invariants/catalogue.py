@@ -26,7 +26,7 @@ from tests.simulation.invariants.transactions import ReadCommitted, Stable
 
 
 def all_invariants() -> list[Invariant]:
-    """New ones, for one world; CommittedRead first, as others use its records; those of peace last."""
+    """New invariants for one world: CommittedRead first, because others use its records; those of peace last."""
     committed, versions = CommittedRead(), SchemaFixed()
     return [
         committed,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Heals(Invariant):
-    """At peace no log holds a batch that is not the batch that was written: a good copy was always in sync."""
+    """At peace each batch of each log equals the batch that was written: an in-sync replica always had a valid copy."""
 
     name = "HEALS"
 

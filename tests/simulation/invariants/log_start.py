@@ -23,7 +23,9 @@ _HORIZON_STEP_MS = 1000
 
 class LatestKept(Invariant):
     """The latest committed record of each key stays, a tombstone for its time. With a tombstone, the records that it
-    deleted are gone too. In the first lineage only: the covering record may be lost with another one."""
+    deleted are gone too. Checked in the first lineage only: another lineage may lose the record that covers an earlier
+    one.
+    """
 
     name = "LATEST-KEPT"
 
@@ -122,8 +124,11 @@ class StartReleased(Invariant):
 
 
 class DeletedStaysDeleted(Invariant):
-    """Records acknowledged as deleted are read again in two cases only. The leader is a replica that the
-    acknowledgement named as behind; or all in-sync replicas were killed, and one without a later checkpoint leads."""
+    """Records acknowledged as deleted are read again in two cases only.
+
+    The leader is a replica that the acknowledgement named as lagging. Or all in-sync replicas were killed, and a
+    replica without a later checkpoint leads.
+    """
 
     name = "DELETED"
 
@@ -132,7 +137,7 @@ class DeletedStaysDeleted(Invariant):
         self._had: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
         self._behind: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
         self._lived: dict[tuple[TopicPartition, int], set[BrokerId]] = {}
-        """The replicas that had it, and were not killed since."""
+        """The replicas that had the log start, and were not killed since."""
 
     def on_deleted(
         self, world: World, process: BrokerNode, partition: TopicPartition, before_offset: int, behind: Set[BrokerId]
@@ -161,7 +166,7 @@ class DeletedStaysDeleted(Invariant):
         lived.intersection_update(world.brokers)
         had |= keep
         behind -= keep
-        named = bool(keep) and behind >= in_sync  # named replicas never had that start; others may lead again
+        named = bool(keep) and behind >= in_sync  # they never had that start; others may lead again
         nobody_keeps = bool(in_sync) and not in_sync & keep and in_sync <= had | behind and not named
         leader_forgot = found.state.leader in had - keep and not in_sync & lived
         if nobody_keeps or leader_forgot:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partition after an event: looked up once, for all invariants."""
+"""The state of a partition after an event, read once for all invariants."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conditions of every state of a simulated cluster; each is a class with the name of its guarantee.
 
-Everything committed is gathered by lineage: an unclean election starts a new one, and nothing is promised across.
+Committed records are gathered by lineage: an unclean election starts a new lineage, and no guarantee spans two.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Invariant:
     name = ""
 
     def is_checked(self, recipe: Recipe) -> bool:
-        """Whether `check` looks at anything in worlds of this kind."""
+        """Whether `check` applies to worlds of this kind."""
         return type(self).check is not Invariant.check
 
     def check(self, world: World, moment: Moment) -> None:
@@ -79,7 +79,10 @@ class Invariant:
         """The check at the end of peace."""
 
     def fails(self, sentence: str) -> NoReturn:
-        """Raise with a sentence; sentences of conditions that hold would take longer than the checks."""
+        """Raise with a sentence.
+
+        A sentence is built only for a broken condition, because building it takes longer than the check.
+        """
         raise InvariantError(f"{self.name}: {sentence}")
 
     def require(self, holds: bool, sentence: str) -> None:
@@ -214,7 +217,8 @@ class CommittedRead(Invariant):
     ) -> None:
         end = read.first + len(read.values)
         committed = self.of(partition, lineage)
-        # A consumer that read on in an old lineage may ask beyond the new one's high watermark: it gets no records.
+        # A consumer that continued in an old lineage may request offsets above the new high watermark; such a consumer
+        # gets no records.
         if read.values and not (end <= len(committed) and agree(read.values, committed[read.first : end])):
             self.fails(f"{partition}: broker {process.broker_id} shows an uncommitted record")
         missed = [n for n, value in enumerate(read.values, read.first) if value is None]
@@ -312,7 +316,10 @@ class LogMatch(_OfCommitted):
 
 
 class Healed(Invariant):
-    """A replica that the leader has added to the ISR is no longer damaged (rule T5); at peace on no disk either."""
+    """A replica that the leader has added to the ISR is not damaged (rule T5).
+
+    At peace its disk has no mark of damage either.
+    """
 
     name = "HEALED"
 
@@ -336,8 +343,10 @@ class Healed(Invariant):
 
 
 class HighWatermarkMonotonic(Invariant):
-    """Neither a replica's own high watermark, while its log is open, nor a leader's stated one goes back (rule E6). A
-    replica on its way to another lineage goes back with the end of its log, and no further."""
+    """Neither a replica's own high watermark, while its log is open, nor a leader's stated one goes back (rule E6).
+
+    The high watermark of a replica that changes to another lineage goes back only to the end of its log.
+    """
 
     name = "HW-MONOTONIC"
 
@@ -449,7 +458,7 @@ class AckedReadable(_OfCommitted):
         assert leader is not None, "the replica that acknowledges leads"
         lineage = leader.state.lineage
         committed = self._committed.of(partition, lineage)
-        # Records that this very event committed are not gathered yet.
+        # Records that this event committed are not gathered yet.
         here = world.values(process.broker_id, partition)[: leader.log.high_watermark]
         holds = committed if offset < len(committed) else here
         gone = (None,) if lineage and world.recipe.compacted else ()  # the record of a duplicate may be cleaned
@@ -472,7 +481,7 @@ class AckedReadable(_OfCommitted):
 
 
 class ExactlyOnceAppend(_OfCommitted):
-    """In a lineage each batch of an idempotent producer is there once, in order, and none is missing before it."""
+    """In a lineage each batch of an idempotent producer is in the log once, in order, and without a gap before it."""
 
     name = "EXACTLY-ONCE-APPEND"
 

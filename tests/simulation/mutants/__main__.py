@@ -13,7 +13,7 @@ from tests.simulation.same_order import in_the_same_order
 
 
 def main() -> int:
-    """The table, in markdown; 1 if one was not caught."""
+    """Print the table, in markdown; exit status 1 if a mutant was not caught."""
     missed = 0
     wanted = set(sys.argv[1:])
     sys.stdout.write("| mutant | breaks | caught by | worlds | kind of world |\n| --- | --- | --- | --- | --- |\n")

@@ -45,12 +45,14 @@ from tests.simulation.recipes import GROUP_COMMIT, HARSH, MIXED, MOVES
 Patch = Callable[[Any], None]
 WORLDS_MAX = 400
 NAMES = frozenset({"LIVENESS", "AssertionError", "STORAGE", "READ-IN-ORDER", *(one.name for one in all_invariants())})
-"""Names that may catch a mutant: an invariant, peace that does not come, an assertion of the core (as rule E3's)."""
+"""Names of checks that may catch a mutant: an invariant, a missing recovery in peace, an assertion of the core (rule
+E3).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One defect: the rule it breaks, the kind of world that shows it, and how to make it."""
+    """One defect: the rule that it breaks, the kind of world that shows it, and the function that makes it."""
 
     patch: Patch
     rule: str
@@ -118,7 +120,7 @@ def seeds_for(mutant: Mutant) -> Iterable[int]:
     return chain(() if recorded is None else (recorded,), range(WORLDS_MAX))
 
 
-# -- worlds in which certain defects show soon -----------------------------------------------------------------------
+# -- worlds that show certain defects early -----------------------------------------------------------------------
 
 RESTARTS = Recipe("restarts", faults=14, weights={"crash": 5, "crash_all": 3, "power": 3, "break": 1})
 POWER = Recipe("power", faults=14, election_wait_ms=0, weights={"power": 6, "crash": 3, "cut": 2})
@@ -202,7 +204,7 @@ def keeps_producers_when_cut(monkeypatch: Any) -> None:
 
 
 def change_in_flight_does_not_hold(monkeypatch: Any) -> None:
-    """The high watermark follows the hoped-for ISR: without members that leave or have not joined yet."""
+    """The high watermark follows the ISR of a change in flight, without members that leave or have not joined yet."""
 
     def holding(isr: IsrState) -> frozenset[BrokerId]:
         if isinstance(isr, Committed | PendingExpand):
@@ -232,7 +234,7 @@ def skips_members_that_have_not_acknowledged(monkeypatch: Any) -> None:
 
 
 def states_a_stale_high_watermark(monkeypatch: Any) -> None:
-    """A new leader states the high watermark that it happened to know."""
+    """A new leader states its last known high watermark."""
     monkeypatch.setattr(PartitionLeader, "may_state_high_watermark", property(lambda self: True))
 
 
@@ -287,7 +289,7 @@ def takes_in_lagging_followers(monkeypatch: Any) -> None:
 
 
 def takes_in_before_the_epoch_start(monkeypatch: Any) -> None:
-    """A follower joins once it has reached the high watermark that the new leader happens to know (KIP-320)."""
+    """A follower joins once it has reached the last high watermark that the new leader knows (KIP-320)."""
 
     def joins(self: PartitionLeader, progress: FollowerProgress, sender: PartitionSender) -> bool:
         return progress.acknowledged and progress.log_end_offset >= self.log.high_watermark
@@ -312,7 +314,7 @@ def takes_in_an_old_registration(monkeypatch: Any) -> None:
 
 
 def produces_and_serves_though_fenced(monkeypatch: Any) -> None:
-    """A deposed leader does not stop: not for a lost session, not for a newer epoch at a follower."""
+    """A deposed leader stops neither after a lost session nor after a newer epoch at a follower."""
     monkeypatch.setattr(ReplicaManager, "fence", lambda self, replica, why: None)
 
 
@@ -418,7 +420,7 @@ def trusts_void_entries(monkeypatch: Any) -> None:
 
 
 def calls_every_registration_clean(monkeypatch: Any) -> None:
-    """No component asks for the losses of a machine that went down."""
+    """Each registration counts as clean, even after a crash of the machine."""
     verdict = RegistrationVerdict(clean=True, reason="why not")
     monkeypatch.setattr("tidemark.broker.lifecycle.registration.judge_registration", lambda *_, **__: verdict)
 

@@ -13,7 +13,7 @@ from tests.simulation.recipes import SHORTENED, TORN
 
 
 def takes_a_cut_tail_for_a_torn_write(monkeypatch: Any) -> None:
-    """A log whose tail was cut off at the start counts as whole."""
+    """A log whose tail was cut off at the start counts as complete."""
     opened = ReplicaLog.__init__
 
     def init(self: ReplicaLog, *arguments: Any) -> None:
@@ -25,7 +25,7 @@ def takes_a_cut_tail_for_a_torn_write(monkeypatch: Any) -> None:
 
 
 def elects_the_first_to_come_back(monkeypatch: Any) -> None:
-    """The first live one of several eligible replicas that have crashed leads; no log is compared."""
+    """After a crash of several eligible replicas, the first live one leads; the controller compares no logs."""
 
     def first(partition: Any, brokers: Any, elr: Any) -> Any:
         eligible = {entry.broker_id for entry in leader_election.candidates(partition, elr)}

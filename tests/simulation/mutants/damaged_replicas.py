@@ -38,7 +38,7 @@ IDLE = replace(
     idempotent=0,
     weights={"rot": 8, "crash_all": 4, "crash": 4, "depose": 2},
 )
-"""A replica lacks nothing, and no new record arrives that would show it."""
+"""A replica is complete, and no new record arrives that would show this."""
 
 
 DIVERGED = replace(
@@ -51,7 +51,7 @@ DIVERGED = replace(
 
 
 def leads_though_damaged(monkeypatch: Any) -> None:
-    """No component asks whether records are missing."""
+    """The controller does not ask whether records are missing."""
     opened = ReplicaLog.__init__
 
     def init(self: ReplicaLog, *arguments: Any) -> None:
@@ -93,12 +93,12 @@ def keeps_its_healing_to_itself(monkeypatch: Any) -> None:
 
 
 def takes_damage_for_a_torn_tail(monkeypatch: Any) -> None:
-    """A start truncates a log at a bad batch, and does not search for valid batches behind it."""
+    """A start truncates a log at a damaged batch, and does not search for valid batches after it."""
     monkeypatch.setattr(log_loader, "end_of_valid_batches", lambda *_, **__: None)
 
 
 def repairs_nothing(monkeypatch: Any) -> None:
-    """Damaged batches are found and counted, and stay."""
+    """The broker finds and counts damaged batches, and does not repair them."""
 
     async def replace(self: LogRepairs, *found: Sequence[object]) -> int:
         return len(found[-1])

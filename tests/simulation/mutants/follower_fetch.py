@@ -39,7 +39,7 @@ def gives_uncommitted_records(monkeypatch: Any) -> None:
 
 
 def gives_records_committed_in_another_epoch(monkeypatch: Any) -> None:
-    """A follower uses a high watermark from before, of any lineage, with a log that is not truncated yet."""
+    """A follower uses an earlier high watermark, of any lineage, with a log that is not truncated yet."""
 
     def committed(self: PartitionFollower) -> Offset:
         return Offset(min(self.log.log_end_offset, max(self.log.known_high_watermark, self.leader_high_watermark)))
@@ -50,7 +50,7 @@ def gives_records_committed_in_another_epoch(monkeypatch: Any) -> None:
 
 
 def answers_while_its_log_is_cut(monkeypatch: Any) -> None:
-    """A follower that has reconciled always answers: also while it resets its log."""
+    """A follower that has reconciled always answers, even while it resets its log."""
     monkeypatch.setattr(PartitionFollower, "in_contact", lambda *_: True)
 
 

@@ -47,7 +47,7 @@ def drops_tombstones_before_their_time(monkeypatch: Any) -> None:
 
 
 def never_covers_with_tombstones(monkeypatch: Any) -> None:
-    """A tombstone is removed in its time; the record that it deletes stays."""
+    """The cleaner removes a tombstone when due; the record that the tombstone deletes stays."""
 
     def add(self: Any, batches: Any) -> bool:
         kept = [one for one in batches if one.tombstones is None or True not in one.tombstones.to_pylist()]
@@ -58,7 +58,7 @@ def never_covers_with_tombstones(monkeypatch: Any) -> None:
 
 
 def drops_the_last_batches_of_producers(monkeypatch: Any) -> None:
-    """No batch of a producer stays when its records are covered."""
+    """The cleaner keeps no batch of a producer when later records cover its records."""
 
     def view(self: SegmentCleaning, high_watermark: int, truncations: Any = None) -> Any:
         found = original(self, high_watermark, truncations=truncations)
@@ -131,7 +131,7 @@ def answers_before_followers_have_let_go(monkeypatch: Any) -> None:
 
 
 def appends_behind_a_failed_append(monkeypatch: Any) -> None:
-    """An append after one that found no space is written behind it."""
+    """An append that follows one without space is written after it."""
 
     def full(self: ReplicaLog, event: ev.LogFull) -> None:
         before = self.next_offset

@@ -39,12 +39,12 @@ def _as_if_in_sync(facts: Any, brokers: Any, target: Any) -> Decision | None:
 
 
 def settles_in_the_old_epoch(monkeypatch: Any) -> None:
-    """The leader stays in its epoch; its ISR change in flight takes a removed replica back in."""
+    """The leader stays in its epoch; its ISR change in flight adds a removed replica to the ISR again."""
     monkeypatch.setattr(Reassignment, "is_fenced", lambda self, leader_epoch: True)
 
 
 def settles_before_all_are_in_sync(monkeypatch: Any) -> None:
-    """An added replica counts as in sync from the first."""
+    """An added replica counts as in sync from the start."""
 
     def settle(facts: Any, brokers: Any, target: Any, min_isr: int, **_: bool) -> Decision | None:
         return _as_if_in_sync(facts, brokers, target)
@@ -81,7 +81,7 @@ def a_cancelled_move_drops_the_replica_in_sync(monkeypatch: Any) -> None:
 
 
 def ends_the_node_before_the_isr(monkeypatch: Any) -> None:
-    """The topic's node names the target alone from the first."""
+    """The topic's node names only the target replicas from the start."""
     add = TopicDraft.add
 
     def complete(self: TopicDraft, index: int, target: Any) -> None:
@@ -108,6 +108,6 @@ def keeps_removed_replicas(monkeypatch: Any) -> None:
 
 
 def obeys_commands_in_any_order(monkeypatch: Any) -> None:
-    """A late command brings a stopped replica back."""
+    """A late command starts a stopped replica again."""
     monkeypatch.setattr(ControlEpochs, "_check_order", lambda self, sequence: None)
     monkeypatch.setattr(ControllerCommands, "_overtaken", lambda self, command: None)

@@ -16,7 +16,7 @@ from tests.simulation.recipes import TRANSACTIONS
 
 
 def followers_pass_over_markers(monkeypatch: Any) -> None:
-    """A follower appends markers, and takes their transactions for open ones."""
+    """A follower appends markers, and their transactions stay open in its state."""
     append = ReplicaLog.append_as_follower
 
     def append_unread(self: ReplicaLog, batches: Any) -> None:

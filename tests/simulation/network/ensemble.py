@@ -2,7 +2,7 @@
 """ZooKeeper in simulated time: the shipping store's code over sessions with delays, lost answers and real expiry.
 
 A request takes effect some time after it was sent, in the order of its session; its answer takes some time more, or is
-lost with or without the effect. A session without a request for its timeout expires, and its client learns late.
+lost with or without the effect. A session without a request for its timeout expires; its client is notified late.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class SimSession:
         return await self._request(lambda: self._ensemble.commit(transaction.writes), writes=True)
 
     def watcher(self, event: StoreEvent) -> Watch:
-        """Behind a cut link, a notification comes when the link works again."""
+        """While a link is cut, a notification waits until the link works again."""
 
         def fire(_: Any) -> None:
             if not self._carried(False):
@@ -318,6 +318,6 @@ class SimStore(SessionMetadataStore):
         super().__init__(session_of)
 
     async def start(self) -> None:
-        """A world begins with the parents of the layout."""
+        """Create the parents of the layout, with which a world begins."""
         self._watchers = {event: self._session.watcher(event) for event in _WATCHED}
         await self._session.start()

@@ -84,7 +84,7 @@ class Stream:
         return (self.follower, self.leader) if to_leader else (self.leader, self.follower)
 
     def _arrive(self, to_leader: bool) -> None:
-        """Due messages arrive; behind a cut they wait, and in the end the stream breaks."""
+        """Deliver due messages; on a cut link they wait, and after some time the stream breaks."""
         now = self._engine.now
         direction = self._directions[to_leader]
         sender, receiver = self._ends(to_leader)
@@ -118,7 +118,7 @@ class Stream:
                 self.follower.feed(ev.LeaderMessageArrived(self.leader.broker_id, received))
 
     def break_(self) -> None:
-        """Each end learns of the break after the messages that it has received."""
+        """Each end gets the break after the messages that it has received."""
         if not self.open:
             return
         self.open = False

@@ -290,7 +290,7 @@ class BrokerNode(Node):
             self.feed(ev.StopReplicaArrived(self._request_id, command))
 
     def update_metadata(self, view: ClusterView) -> TidemarkError | None:
-        """Take the view; returns the refusal, if any."""
+        """Apply the metadata; returns the refusal, if any."""
         try:
             self.metadata.update(view)
         except TidemarkError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated broker: the coordinator's core in a driver that keeps to X10-X16, and leadership of partitions."""
+"""A simulated broker: the coordinator's core in a driver that follows rules X10-X16, and leadership of partitions."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class BrokerNode(CoordinatorNode):
             self.verify(Addition(name, entry.producer, (key,)), lambda: self._append(key, entry, reply), reply)
 
     def _append(self, key: TransactionPartition, entry: Entry, reply: Reply) -> None:
-        """Append after the coordinator's answer: the epoch is checked once more, since a marker may have come."""
+        """Append after the coordinator's answer: the epoch is checked once more, because a marker may have arrived."""
         log = self._world.partitions[key.partition]
         if log.key != key or log.leader is not self:
             reply(TidemarkError(ErrorCode.NOT_LEADER, "not here any more"))

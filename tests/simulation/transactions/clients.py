@@ -46,7 +46,7 @@ class Sender:
         counts: dict[TransactionPartition, int],
         sources: Mapping[TransactionPartition, Sequence[Source]] | None = None,
     ) -> None:
-        """Send so many rows to each partition, one after the other, and each until an answer comes."""
+        """Send `count` rows to each partition, one after the other, and each until an answer arrives."""
         self.rows, self._sources = counts, sources or {}
         for key in counts:
             self._acknowledged[key] = set()
@@ -117,7 +117,10 @@ class ClientNode(Node):
         return {log.key: self.dice.randrange(1, 4) for log in chosen}
 
     def ask(self, request: Request, then: Reply) -> None:
-        """Repeat the request until an answer decides it; `then` also gets whether an earlier one may have arrived."""
+        """Repeat the request until an answer decides it.
+
+        `then` also gets whether an earlier request may have arrived.
+        """
         answered = False
 
         def arrived(answer: Any) -> None:

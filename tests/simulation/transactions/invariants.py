@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The invariants of transactions, under the names of docs/guarantees.md. Each class keeps its own account of the world.
+"""The invariants of transactions, under the names of docs/guarantees.md. Each class records the facts that it checks.
 
 The clients' side is independent of the code under test: a client notes which rows belong to which transaction, and
-whether it asked for a commit. The coordinator's side is read from the committed records of `__transaction_state`.
+whether it requested a commit. The coordinator's side is read from the committed records of `__transaction_state`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Invariant:
         """A client sends a row, for the first time or again."""
 
     def ends(self, tag: Tag, *, commit: bool) -> None:
-        """A client begins to ask for this end of a transaction."""
+        """A client sends its first request for this end of a transaction."""
 
     def answered(self, tag: Tag, *, commit: bool) -> None:
         """The coordinator has answered the end of a transaction."""
@@ -134,7 +134,7 @@ class Atomic(Invariant):
 
 
 class ReadCommitted(Invariant):
-    """A reader gets no row of an open or aborted transaction, and passes no open one."""
+    """A reader gets no row of an open or aborted transaction, and does not skip an open transaction."""
 
     name = "READ-COMMITTED"
 
@@ -177,7 +177,7 @@ class ReadCommitted(Invariant):
 
 
 class OffsetsWithData(Invariant):
-    """The offset of an input partition covers the visible rows made from it: no row twice, none beside it."""
+    """The committed offset of an input partition matches the visible rows made from it: none twice, none missing."""
 
     name = "OFFSETS-WITH-DATA"
 

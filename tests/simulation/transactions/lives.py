@@ -18,7 +18,10 @@ from tests.simulation.transactions.world import TransactionWorld, draw
 
 
 def live(seed: int, *, transforms: bool = False) -> Life:
-    """The life of that seed, until an invariant fails or the end; odd seeds store a transaction in several pages."""
+    """Run the world of that seed to its end, or until an invariant fails.
+
+    Odd seeds store a transaction in several pages.
+    """
     world = TransactionWorld(seed, draw(seed, transforms=transforms), transforms=transforms)
     with mock.patch.object(open_transaction, "PAGE_ITEMS", 2 if seed % 2 else PAGE_ITEMS):
         return live_out("transactions", world)

@@ -39,8 +39,9 @@ WORLDS_MAX = 250
 
 
 def keeps_the_epoch_at_an_end(monkeypatch: Any) -> None:
-    """An end gives no new epoch, and its markers do not raise the epoch either: a late write joins the next
-    transaction (KIP-890)."""
+    """The end of a transaction returns no new epoch, and its markers do not raise the epoch either: a late write joins
+    the next transaction (KIP-890).
+    """
     end, mark = TransactionCoordinator.end, ProducerStates._end
 
     def end_in_the_same_epoch(self: TransactionCoordinator, *arguments: Any) -> Any:
@@ -90,7 +91,7 @@ def takes_late_markers(monkeypatch: Any) -> None:
 
 
 def takes_markers_of_old_coordinators(monkeypatch: Any) -> None:
-    """No marker is too old: neither the coordinator's epoch nor the producer's is checked."""
+    """A leader accepts old markers: it checks neither the coordinator's epoch nor the producer's."""
     monkeypatch.setattr(ProducerStates, "check_marker", lambda *_: True)
     _end_any_transaction(monkeypatch)
 
@@ -120,7 +121,7 @@ def sends_markers_before_the_decision_is_committed(monkeypatch: Any) -> None:
 
 
 def decides_again_after_a_failover(monkeypatch: Any) -> None:
-    """A new coordinator takes a decided transaction for an open one."""
+    """A new coordinator treats a decided transaction as open."""
     replay = TransactionCoordinator.replay.__func__  # type: ignore[attr-defined]
 
     def forget_decisions(cls: Any, changes: Iterable[Change], *arguments: Any) -> Any:
@@ -317,7 +318,7 @@ def reads_offsets_that_a_transaction_may_change(monkeypatch: Any) -> None:
 
 
 def applies_late_offsets_of_a_transaction(monkeypatch: Any) -> None:
-    """A commit that arrives late undoes a later one of the same transaction."""
+    """A commit that arrives late replaces a later commit of the same transaction."""
     monkeypatch.setattr(Turn, "precedes", lambda *_: False)
 
 

@@ -3,7 +3,7 @@
 
 The driver does as `broker.coordination.shard.Shard` and `broker.groups.group_shard.GroupShard`. The driver writes in
 order, and answers when the records are committed. A refused write of a transaction fails alone, and after any other
-failure the state is loaded again. Markers that come meanwhile are applied after the load.
+failure the state is loaded again. Markers that arrive during the load are applied after it.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class OffsetsLeader:
             then(error)
 
     def _give_up(self, error: TidemarkError) -> None:
-        """Load the state again: writes in flight may be in the log or not."""
+        """Load the state again; a write in flight may be in the log, or missing."""
         writes, self._writes = self._writes, deque()
         self._load()
         for write in writes:
@@ -253,7 +253,7 @@ class OffsetsLeader:
         self._sweep(number)
 
     def _sweep(self, number: int) -> None:
-        """Time out sessions; stopped time counts against no member."""
+        """Time out sessions; time for which the process was stopped does not count."""
         core = self._core
         if not self._leads or self._loads != number or core is None:
             return

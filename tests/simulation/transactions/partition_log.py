@@ -26,8 +26,9 @@ TOPIC = "orders"
 
 
 class Tag(NamedTuple):
-    """A transaction as its client means it, under all identities of its writes: a transactional id, the process, and
-    its number there. Of a sink's member: the driver's batch and `member` in addition."""
+    """A transaction from the view of its client, with all identities of its writes: a transactional id, the process,
+    and its number there. Of a sink's member: the driver's batch and `member` in addition.
+    """
 
     name: str
     client: str
@@ -121,7 +122,10 @@ class PartitionLog:
         self._waiting: list[tuple[int, Callable[[TidemarkError | None], None]]] = []
 
     def lead(self, broker: BrokerNode) -> None:
-        """Another leadership, of a replica that has truncated its log or opened it: any part of the tail is kept."""
+        """Begin another leadership, of a replica that has opened or truncated its log.
+
+        The log keeps any part of the tail.
+        """
         dice = self._world.engine.dice(f"tail {self.key.partition}")
         kept = dice.randrange(len(self.entries) - self.high_watermark + 1)
         del self.entries[self.high_watermark + kept :]

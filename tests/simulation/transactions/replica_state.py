@@ -41,7 +41,7 @@ class ReplicaState:
                     self._aborted.add(aborted_row(ended, self.producers))
 
     def truncate(self, kept: Sequence[Entry]) -> None:
-        """The log has only these entries left."""
+        """Truncate the state to the entries that the log still has."""
         self._ends.truncate(Offset(len(kept)))
         self._aborted.truncate(len(kept))
         self.producers = ProducerStates()

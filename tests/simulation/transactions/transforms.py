@@ -51,7 +51,7 @@ class Member:
         wanted: input partitions that it may read; None before the first answer.
         owned: those that it reads, as its heartbeats report them.
         joins: raised when it has lost its partitions and joins again.
-        silent_until_ms: it sends no heartbeat before, and is evicted.
+        silent_until_ms: the member sends no heartbeat before this time, and is evicted.
     """
 
     def __init__(self, client: TransformNode) -> None:
@@ -93,7 +93,7 @@ class Member:
         return self._sequence
 
     def lose(self) -> None:
-        """The partitions may belong to other members."""
+        """Stop reading and join again: the partitions may belong to other members."""
         self.epoch, self.wanted, self.owned = JOINING, None, frozenset()
         self.joins += 1
 
@@ -153,7 +153,7 @@ class TransformNode(ClientNode):
             self.after(_IDLE_MS, lambda: self._continue(producer))
 
     def _take_up(self, added: frozenset[int], producer: ProducerIdentity) -> None:
-        """Read from the committed offsets; until no transaction may change them, the coordinator refuses."""
+        """Read from the committed offsets; while a transaction may change them, the coordinator refuses the request."""
         epoch, joins, partitions = (
             self._member.epoch,
             self._joins,
@@ -200,7 +200,7 @@ class TransformNode(ClientNode):
         _Transaction(self, tag, producer, self._positions, self._joins).start()
 
     def falls_silent(self) -> None:
-        """The member is cut off: other members get its partitions, and it does not know."""
+        """Disconnect the member: other members get its partitions, and this member is not notified."""
         self._member.silent_until_ms = self.engine.now + _SILENT_MS
 
     def written(self, tag: Tag, producer: ProducerIdentity, ends: dict[int, int], error: TidemarkError | None) -> None:
@@ -232,7 +232,7 @@ class TransformNode(ClientNode):
     def commit_offsets(
         self, ends: dict[int, int], producer: ProducerIdentity, joins: int, then: Callable[[TidemarkError | None], None]
     ) -> None:
-        """Commit offsets in the transaction, as often as it takes; a repetition keeps its number."""
+        """Commit offsets in the transaction, with retries; a retry keeps the number of its request."""
         member, wall_ms = self._member, self.world.situation().wall_ms
         turn, epoch = Turn(self.name, member.next_sequence()), member.epoch
         offsets = {

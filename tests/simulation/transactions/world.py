@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions in simulated time: coordinators that move, partitions, producers, sinks, readers, and faults.
+"""Transactions in simulated time: coordinators that fail over, partitions, producers, sinks, readers, and faults.
 
 The coordinator is `core.transactions.coordinator.TransactionCoordinator`; its driver is written for the simulator and
-keeps to rules X10 to X17. The invariants are checked at each record that is committed or read.
+follows rules X10 to X17. The invariants are checked at each record that is committed or read.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TransactionWorld(CoordinatorWorld):
         self._expiration_ms = self.engine.dice("expiration").choice((600, 10**9, 10**9))
         # An id that expires forgets which batches are committed, so a sink must return within the expiration time.
         self._names = (*PRODUCERS, *SINKS) if self._expiration_ms > PEACE_MS else (*PRODUCERS, "refunds")
-        if transforms:  # an id that expires again and again commits nothing
+        if transforms:  # an id that expires repeatedly commits nothing
             self._names, self._expiration_ms = (PRODUCERS[0], *TRANSFORMS), 10**9
 
     def live(self) -> None:
@@ -104,7 +104,7 @@ class TransactionWorld(CoordinatorWorld):
         self.invariants.at_the_end(self)
 
     def finish(self) -> None:
-        """Every client dies with its work; timeouts end the open transactions."""
+        """End every client; timeouts end the open transactions."""
         for client in tuple(self.clients.values()):
             client.alive = False
         self.clients.clear()
@@ -138,7 +138,7 @@ class TransactionWorld(CoordinatorWorld):
     # -- messages ------------------------------------------------------------------------------------------------
 
     def ask(self, sender: Node, request: Request, reply: Reply) -> None:
-        """A request to the present coordinator; it may arrive twice, and its answer never."""
+        """Send a request to the current coordinator. The request may arrive twice, and its answer may be lost."""
         coordinator = self.leader
         assert coordinator is not None
 
@@ -148,7 +148,10 @@ class TransactionWorld(CoordinatorWorld):
         self.send(sender, coordinator, lambda: coordinator.request(request, answer), twice=True)
 
     def ask_group(self, sender: Node, call: GroupCall, reply: Reply) -> None:
-        """A request to the present coordinator of the group; it may arrive twice, and its answer never."""
+        """Send a request to the current coordinator of the group.
+
+        The request may arrive twice, and its answer may be lost.
+        """
         assert self.offsets is not None
         coordinator = self.offsets.leader
         assert coordinator is not None
@@ -169,7 +172,7 @@ class TransactionWorld(CoordinatorWorld):
         return client
 
     def ended(self, client: ClientNode) -> None:
-        """A process of a transactional id has ended; another one starts, unless one runs."""
+        """Start another process of a transactional id, unless one runs."""
         self.clients.pop(client.name, None)
         self.engine.after(_RESTART_MS, lambda: self._restart(client.transactional_id))
 
