@@ -12,9 +12,11 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from tidemark.console.connections import Connection
 from tidemark.console.https import HttpsCertificate
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.host_port import HostPort
+from tidemark.runtime.limits import connections_max
 
 _KEEP_ALIVE_S: Final = 30
 _CONNECTIONS_MAX: Final = 2_000
@@ -51,7 +53,7 @@ class HttpServer:
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(grace_s)),
-            limit_concurrency=_CONNECTIONS_MAX,
+            http=type("_Connection", (Connection,), {"connections_max": min(_CONNECTIONS_MAX, connections_max())}),
             ssl_certfile=certificate_file or None,
             ssl_keyfile=key_file or None,
         )
@@ -65,6 +67,11 @@ class HttpServer:
         """The port at which the server listens."""
         assert self._socket is not None, "not started"
         return int(self._socket.getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return len(self._server.server_state.connections)
 
     async def start(self) -> None:
         """Listen; returns when requests are served.

@@ -25,6 +25,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.metrics import Metrics
 
+from tests.integration.harness.group_member import until
 from tests.refusals import raises_code
 from tests.unit.console.conftest import FakeClients, FakeCluster
 
@@ -32,6 +33,9 @@ ANY_PORT = HostPort("127.0.0.1", 0)
 EVENTS = {"Accept": "text/event-stream"}
 OPEN_PAGES = 50
 LOOKS = 5
+LARGE = 64 << 20
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /login HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Length: 9\r\n\r\ntok"
 
 
 class CountedPage:
@@ -57,6 +61,13 @@ async def serving(load: Any = overview.load, **options: Any) -> AsyncIterator[Ht
     finally:
         console.stop_streams()
         await server.stop()
+
+
+async def large(scope: Any, receive: Any, send: Any) -> None:
+    """An application whose responses are larger than the buffers of the system."""
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE)]})
+        await send({"type": "http.response.body", "body": bytes(LARGE)})
 
 
 async def test_open_pages_at_one_address_share_the_making_of_their_updates() -> None:
@@ -144,6 +155,66 @@ async def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> N
     with raises_code(ErrorCode.INVALID_CONFIG, r"https\.certificate\.file and https\.key\.file cannot be used"):
         async with serving(certificate_file=str(broken), key_file=str(broken)):
             pass
+
+
+@pytest.mark.parametrize("sent", [b"", GET[:-2], POST], ids=["nothing", "headers", "form"])
+async def test_a_connection_without_a_whole_request_ends(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.console.connections.CLIENT_S", 0.2)
+    async with serving() as server, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        await reader.read()  # the end
+        writer.close()
+
+
+async def test_a_connection_whose_client_reads_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.console.connections.CLIENT_S", 0.2)
+    server = HttpServer(large, ANY_PORT, grace_s=1)
+    await server.start()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(GET)
+        await until(lambda: server.connections == 1, lambda: "the server has the connection")
+        await until(lambda: server.connections == 0, lambda: "the connection ends")
+    await server.stop()
+
+
+async def test_a_connection_whose_client_reads_slowly_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.console.connections.CLIENT_S", 0.2)
+    server = HttpServer(large, ANY_PORT, grace_s=1)
+    await server.start()
+    async with asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=LARGE >> 5)
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(16):
+            await reader.readexactly(LARGE >> 4)
+            await asyncio.sleep(0.05)
+        writer.close()
+    await server.stop()
+
+
+async def test_a_page_with_live_updates_stays_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.console.connections.CLIENT_S", 0.2)
+    looks = 0
+    async with (
+        serving() as server,
+        httpx.AsyncClient(timeout=30) as client,
+        client.stream("GET", f"http://localhost:{server.port}/", headers=EVENTS) as response,
+    ):
+        async for line in response.aiter_lines():
+            looks += line == "event: alive"
+            if looks == 2 * LOOKS:
+                return
+
+
+async def test_idle_connections_of_a_client_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.console.server._CONNECTIONS_MAX", 8)
+    async with serving() as server:
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
+        async with httpx.AsyncClient(timeout=5) as client:
+            assert (await client.get(f"http://localhost:{server.port}/healthz")).status_code == 200
+        for _, writer in idle:
+            writer.close()
 
 
 def test_a_connection_of_the_server_sends_at_once() -> None:
