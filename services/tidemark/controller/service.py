@@ -7,7 +7,7 @@ from tidemark.controller.loop import ControllerLoop
 from tidemark.controller.term import ActiveTerm
 from tidemark.core.controller.effects import DescribeReplicas
 from tidemark.core.controller.events import IsrChangesReported, LeadershipResigned, ReplicaFailed
-from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, TidemarkError
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, LeaderEpoch, ReplicaIdentity, TidemarkError
 from tidemark.rpc.codecs.control import descriptions_to_proto, held_to_proto, questions_from_proto, refusals_to_proto
 from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.security.callers import check_id
@@ -33,12 +33,12 @@ class ControllerServicer(ControllerServiceServicer):
             term.submit(IsrChangesReported(partitions))
         broker, broker_epoch = BrokerId(request.broker_id), BrokerEpoch(request.broker_epoch)
         for one in request.gives_up:
-            term.submit(
-                LeadershipResigned(broker, broker_epoch, ref_from_proto(one.partition), LeaderEpoch(one.leader_epoch))
-            )
+            resigned, leader_epoch = ref_from_proto(one.partition), LeaderEpoch(one.leader_epoch)
+            term.submit(LeadershipResigned(broker, broker_epoch, resigned, leader_epoch, _identity_of(one)))
         for other in request.failed:
-            partition, leader_epoch = ref_from_proto(other.partition), LeaderEpoch(other.leader_epoch)
-            term.submit(ReplicaFailed(broker, broker_epoch, partition, leader_epoch, other.damaged, other.cut))
+            failed, leader_epoch = ref_from_proto(other.partition), LeaderEpoch(other.leader_epoch)
+            known = (other.damaged, other.cut, _identity_of(other))
+            term.submit(ReplicaFailed(broker, broker_epoch, failed, leader_epoch, *known))
         return pb.ReportIsrChangesResponse()
 
     async def AskReplicas(  # noqa: N802
@@ -76,6 +76,11 @@ class ControllerServicer(ControllerServiceServicer):
         if not term.has_begun:
             raise _not_active("this controller was just elected and still reads ZooKeeper; retry")
         return term
+
+
+def _identity_of(report: pb.GivenUpLeadership | pb.FailedReplica) -> ReplicaIdentity | None:
+    """The replica that a report concerns; None from a broker of version 0.1.0."""
+    return ReplicaIdentity(report.topic_id, report.incarnation) if report.topic_id else None
 
 
 def _not_active(message: str) -> TidemarkError:

@@ -26,6 +26,7 @@ from tidemark.model import (
     BrokerId,
     BrokerRegistration,
     LeaderEpoch,
+    ReplicaIdentity,
     TopicDescription,
     TopicPartition,
     VersionedState,
@@ -157,6 +158,10 @@ class Cluster:
         )
         return TopicPartition(name, 0)
 
+    async def identity(self, partition: TopicPartition) -> ReplicaIdentity:
+        topic = (await self.store.topics([partition.topic]))[partition.topic]
+        return ReplicaIdentity(topic.topic_id, topic.incarnations[partition.partition])
+
     async def state(self, partition: TopicPartition) -> VersionedState:
         return (await self.store.states([partition], sync=True))[partition]
 
@@ -253,7 +258,7 @@ async def test_a_leader_that_gives_up_is_relieved_and_stays_in_sync(
             lambda event: None,
             failures.append,
         )
-        leader.resign(ResignLeadership(partition, LeaderEpoch(0)))
+        leader.resign(ResignLeadership(partition, await cluster.identity(partition), LeaderEpoch(0)))
         assert await until(lambda: cluster.brokers[0].leaders.get("flights-0") == (1, 1)) < 2.0
         assert (await cluster.state(partition)).state.isr_ids == (0, 1, 2)
         await leader.stop()
@@ -276,8 +281,8 @@ async def test_damage_invalidates_earlier_registrations_and_a_failed_log_all(
             lambda event: None,
             failures.append,
         )
-        follower.report_failed(ReportLogFailed(damaged, LeaderEpoch(0), damaged=True))
-        follower.report_failed(ReportLogFailed(failed, LeaderEpoch(0)))
+        follower.report_failed(ReportLogFailed(damaged, await cluster.identity(damaged), LeaderEpoch(0), damaged=True))
+        follower.report_failed(ReportLogFailed(failed, await cluster.identity(failed), LeaderEpoch(0)))
         for _ in range(500):
             if (await cluster.state(failed)).state.isr_ids == (0, 2):
                 break

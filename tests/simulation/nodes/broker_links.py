@@ -35,8 +35,9 @@ class SimControllerHints:
             if partitions:
                 term.submit(ev.IsrChangesReported(partitions))
             for one in resigned:
-                term.submit(ev.LeadershipResigned(broker, epoch, one.partition, one.leader_epoch))
+                term.submit(ev.LeadershipResigned(broker, epoch, one.partition, one.leader_epoch, one.identity))
             for other in failed:
-                term.submit(ev.ReplicaFailed(broker, epoch, other.partition, other.leader_epoch, other.damaged))
+                facts = (other.partition, other.leader_epoch, other.damaged)
+                term.submit(ev.ReplicaFailed(broker, epoch, *facts, identity=other.identity))
             return
         raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "no active controller is reachable")

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemark.controller.assembly import new_loop
 from tidemark.controller.service import ControllerServicer
-from tidemark.model import BrokerId, ErrorCode
+from tidemark.model import BrokerId, ErrorCode, ReplicaIdentity
 from tidemark.rpc.receiver import ReceiverCheck
 from tidemark.runtime.host_port import Listeners
 from tidemark.v1 import controller_service_pb2 as pb
@@ -64,6 +64,20 @@ async def test_within_its_lease_a_controller_takes_hints_and_past_it_it_refuses_
     with raises_code(ErrorCode.CONTROLLER_NOT_ACTIVE):
         await office.hint()
     assert len(office.submitted) == 1
+
+
+async def test_a_report_has_the_identity_of_its_replica_unless_the_broker_is_of_an_earlier_version() -> None:
+    office, partition = Office(), PartitionRef(topic="flights", partition=0)
+    ids = {"topic_id": "id", "incarnation": "i"}
+    await office.servicer.ReportIsrChanges(
+        pb.ReportIsrChangesRequest(
+            broker_id=1,
+            gives_up=[pb.GivenUpLeadership(partition=partition, **ids), pb.GivenUpLeadership(partition=partition)],
+            failed=[pb.FailedReplica(partition=partition, **ids), pb.FailedReplica(partition=partition)],
+        ),
+        PlainContext(),
+    )
+    assert [one.identity for one in office.submitted] == [ReplicaIdentity("id", "i"), None] * 2
 
 
 async def test_a_session_that_expires_before_the_first_round_is_replaced() -> None:

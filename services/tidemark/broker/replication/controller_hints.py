@@ -55,7 +55,9 @@ class GrpcControllerHints:
             broker_epoch=self._epoch.value,
             partitions=[ref_to_proto(partition) for partition in changed],
             gives_up=[
-                pb.GivenUpLeadership(partition=ref_to_proto(one.partition), leader_epoch=one.leader_epoch)
+                pb.GivenUpLeadership(
+                    partition=ref_to_proto(one.partition), leader_epoch=one.leader_epoch, **one.identity._asdict()
+                )
                 for one in resigned
             ],
             failed=[
@@ -64,6 +66,7 @@ class GrpcControllerHints:
                     leader_epoch=one.leader_epoch,
                     damaged=one.damaged,
                     cut=one.cut,
+                    **one.identity._asdict(),
                 )
                 for one in failed
             ],

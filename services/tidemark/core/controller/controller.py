@@ -386,9 +386,11 @@ class ControllerCore:
         self._read_again(event.partitions)
 
     def _on_replica_reported(self, event: ev.LeadershipResigned | ev.ReplicaFailed, now_ms: int) -> None:
-        """A leader resigns, or a replica has failed."""
+        """A leader resigns, or a replica has failed. A late report may concern a deleted partition of this name."""
         partition_state, pending = self._ctx.partitions.get(event.partition), self._ctx.commands.get(event.broker)
         if partition_state is None or pending is None or pending.broker_epoch != event.broker_epoch:
+            return
+        if event.identity not in (None, partition_state.identity):
             return
         if partition_state.replica_reported(event, now_ms, 2 * self._ctx.config.session_timeout_ms):
             kind = "replica_failed" if isinstance(event, ev.ReplicaFailed) else "leadership_given_up"

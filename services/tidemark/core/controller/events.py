@@ -18,6 +18,7 @@ from tidemark.model import (
     PartitionReassignment,
     PartitionRequests,
     ReassignmentRequests,
+    ReplicaIdentity,
     TidemarkError,
     TopicDescription,
     TopicPartition,
@@ -161,19 +162,24 @@ class IsrChangesReported:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipResigned:
-    """A leader whose disk lags asks that another in-sync replica leads (rule R7)."""
+    """A leader whose disk lags asks that another in-sync replica leads (rule R7).
+
+    `identity`: of the replica; None: a broker of version 0.1.0 did not state it.
+    """
 
     broker: BrokerId
     broker_epoch: BrokerEpoch
     partition: TopicPartition
     leader_epoch: LeaderEpoch
+    identity: ReplicaIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFailed:
     """A broker's log of this partition has failed while the broker lives.
 
-    `damaged`: the log lost records before (rule T5); `cut`: the log lost only a torn tail (rule T7).
+    `damaged`: the log lost records before (rule T5); `cut`: the log lost only a torn tail (rule T7). `identity` as in
+    `LeadershipResigned`.
     """
 
     broker: BrokerId
@@ -182,6 +188,7 @@ class ReplicaFailed:
     leader_epoch: LeaderEpoch
     damaged: bool = False
     cut: bool = False
+    identity: ReplicaIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,6 +253,7 @@ class ResignLeadership:
     """
 
     partition: TopicPartition
+    identity: ReplicaIdentity
     leader_epoch: LeaderEpoch
 
 
@@ -265,6 +266,7 @@ class ReportLogFailed:
     """
 
     partition: TopicPartition
+    identity: ReplicaIdentity
     leader_epoch: LeaderEpoch
     damaged: bool = False
     cut: bool = False

@@ -102,7 +102,7 @@ class ReplicaManager:
         replica.log = None
         replica.failed = True
         if replica.leader_epoch != NO_EPOCH:
-            self._ctx.emit(ReportLogFailed(replica.partition, replica.leader_epoch))
+            self._ctx.emit(ReportLogFailed(replica.partition, replica.identity, replica.leader_epoch))
 
     # -- roles -------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,8 @@ class ReplicaManager:
             self._begin_following(replica, log, waiting)
         if replica.refused_lineage < 0 and log.damaged is not None:
             replica.refused_lineage = state.lineage
-            self._ctx.emit(ReportLogFailed(replica.partition, state.leader_epoch, damaged=True, cut=log.cut))
+            report = ReportLogFailed(replica.partition, replica.identity, state.leader_epoch, damaged=True, cut=log.cut)
+            self._ctx.emit(report)
         self._settle(waiting, error)
         self.streams.answer_early_requests(replica, now_ms)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from tidemark.core.controller import effects as fx
@@ -507,3 +508,25 @@ def test_a_broker_failure_with_ten_thousand_partitions_is_decided_and_sent_quick
     assert {one.broker for one in world.waiting(fx.SendLeaderAndIsr)} == {0, 2}
     assert all(isinstance(one, Sends) for one in world.pending)
     assert taken_s < 3
+
+
+@pytest.mark.parametrize("kind", [ev.ReplicaFailed, ev.LeadershipResigned])
+@pytest.mark.parametrize("version", ["0.1.0", "now"])
+def test_a_late_report_of_a_deleted_partition_does_not_concern_the_next_one_of_its_name(
+    kind: type[ev.ReplicaFailed | ev.LeadershipResigned], version: str
+) -> None:
+    world = with_topic(0, 1, 2)
+    old = world.identity(P)
+    report = kind(BrokerId(0), BrokerEpoch(0), P, LeaderEpoch(0), identity=old if version == "now" else None)
+    world.delete("flights")
+    world.settle()
+    world.topic("flights", (0, 1, 2))
+    world.settle()
+    new = world.state("flights")
+    world.happens(report)
+    world.settle()
+    is_ignored = world.state("flights") == new
+    assert is_ignored == (version == "now"), "a broker of 0.1.0 does not state which partition it reports"
+    world.happens(replace(report, identity=world.identity(P)))
+    world.settle()
+    assert world.state("flights") != new

@@ -181,14 +181,14 @@ def test_a_failed_log_is_reported_with_its_leader_epoch(leads: bool) -> None:
     else:
         stage.follows(2)
     stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "no space")))
-    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5)
+    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, ID, 5)
 
 
 def test_a_log_that_cannot_be_opened_is_reported_too() -> None:
     stage = Stage()
     stage.command(node(2, 5, (1, 2)))
     stage.feed(ev.LogFailed(P, ID, TidemarkError(ErrorCode.STORAGE_ERROR, "no such disk")))
-    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5)
+    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, ID, 5)
 
 
 def test_an_overtaken_command_does_not_suspect_a_broker_again() -> None:

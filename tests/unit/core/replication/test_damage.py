@@ -37,7 +37,7 @@ def test_a_damaged_follower_reports_the_damage_once_and_follows() -> None:
     stage = Stage()
     stage.command(node(2, 5, (2,)))
     stage.opened(60, (3, 0), high_watermark=60, damaged="a hole")
-    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5, damaged=True)
+    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, ID, 5, damaged=True)
     assert stage.one(fx.ConnectToLeader).leader == 2
     stage.command(node(3, 6, (3,)))
     assert not stage.got(fx.ReportLogFailed)
@@ -47,7 +47,7 @@ def test_a_cut_tail_is_reported_and_keeps_the_replica_from_leading() -> None:
     stage = Stage()
     stage.command(node(2, 5, (2,)))
     stage.opened(60, (3, 0), high_watermark=60, damaged="a torn tail", cut=True)
-    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, 5, damaged=True, cut=True)
+    assert stage.one(fx.ReportLogFailed) == fx.ReportLogFailed(P, ID, 5, damaged=True, cut=True)
     stage.command(node(-1, 5, ()))
     assert not leads_when_asked(stage)
     [reply] = stage.got(fx.ReplyToControl)

@@ -475,7 +475,7 @@ class PartitionLeader:
             return
         self._resigned_ms = now_ms
         self._ctx.observe(why, self.log.partition, leader_epoch=self.leader_epoch)
-        self._ctx.emit(ResignLeadership(self.log.partition, self.leader_epoch))
+        self._ctx.emit(ResignLeadership(self.log.partition, self.log.identity, self.leader_epoch))
 
     def _may_propose(self) -> bool:
         return isinstance(self._isr, Committed) and self.log.partition not in self._ctx.isr_answers_due

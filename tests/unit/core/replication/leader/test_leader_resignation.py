@@ -8,7 +8,7 @@ import itertools
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 
-from tests.unit.core.replication.stage import P, Stage
+from tests.unit.core.replication.stage import ID, P, Stage
 
 LAG_MAX_MS = 10_000
 
@@ -37,7 +37,7 @@ def wait(stage: Stage, until_ms: int) -> list[tuple[int, fx.Effect]]:
 def test_a_leader_that_cannot_read_for_its_followers_resigns_and_evicts_none() -> None:
     stage = behind(Stage())
     told = wait(stage, 3 * LAG_MAX_MS)
-    assert [effect for _, effect in told] == [fx.ResignLeadership(P, 5)] * 3
+    assert [effect for _, effect in told] == [fx.ResignLeadership(P, ID, 5)] * 3
     times_ms = [at_ms for at_ms, _ in told]
     assert LAG_MAX_MS / 2 <= times_ms[0] <= LAG_MAX_MS * 0.6, "before any follower has lagged for too long"
     assert all(later - earlier >= LAG_MAX_MS for earlier, later in itertools.pairwise(times_ms))
@@ -47,7 +47,7 @@ def test_a_leader_that_cannot_append_resigns() -> None:
     stage = Stage().leads((1, 2))
     stage.fetches(2, 0)
     stage.produce(acks=-1)
-    assert [effect for _, effect in wait(stage, LAG_MAX_MS)] == [fx.ResignLeadership(P, 5)]
+    assert [effect for _, effect in wait(stage, LAG_MAX_MS)] == [fx.ResignLeadership(P, ID, 5)]
 
 
 def test_once_the_disk_answers_again_lagging_followers_are_evicted() -> None:
