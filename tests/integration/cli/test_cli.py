@@ -57,7 +57,10 @@ def refused(ended: Ended, code: str) -> None:
 
 
 def consumed_for_half_a_second(cluster: LocalCluster, *arguments: str, fresh: bool = False) -> Ended:
-    """Run `consume` with so short a timeout that brokers have a second for each answer; late ones are asked again."""
+    """Run `consume` with so short a timeout that brokers have a second for each answer.
+
+    The command retries late brokers.
+    """
     for _ in range(ATTEMPTS):
         ended = tidemark(cluster, "consume", *arguments, "--timeout", "0.5", fresh=fresh)
         if "not completed within its deadline" not in ended.error:
@@ -220,7 +223,7 @@ def test_invalid_produce_and_consume_commands_print_one_line_and_exit_with_1(clu
     refused(tidemark(cluster, "produce", "not-there", stdin="x\n"), "UNKNOWN_TOPIC")
     refused(tidemark(cluster, "consume", "not-there", "--from", "earliest"), "UNKNOWN_TOPIC")
     succeeds(cluster, "topic", "create", topic)
-    # The topic is there; brokers on a busy machine may learn of it late.
+    # The topic is there; brokers on a busy machine may receive its metadata late.
     unseparated = tidemark(
         cluster, "produce", topic, "-k", "=", stdin="a=1\nno separator\n", PATIENCE_WITH_TOPICS_S="30"
     )

@@ -43,7 +43,7 @@ def lines(*numbers: int) -> str:
 
 def committed(cluster: LocalCluster, group: str) -> list[int]:
     with Groups(cluster.bootstrap) as groups:
-        # A command waits 3 s at most for the answer that it has left; a killed member stays for 45 s.
+        # A command waits at most 3 s for the answer to its leave request; a killed member stays for 45 s.
         wait_for(lambda: groups.describe_groups([group])[0].members == (), "the member has left", 20)
         (found,) = groups.describe_groups([group])
     return [one.committed for one in found.partitions]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark log verify` beside running brokers, and `tidemark replicas verify` on good and forged replicas."""
+"""`tidemark log verify` while brokers run, and `tidemark replicas verify` on valid and forged replicas."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fill(cluster: LocalCluster, topic: str, count: int) -> None:
 
 
 def doctor(segment: Path) -> int:
-    """Change a value in the middle of a segment, with CRCs that are right; gives the batch's offset."""
+    """Change a value in the middle of a segment, with CRCs that are right; returns the batch's offset."""
     batches = check_batches(segment.read_bytes())
     number = len(batches) // 2
     envelope, data = batches[number]
@@ -101,7 +101,7 @@ def test_equal_replicas_are_reported_equal_and_a_modified_one_is_found(hurt: Loc
     looks: list[Ended] = []
 
     def all_brokers_take_part() -> bool:
-        """A broker that has just registered counts as away until others know it, and until it knows its replicas."""
+        """A new broker counts as down until the other brokers know it, and until it knows its replicas."""
         looks.append(tidemark(hurt, "replicas", "verify", "-t", "pairs", "--json"))
         told = [json.loads(line) for line in looks[-1].out.splitlines()]
         return len(told) == 2 and not any(one["away"] or one["behind"] for one in told)
@@ -120,7 +120,10 @@ def test_equal_replicas_are_reported_equal_and_a_modified_one_is_found(hurt: Loc
 
 
 def follow_the_advice(cluster: LocalCluster, broker_id: int, replica: Path) -> None:
-    """The replica's directory goes; the broker fetches all of it again, out of the ISR until it has."""
+    """The replica's directory is deleted.
+
+    The broker fetches the complete log again, and is outside the ISR until then.
+    """
     cluster.terminate(broker_name(broker_id))
     shutil.rmtree(replica)
     cluster.restart(broker_name(broker_id))

@@ -127,7 +127,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str
 
 
 def refused(kind: type[TidemarkError], code: ErrorCode, call: Callable[[], object]) -> TidemarkError:
-    """The error of a call: in time, of that class; and it survives pickling between processes."""
+    """The error of a call: it is raised in time, has that class, and can be pickled."""
     began_s = time.monotonic()
     with pytest.raises(kind) as refusal:
         call()
@@ -344,7 +344,7 @@ def test_a_commit_of_a_former_member(cluster: LocalCluster, style: Blocking, top
     other = style.make("Consumer", cluster.bootstrap, group=group)
     style.do(lambda: other.subscribe([topic]))
     until_s = time.monotonic() + IN_TIME_S
-    while len(other.assignment) < 2:  # the other one does not poll for longer than allowed
+    while len(other.assignment) < 2:  # the other member does not poll for longer than allowed
         assert time.monotonic() < until_s
         style.do(lambda: other.poll(timeout_s=0.1))
     error = refused(FencedMemberError, ErrorCode.UNKNOWN_MEMBER, lambda: style.do(lambda: slow.commit({(topic, 0): 1})))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer against brokers that refuse, drop, fall silent and move: every record once, in order."""
+"""The consumer with brokers that refuse, drop connections, stop answering and move: every record once, in order."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ async def test_a_range_is_read_exactly_across_refusals_and_a_move(cluster: FakeC
 
 
 async def test_a_read_committed_reader_refuses_records_of_a_broker_without_transactions(cluster: FakeCluster) -> None:
-    """Such a broker ignores the level: its answers have no last stable offset, and name no aborted transactions."""
+    """The broker ignores the isolation level: its answers have no last stable offset and no aborted transactions."""
 
     def read_range() -> None:
         with RangeReader(cluster.bootstrap, deadline_s=20, isolation_level="read_committed") as reader:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer against brokers that refuse, drop, fall silent and answer late: order and exactly once, each time."""
+"""The producer with brokers that refuse, disconnect, stop answering or answer late: each record once, in order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that are closed, cancelled or interrupted at any call end in time and leave nothing behind."""
+"""Clients that are closed, cancelled or interrupted at any call end in time and leave no task or connection."""
 
 from __future__ import annotations
 

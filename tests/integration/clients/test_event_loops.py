@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients on short-lived event loops, beside those of other threads: each works, and nothing is left behind."""
+"""Clients on short-lived event loops, while other threads run theirs: each works, and leaves no task or connection."""
 
 from __future__ import annotations
 

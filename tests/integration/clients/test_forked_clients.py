@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that was forked from one with a client gets an error at once, and the parent's client continues."""
+"""A client in a forked process raises an error immediately, and the parent's client continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.client import ClientClosedError, InvalidRequestError, TidemarkErro
 
 from tests.integration.harness.fake_broker import TOPIC, FakeCluster
 
-# A process of its own is forked: this one has threads of its own that are none of this test's business.
+# A separate process is forked, because this one has threads that do not belong to the test.
 PARENT = textwrap.dedent(
     """
     import asyncio, os, pickle, sys, time

@@ -39,7 +39,7 @@ def produce(producer: Producer, start: int) -> None:
 
 
 def read(consumer: Consumer, count: int) -> list[int]:
-    """Read so many records, and return their offsets, which must equal the numbers in the keys."""
+    """Read this number of records, and return their offsets, which must equal the numbers in the keys."""
     found = []
     for _ in range(count):
         record = next(consumer)
@@ -56,7 +56,7 @@ def test_a_follower_is_read_from_and_when_it_is_killed_nothing_is_missed_or_doub
         with Consumer(racks.bootstrap, rack=f"rack-{near}", max_partition_bytes=4000) as consumer:
             consumer.assign(TOPIC)
             of_followers, by_followers_alone = 0, False
-            while not by_followers_alone:  # a whole round, once all brokers know that all are in sync
+            while not by_followers_alone:  # a complete round, once all brokers know that all replicas are in sync
                 assert position < 100 * ROUND, "the follower is not read from"
                 produce(producer, position)
                 before, of_the_leader = consumer.metrics().follower_bytes, counted(racks, leader, "fetched_bytes")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers that take every request and answer none: each public call returns or raises in its stated time."""
+"""Brokers that accept every request and answer none: each public call returns or raises in its stated time."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @asynccontextmanager
 async def of_one_kind(cluster: FakeCluster, kind: str, classes: Any) -> AsyncIterator[Any]:
-    """A client that knew the cluster before it fell silent; it is closed in time too."""
+    """A client that knew the cluster before the brokers stopped answering; the client is closed in time, too."""
 
     async def do(call: Callable[[], Any]) -> Any:
         return await call() if classes is aio else await asyncio.to_thread(call)

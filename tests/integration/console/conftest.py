@@ -110,7 +110,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def served_console() -> Iterator[ServedConsole]:
-    """A healthy cluster with 120 topics, some records, two groups, and something on each other page."""
+    """A healthy cluster with 120 topics, some records, two groups, and content for each other page."""
     cluster = WholeCluster()
     cluster.topics.clear()
     cluster.add_group("readers", partition(0, 90), members=[member("m0", 0)])

@@ -22,7 +22,7 @@ TOPIC = "console-reset"
 GROUP = "console/reset <b>'s"
 RECORDS = 5
 BATCHES, BATCH_BYTES = 60, 10_000
-"""A batch each: a throttle delays batches, and cuts none."""
+"""One batch for each record: a throttle delays complete batches, and splits none."""
 SLOW_BYTES_PER_S, FAST_BYTES_PER_S = 10_000, 40_000
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console beside an admin service with 10,000 partitions, of which some change before each answer."""
+"""The console with an admin service of 10,000 partitions, some of which change before each answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Cluster:
 
 
 def topic(number: int, in_sync: int = 3) -> metadata_pb2.TopicMetadata:
-    """A topic whose partitions have so many in-sync replicas."""
+    """A topic whose partitions have this number of in-sync replicas."""
     partitions = {}
     for index in range(PARTITIONS):
         replicas = tuple(BrokerId((number + index + one) % BROKERS) for one in range(3))

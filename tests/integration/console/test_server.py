@@ -145,7 +145,7 @@ async def test_a_handshake_uses_the_newest_certificate_that_fits_its_key(
 
 
 def replace(source: str, target: Path) -> None:
-    """Put a copy in the place of a file, as a renewal does."""
+    """Replace a file by a copy, as a renewal does."""
     shutil.copy(source, target.with_suffix(".new")).rename(target)
 
 

@@ -52,7 +52,7 @@ def spoiled(at: int) -> bytes:
 
 
 class LyingLeader(ReplicaServiceServicer):
-    """Sends the given chunks, one each time that the follower asks from the beginning."""
+    """Sends the given chunks, one at each fetch from offset 0."""
 
     def __init__(self, *batches: bytes) -> None:
         self._batches = list(batches)
@@ -99,7 +99,7 @@ async def test_a_corrupted_batch_is_refused_fetched_again_and_never_appended(
 
 
 async def replicate(brokers: Brokers, *requests: pb.ReplicateRequest) -> pb.ReplicateResponse:
-    """The first thing that broker 0 answers to a stream; its refusal of the stream is raised."""
+    """The first answer of broker 0 on a stream; raises its refusal of the stream."""
     async with open_channel(brokers.address(0)) as channel, asyncio.timeout(DEADLINE_S):
         stub: Any = ReplicaServiceStub(channel)
         call = stub.Replicate()

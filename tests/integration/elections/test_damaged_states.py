@@ -82,7 +82,7 @@ def test_damaged_and_deleted_states_of_live_leaders_heal_without_loss(cluster: L
 def test_without_the_leader_an_operator_rebuilds_the_state(
     mine: LocalCluster, by_hand: KazooClient, admin: AdminClient
 ) -> None:
-    """The new controllers never read the node, and the broker that led is gone."""
+    """The new controllers never read the node, and the former leader is down."""
     admin.create_topic("hurt", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
     with Producer(mine.bootstrap) as producer:
         producer.send("hurt", b"kept").result()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes damaged manually: the controller reports and skips them, and continues, also a new controller."""
+"""Nodes damaged manually: each controller, also a new one, reports and skips these nodes, and continues."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def elect_furthest(cluster: LocalCluster) -> None:
 
 @pytest.mark.usefixtures("own_zookeeper")
 def test_a_log_keeps_the_records_of_new_producers_behind_an_older_tree(tmp_path: Path) -> None:
-    """Producer ids are counted in the tree: a log that knows an id would take a new batch for a duplicate."""
+    """The tree has the next producer id: a log that knows a reused id would treat a new batch as a duplicate."""
     cluster = LocalCluster(tmp_path / "cluster", controllers=1)
     with cluster:
         succeeds(cluster, "topic", "create", TOPIC, "-p", "1", "-r", "3")

@@ -94,7 +94,7 @@ def test_a_requested_election_elects_the_last_known_log_and_reports_missing_reco
     hurt.terminate(broker_name(leader))
     wait_for(lambda: partition().leader == NO_LEADER, "no replica leads")
     refused(tidemark(hurt, "elect", "--last-known", "gauges:0", "--yes"), "ELIGIBLE_LEADERS_NOT_AVAILABLE")
-    # The last leader's disk forgets every record, but not that 65 of them were committed.
+    # The last leader's disk loses every record, but not the checkpoint that 65 of them were committed.
     (log,) = (hurt.directory / broker_name(leader)).rglob("gauges-0/*.log")
     log.write_bytes(b"")
     hurt.restart(broker_name(follower))

@@ -75,7 +75,10 @@ def test_a_follower_that_was_away_is_elected_where_allowed_when_the_only_trusted
 
 
 def test_a_group_that_continues_after_an_unclean_election_learns_of_the_lost_records(tmp_path: Path) -> None:
-    """Its offset is below the end of the new log: without a check the group would skip records of the new lineage."""
+    """The group's offset is below the end of the new log.
+
+    Without a check the group would skip records of the new lineage.
+    """
     with (
         LocalCluster(tmp_path, controllers=1, settings=SETTINGS) as cluster,
         AdminClient(cluster.admin_address) as admin,

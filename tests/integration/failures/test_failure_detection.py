@@ -18,7 +18,7 @@ from tests.integration.harness.by_hand import kazoo_of
 from tests.integration.harness.waiting import wait_for
 
 SESSION_MS = 60_000
-"""The session outlives the stopped leader by 40 s at least: its last ping is a third of the timeout old at most."""
+"""The session of the stopped leader stays for at least 40 s: its last ping was sent within a third of the timeout."""
 SOON_S = 15.0
 SETTINGS = {"broker": {"zookeeper.session.timeout.ms": str(SESSION_MS), "replica.lag.time.max.ms": "3000"}}
 REQUEST_MS = 3000
@@ -48,7 +48,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @contextmanager
 def stopped(cluster: LocalCluster, name: str) -> Iterator[None]:
-    """Stop the whole process. Without the heartbeats' deadline, gRPC's keepalive notices in three times the time."""
+    """Stop the whole process.
+
+    Without the heartbeats' deadline, gRPC's keepalive takes three times as long to detect this.
+    """
     cluster.pause(name)
     try:
         yield

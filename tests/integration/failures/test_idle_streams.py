@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream without messages: pings keep the connection, and no server takes the pings for an attack."""
+"""A stream without messages: pings keep the connection, and no server treats the pings as an attack."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def test_a_server_is_found_again_at_its_new_address() -> None:
         health = health_pb2_grpc.HealthStub(channel)
         await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
         await server.stop(0)
-        # Until the name leads elsewhere the client asks in vain; gRPC has asked for the name once by then.
+        # Until the name has another address, calls of the client fail; gRPC has resolved the name once by then.
         await asyncio.sleep(0.5)
         names.address = "127.0.0.2"
         server = await serve("127.0.0.2", server.port)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The active controller is killed when the states of a new topic are written, and not every broker has heard of it.
+"""The active controller is killed when the states of a new topic are written, and before every broker has its metadata.
 
-Brokers hear of the topic from the next controller, which ZooKeeper lets take over after the session of the first one.
+Brokers receive the topic from the next controller, which takes over after the session of the first one has expired.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def committed(bootstrap: str) -> list[int]:
 
 
 def consumed(consumer: Consumer) -> list[int]:
-    """Read until a record of each partition has come."""
+    """Read until a record of each partition has arrived."""
     found: set[int] = set()
     for _ in range(int(SOON_S)):
         found.update(record.partition for record in consumer.poll_records(1.0))
@@ -117,7 +117,7 @@ def command(bootstrap: str) -> list[int]:
 
 @pytest.mark.parametrize(("before", "told"), [(0, "none"), (1, "1")])
 def test_every_client_uses_a_topic_whose_controller_died(cluster: LocalCluster, told: str, before: int) -> None:
-    """Every client succeeds without an error; none has a patience that is shorter than the controller's failover."""
+    """Every client succeeds without an error: no client waits for less time than the failover of the controller."""
     assert SESSION_MS / 1000 > TOPIC_PATIENCE_S
     order = cluster.directory / "dies"
     with Consumer(cluster.bootstrap, group="first") as consumer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZooKeeper is away for longer than every session: surely led partitions continue, the others wait (rule F2)."""
+"""ZooKeeper is down for longer than every session: partitions continue if F2 proves their leader; others wait."""
 
 from __future__ import annotations
 

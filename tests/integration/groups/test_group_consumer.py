@@ -64,7 +64,7 @@ def number_of(record: ConsumerRecord) -> int:
 
 
 async def until_reading(consumer: Consumer, count: int) -> None:
-    """Poll until the consumer has so many partitions; records that come meanwhile are thrown away."""
+    """Poll until the consumer has this number of partitions; drop the records of these polls."""
     async with asyncio.timeout(_DEADLINE_S):
         while len(consumer.assignment) != count:
             await consumer.poll(0.05)

@@ -72,7 +72,7 @@ class Reader:
                 self._at.pop(partition, None)
                 continue
             self._at[partition] = wanted[partition]
-            # Its answer may be looked at after that of a commit of the next reader.
+            # The thread may handle its answer after the answer to a commit of the next reader.
             self._acknowledged[partition] = max(self._acknowledged.get(partition, -1), wanted[partition])
             self.last_commit_s = time.monotonic()
 
@@ -87,7 +87,7 @@ async def _commit_once(groups: Groups, over: asyncio.Event) -> list[str]:
         try:
             await groups.commit(group_id, TOPIC, {0: number})
         except TidemarkError:
-            continue  # the commit may be remembered or not
+            continue  # the commit may be stored or not
         remembered.append(group_id)
         await asyncio.sleep(0.02)
     return remembered

@@ -63,7 +63,7 @@ class StandInController:
             await self._store.register_broker(registration, clean=True, locked_directory_ids=frozenset())
 
     async def work(self) -> None:
-        """Become the active controller, unless done before, and begin."""
+        """Become the active controller, if not active yet, and begin."""
         self._term = self._term or await self._store.elect_controller(BrokerId(100), f"{HOST}:19193")
         assert self._term is not None
         self._task = asyncio.create_task(self._work(self._term))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A console as its own process, beside a cluster that others share."""
+"""A console as a separate process, for a cluster that tests share."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ TOPIC = "t"
 
 @dataclass(frozen=True)
 class Fault:
-    """The result of one request: whether it is appended (or served), and its answer."""
+    """The result of one request: whether the request is applied, and its answer."""
 
     append: bool = True
     refuse: ErrorCode | None = None
@@ -96,14 +96,14 @@ class FakeCluster:
     """`brokers` brokers and one topic; an async context manager.
 
     Attributes:
-        produce_faults, fetch_faults: taken from the left, one a request; none left: FINE.
+        produce_faults, fetch_faults: one fault for each request, from the left; then FINE.
         listed: the number of partitions in each request for offsets.
         produced: the base sequences of each produce request that arrived, by broker.
         racks: by broker; a leader names the lowest other broker in a consumer's rack, without a look at its log.
         behind: records that a broker lacks when it is read as a follower.
         follower_faults: as `fetch_faults`, of fetches from a broker that does not lead.
-        unheard: so many requests for metadata are answered as if the topic were not there yet.
-        speaking: while clear no broker answers anything, and connections stay well.
+        unheard: number of metadata requests whose answers lack the topic.
+        speaking: while clear, no broker answers, and connections stay open.
         late_s: seconds that each call waits before a broker handles it.
     """
 

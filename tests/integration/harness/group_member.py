@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a group by the bare messages, as docs/groups.md asks of clients; `reading` has its partitions."""
+"""A member of a group that sends the messages of docs/groups.md without a client; `reading` has its partitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ELSEWHERE = (
 
 
 async def call(call: Callable[[], Awaitable[_T]], address: str = "") -> _T:
-    """The answer, or the refusal as it was meant."""
+    """Return the answer, or raise its refusal."""
     try:
         return await call()
     except grpc.RpcError as error:
@@ -76,7 +76,7 @@ class Groups:
         call_s: float = 5,
         done: ErrorCode | None = None,
     ) -> Any:
-        """`done`: the refusal of a retry whose first call succeeded, its answer lost; gives None."""
+        """`done`: the refusal of a retry whose first call succeeded, and whose answer was lost; returns None then."""
         deadline_s = time.monotonic() + timeout_s
         in_doubt = False
         while True:

@@ -91,7 +91,7 @@ class Brokers:
         )
 
     async def start(self, *broker_ids: int) -> None:
-        """Start some, all if none is named, and wait until they serve."""
+        """Start the named brokers, or all, and wait until they serve."""
         ids = [BrokerId(broker_id) for broker_id in broker_ids] or self.ids
         for broker_id in ids:
             self.processes[broker_id].start()
@@ -304,7 +304,7 @@ class Client:
         return result
 
     async def fetch_until(self, partition: TopicPartition, end_offset: int) -> pb.PartitionFetchResult:
-        """Wait until the high watermark has come that far, then everything below it."""
+        """Wait until the high watermark has reached this offset, then return all records below it."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 found = await self.fetch(partition, 0, max_wait_ms=500)

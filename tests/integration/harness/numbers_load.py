@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A load of numbers, each written once, and a read of those that are there: for tests that stop and start brokers."""
+"""A load of numbers, each written once, and a read of all numbers: for tests that stop and start brokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.harness.beside import Beside
 
 
 class NumbersLoad(Beside):
-    """A number to each partition, round after round, with acks=all; ends when asked to, or when a record fails.
+    """Sends a number to each partition, round after round, with acks=all; ends on request, or when a record fails.
 
     `acknowledged`: partition and offset of each number, from 0 on.
     """
@@ -38,7 +38,7 @@ class NumbersLoad(Beside):
             self.failure = error
 
     def assert_nothing_lost_or_twice(self) -> None:
-        """After the end: every acknowledged number is at its offset, and no number is there twice."""
+        """After the end, check that every acknowledged number is at its offset, and that no number occurs twice."""
         assert self.failure is None
         found = self.read()
         assert [number for number, where in self.acknowledged.items() if found.get(where) != number] == [], "lost"

@@ -22,7 +22,7 @@ def with_topics(patch: pytest.MonkeyPatch) -> None:
 
 
 def with_brokers(patch: pytest.MonkeyPatch) -> None:
-    """The same; no broker that is there may be asked meanwhile: on a busy machine it may not answer so soon."""
+    """The same, for tests that call no running broker, which may answer later than this timeout."""
     patch.setenv(_BROKERS, PATIENCE_S)
     _take(patch)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transactional producer by the bare messages: the test chooses the records of each transaction."""
+"""A transactional producer without a client: the test chooses the records of each transaction."""
 
 from __future__ import annotations
 

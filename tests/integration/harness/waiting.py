@@ -12,7 +12,10 @@ _PAUSE_S = 0.05
 def wait_for(
     holds: Callable[[], bool], what: str, timeout_s: float = 60.0, *, refused: type[Exception] | tuple[()] = ()
 ) -> None:
-    """Ask again and again; at the deadline, name the missing condition. A `refused` error means: not yet."""
+    """Check the condition repeatedly; at the deadline, name the missing condition.
+
+    An error of `refused` counts as not yet.
+    """
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:

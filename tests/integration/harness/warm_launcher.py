@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the server of warm_command.py to be the command, and ends as that did.
+"""Has the server of warm_command.py fork the command, and ends as the command did.
 
 python -I -S warm_launcher.py SOCKET [argument ...]
 

@@ -3,8 +3,8 @@
 
 For each kind of service there is one server per test worker, with the imports of that kind and no others. The worker
 adopts each forked process: a fork is its child, to wait for, stop and kill as any other. A service under a launcher, or
-with other variables that an interpreter reads at its start, is started afresh, and so are
-the services of tests/integration/services/test_local_cluster.py. Linux only; elsewhere all are fresh.
+with other variables that an interpreter reads at its start, is started without a fork. So are the services of
+tests/integration/services/test_local_cluster.py. Linux only; elsewhere all are fresh.
 """
 
 from __future__ import annotations

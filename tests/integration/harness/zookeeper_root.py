@@ -17,7 +17,7 @@ from tidemark.rpc.security.paths import TlsFiles
 
 
 class ZooKeeperRoot:
-    """Takes the place of a ZooKeeperProcess; a later start with the same directory finds the data.
+    """Replaces a ZooKeeperProcess; a later start with the same directory finds the data.
 
     Only a cluster may start and stop it, and there is nothing else to do with it.
     """

@@ -116,7 +116,7 @@ async def test_an_address_that_leads_here_only_later_is_waited_for(unheard_port:
 
 
 async def test_a_name_that_also_resolves_to_another_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service's name instead of the pod's: now and then it leads here."""
+    """A service's name instead of the pod's: some of its resolutions lead to this broker."""
 
     async def both(host: str, timeout_s: float) -> list[str]:
         return [HOST, "127.0.0.2"]

@@ -45,7 +45,7 @@ class Newcomer:
             "listeners": f"{HOST}:{self.port}",
             "metrics.listeners": f"{HOST}:{self.ports['newcomer metrics']}",
             "log.dirs": str(self.log_dir),
-            "advertised.check.timeout.ms": "20000",  # any machine finds an address that leads here in time
+            "advertised.check.timeout.ms": "20000",  # any machine reaches an address of this process in time
             "termination.message.path": str(self.message),
         }
         self._log = directory / "log"

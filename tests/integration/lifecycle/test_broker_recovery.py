@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker that was killed opens its logs again: from the recovery point on, in both directories, with a word (T5)."""
+"""A killed broker opens its logs again: from the recovery point on, in both directories, with a log line (T5)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers are added and removed, and partitions, among real processes, by the command as a shell runs it."""
+"""Brokers and partitions are added and removed, among real processes, by the command as a shell runs it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker is removed while records are written, and the controller and the admin service die on the way."""
+"""A broker is removed while records are written; the controller and the admin service are killed meanwhile."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def test_a_move_that_is_given_up_leaves_replicas_in_their_directories(
 def test_a_new_controller_continues_with_a_move_that_names_directories(
     cluster: LocalCluster, admin: AdminClient, zookeeper: KazooClient
 ) -> None:
-    """The reassignment waits for its target, which is away, when the controller that began it is killed."""
+    """The reassignment waits for its target, which is down, when the controller that began it is killed."""
     admin.create_topic("successor", partitions=1, replication_factor=1)
     partition = TopicPartition("successor", 0)
     write(cluster, partition)

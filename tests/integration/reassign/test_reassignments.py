@@ -143,7 +143,7 @@ def fill(cluster: LocalCluster, topic: str, records: int, *, partition: int = 0)
 
 
 def begin_by_hand(zookeeper: KazooClient, topic: str, replicas: list[int], *, throttle_bytes_per_s: int) -> None:
-    """A throttle so low, just after so much was produced, is refused by the admin service."""
+    """After a high produce rate, the admin service refuses such a low throttle."""
     moves = document(topic, replicas)
     moves["partitions"][0]["throttle_bytes_per_s"] = throttle_bytes_per_s
     zookeeper.create("/admin/reassign_partitions", json.dumps(moves).encode())
@@ -310,7 +310,7 @@ def test_an_interrupted_command_leaves_the_reassignment_running_and_reports_this
     assert error.startswith("the reassignment continues in the cluster; tidemark reassign list shows its progress")
     assert len(error.splitlines()) == 1, "no traceback"
     assert "copying" in {one["state"] for one in listing(four)["moves"]}
-    # A move off the broker beside it ends by itself, maybe just when it is to be cancelled.
+    # The concurrent reassignment ends by itself, possibly just before its cancellation.
     assert tidemark(four, "reassign", "cancel", "--all").status == 0
     assert tidemark(four, "cluster", "add-brokers", str(before), "--yes").status == 0
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ZooKeeper is no way around the cluster: sessions without the right certificate, the ACL of every node, a tree that is
-opened and closed while the cluster runs."""
+"""ZooKeeper does not bypass the rights of the cluster: sessions without the right certificate, the ACL of every node.
+
+A tree is opened and closed while the cluster runs.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ def live_through_everything(cluster: LocalCluster, admin: AdminClient, walk: Wal
     replicas = admin.describe_topics(["life"])[0].partitions[0].assigned_replicas
     others = (*(BrokerId(one) for one in range(3) if one not in replicas), replicas[0])
     move = PartitionReassignment(partition, others)
-    cluster.pause(broker_name(others[0]))  # so that the walk sees the move
+    cluster.pause(broker_name(others[0]))  # so that the walk sees nodes of the reassignment
     altered = admin.alter_partition_reassignments([move])
     assert [one.error for one in altered.outcomes] == [None]
     wait_for(lambda: "/admin/reassign_partitions" in walk.acls, "the walk has seen the move")

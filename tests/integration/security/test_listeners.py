@@ -59,7 +59,7 @@ class Noting(BrokerServiceServicer):
 
 
 class Shop:
-    """A server; its clients' authority is another one than the cluster's."""
+    """A server; its clients have another authority than the cluster."""
 
     def __init__(self, directory: Path, rules: str = "") -> None:
         self.cluster = Authority.create(directory / "cluster", "shop")

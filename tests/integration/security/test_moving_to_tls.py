@@ -74,7 +74,7 @@ class Moving:
         return ",".join(f"{listener}://{self.address(name, listener)}" for listener in wanted)
 
     def in_sync(self, step: str) -> bool:
-        """Whether every replica is in its ISR, also while services of two steps call one another."""
+        """Whether every replica is in its ISR, even while services of two steps call one another."""
         plain = self.cluster.address(ADMIN) if step == "used" else ""
         try:
             with AdminClient(

@@ -48,7 +48,7 @@ ISSUER = "https://login.example.com"
 KEY = ec.generate_private_key(ec.SECP256R1())
 PUBLIC = json.loads(jwt.get_algorithm_by_name("ES256").to_jwk(KEY.public_key()))
 AGE_MS = 5_000
-"""Every connection, also of services, ends after this age, and its streams end at most so much later."""
+"""Every connection, also of services, ends after this age, and its streams end at most this much later."""
 USER = "tidemark://local/user/mallory"
 
 
@@ -285,7 +285,10 @@ def test_a_broker_does_not_start_with_files_that_are_not_its_own(
 def test_an_authority_is_replaced_under_load_without_a_lost_record_or_a_restart(
     secure: LocalCluster, tmp_path: Path
 ) -> None:
-    """Every file changes, and the old authority is trusted no longer; then brokers reconnect with the new files."""
+    """Every file changes, and services do not trust the old authority any more.
+
+    Brokers reconnect with the new files.
+    """
     authority = certificates_of(secure)
     before = authority / "ca.crt"
     new = Authority.create(tmp_path / "new", "local")
@@ -530,7 +533,7 @@ def test_a_stream_ends_when_its_token_expires(secure: LocalCluster, stream: str)
 
 
 def test_streams_end_with_their_token_and_continue_with_the_next_one(secure: LocalCluster, with_token: Path) -> None:
-    """Tokens of two seconds, under load: nothing acknowledged is lost, and nothing is written twice."""
+    """Tokens of two seconds, under load: no acknowledged record is lost, and no record is written twice."""
     ending = threading.Event()
 
     def renew() -> None:

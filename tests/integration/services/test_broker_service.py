@@ -128,7 +128,8 @@ async def test_acks_0_are_answered_without_an_offset_and_acks_1_by_the_leader_al
         (leader,) = await client.produce(partition, [sample()], acks=1)
         assert (leader.base_offset, leader.error.code) == (RECORDS, "")
         (late,) = await client.produce(partition, [sample()], timeout_ms=200)
-        # Where followers have been silent for replica.lag.time.max.ms by now it is refused before the append.
+        # If followers have been silent for replica.lag.time.max.ms by now, the leader refuses the batch before the
+        # append.
         appended = {ErrorCode.REQUEST_TIMED_OUT: 3, ErrorCode.NOT_ENOUGH_REPLICAS: 2}[ErrorCode(late.error.code)]
         found = await client.fetch(partition, 0)
         assert (found.high_watermark, found.batches, found.log_end_offset) == (0, b"", appended * RECORDS)
@@ -328,7 +329,7 @@ async def test_produce_metrics_count_appends_and_neither_refusals_nor_duplicates
 async def test_a_client_that_opens_fetch_streams_and_reads_nothing_is_cut_off(
     one: Brokers, controller: HandController
 ) -> None:
-    """The broker keeps at most 128 MiB of answers for it, not 90 times 3.6 MB, and serves another client meanwhile."""
+    """The broker keeps at most 128 MiB of answers for the client, not 90 times 3.6 MB, and serves other clients."""
     partition = await controller.create_topic("flights-unread", replicas=[0])
     batch = build_batch(from_columns(None, [bytes(900_000)], [NOON_US]))
     wanted = pb.PartitionFetch(

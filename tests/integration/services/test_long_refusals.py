@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long refusals: gRPC drops a status with too large headers, and the cause would be lost."""
+"""Long refusals: gRPC drops a status whose headers are too large, so services shorten it and keep the cause."""
 
 from __future__ import annotations
 

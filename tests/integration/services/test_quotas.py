@@ -87,7 +87,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def produce(cluster: Cluster, name: str, **settings: Any) -> tuple[float, float]:
-    """Send all records; returns the seconds, and those of the stated quota delays."""
+    """Send all records; returns the seconds of the send, and the sum of the stated quota delays in seconds."""
     began_s = time.monotonic()
     with Producer(cluster.local.bootstrap, tls=cluster.files(name), batch_bytes=10_000, **settings) as producer:
         for _ in range(RECORDS):

@@ -151,7 +151,7 @@ async def test_a_call_without_a_deadline_is_given_one(stub: Any, monkeypatch: py
 
 async def test_a_network_that_takes_its_time_is_no_refusal(server: GrpcServer) -> None:
     async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass bytes on, both ways, after one and a half seconds: a network far away, or a busy machine."""
+        """Forward bytes, both ways, after one and a half seconds, as a slow network or a busy machine does."""
         await asyncio.sleep(1.5)
         to_server = await asyncio.open_connection("127.0.0.1", server.port)
         await asyncio.gather(_pass_on(reader, to_server[1]), _pass_on(to_server[0], writer))

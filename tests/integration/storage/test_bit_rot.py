@@ -72,7 +72,7 @@ def sealed_files(cluster: LocalCluster, broker_id: int, topic: str) -> list[byte
 
 
 def flip(path: Path, byte: int | None = None) -> int:
-    """Flip a bit of the third batch of a segment, or of its last if there are fewer; gives the batch's offset."""
+    """Flip a bit of the third batch of a segment, or of its last if there are fewer; returns the batch's offset."""
     data = bytearray(path.read_bytes())
     position = 0
     for _ in range(2):

@@ -70,7 +70,7 @@ def test_a_full_directory_refuses_the_other_continues_and_space_is_enough_to_con
             broken.write_text(f"{errno.ENOSPC} {bad.path}\n")
 
             def is_full() -> bool:
-                """On a busy machine a record may time out before it has come to the disk."""
+                """On a busy machine a record may time out before its append reaches the disk."""
                 with Producer(cluster.bootstrap, delivery_timeout_ms=2_000) as impatient:
                     assert refusal(impatient, led(bad)[0]).code in (ErrorCode.DISK_FULL, ErrorCode.REQUEST_TIMED_OUT)
                 return metric(cluster, "full_log_directories") == 1

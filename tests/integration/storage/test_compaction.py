@@ -53,7 +53,7 @@ def produce(producer: Producer, latest: Latest, rng: random.Random, count: int) 
 
 
 def consume(cluster: LocalCluster, producer: Producer) -> Records:
-    """Read everything from the start up to a record that is sent now."""
+    """Send a record, and read all records from the start up to this one."""
     end = producer.send(TOPIC, b"", key=b"end", partition=0).result(DEADLINE_S).offset
     found: Records = []
     ends_s = time.monotonic() + DEADLINE_S

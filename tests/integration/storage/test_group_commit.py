@@ -125,7 +125,7 @@ def test_a_topics_policy_changes_under_running_brokers(cluster: LocalCluster, ga
         assert is_acknowledged(producer.send("changes", b"record", partition=0), 15), "no disk is awaited"
         admin.alter_configs(resource, {"flush.policy": "group-commit"})
         follower.wait_until_reached()  # records written before are flushed too
-        # The leader receives the policy by a command of its own: until then it acknowledges without the disk.
+        # The leader receives the policy by a separate command; until then it acknowledges before a flush.
         for _ in range(100):
             handle = producer.send("changes", b"record", partition=0)
             if not is_acknowledged(handle, 1.0):

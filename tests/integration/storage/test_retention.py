@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The front of partitions goes, by age, by size, by request; among real processes (rules L1, E3, K1)."""
+"""Records at the start of partitions are deleted by age, size and request, among real processes (rules L1, E3, K1)."""
 
 from __future__ import annotations
 
