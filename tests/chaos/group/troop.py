@@ -76,7 +76,7 @@ class Troop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill every member that is left, also after an error in the round."""
+        """Kill every member that is left, even after an error in the round."""
         for member in (*self._members.values(), *self._leaving):
             member.kill()
 

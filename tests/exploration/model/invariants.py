@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
 
 def look(brokers: Brokers, disks: Sequence[Disk], state: State, seen: Seen, acked: Sequence[tuple[int, int]]) -> Seen:
-    """Check everything; gives the facts that were seen with this state.
+    """Check everything; returns the facts that were seen with this state.
 
     Args:
         disks: each broker's.

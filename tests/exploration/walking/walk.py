@@ -157,7 +157,7 @@ class Walk:
         return True
 
     def _continue(self, rows: Rows) -> Iterator[Rows]:
-        """Make every move of some states; gives those that were not known."""
+        """Make every move of some states; returns those that were not known."""
         report, columns = self.report, self.columns
         sums = columns.sums(rows)
         origins = marks(sums)

@@ -51,7 +51,7 @@ DIVERGED = replace(
 
 
 def leads_though_damaged(monkeypatch: Any) -> None:
-    """The controller does not ask whether records are missing."""
+    """A replica does not report that its log lost records."""
     opened = ReplicaLog.__init__
 
     def init(self: ReplicaLog, *arguments: Any) -> None:

@@ -254,7 +254,7 @@ async def test_offline_broker_can_be_removed(cluster: Cluster, brokers: BrokerAd
 
 
 async def removal(brokers: BrokerAdministration, broker: int) -> AsyncIterator[RemovalUpdate]:
-    """The updates of a removal that ends within ten looks."""
+    """The updates of a removal that ends within ten polls."""
     looks = 0
     async for update in brokers.remove(
         ids(broker), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0
@@ -268,7 +268,7 @@ async def removal(brokers: BrokerAdministration, broker: int) -> AsyncIterator[R
 async def test_removal_of_an_offline_broker_cancels_the_reassignments_that_add_replicas_to_it(
     cluster: Cluster, brokers: BrokerAdministration, is_begun: bool
 ) -> None:
-    """Such as those of an addition during which the new broker failed permanently."""
+    """For example, reassignments of an addition during which the new broker failed permanently."""
     assert cluster.term is not None
     moved, other = TopicPartition("t", 0), TopicPartition("t", 1)
     await cluster.store.submit_moves(
@@ -296,7 +296,7 @@ async def test_removal_of_an_offline_broker_cancels_the_reassignments_that_add_r
 async def test_removal_of_an_offline_broker_cancels_a_move_between_its_log_directories(
     cluster: Cluster, brokers: BrokerAdministration
 ) -> None:
-    """The entry stays until the broker knows the directory, which it never will."""
+    """The entry stays until the broker knows the directory, and this broker never does."""
     assert cluster.term is not None
     moved = TopicPartition("t", 1)
     await cluster.store.submit_moves([PartitionReassignment(moved, ids(1, 2), ("any", "/disk2"))])
@@ -340,7 +340,7 @@ async def test_removal_with_too_low_throttle_is_refused(
 async def test_removal_that_needs_a_newer_version_of_a_broker_ends_with_an_error(
     cluster: Cluster, brokers: BrokerAdministration
 ) -> None:
-    """The brokers of this cluster registered no features, so no further one may hold a typed topic."""
+    """The brokers of this cluster registered no features, so no other broker may get a replica of a typed topic."""
     topic = (await cluster.store.topics(["u"]))["u"]
     assert await cluster.store.add_schema(topic, 1, SchemaText("{}"))
     removal = brokers.remove(ids(2), throttle_bytes_per_s=0, validate_only=False, request_id="r", interval_s=0.0)

@@ -105,7 +105,7 @@ async def test_repeated_addition_is_counted_once_for_the_quota(partitions: Parti
 async def test_repeated_addition_keeps_the_replicas_that_the_first_one_requested(
     cluster: Cluster, partitions: PartitionAdministration
 ) -> None:
-    """The brokers and topics by which the first call placed the partitions may be others now."""
+    """The brokers and topics may have changed since the first call placed the partitions."""
     assert await code_of(create(partitions, 4, validate_only=False)) is ErrorCode.REQUEST_TIMED_OUT
     requested = (await cluster.store.partition_requests()).added
     await cluster.kill_broker(2)

@@ -62,7 +62,7 @@ def test_replicas_are_rotated_and_each_partition_has_its_own_incarnation() -> No
 
 
 def test_a_typed_topic_waits_for_the_upgrade_of_every_live_broker() -> None:
-    """A broker of an older version would take typed batches for damaged ones."""
+    """A broker of an older version would treat typed batches as damaged."""
     request = TopicRequest("flights", 1, schema=SchemaText("{}"))
     assert code_of(request) is ErrorCode.INVALID_REQUEST
     brokers = {one: replace(broker, features=FEATURES) for one, broker in BROKERS.items()}

@@ -159,7 +159,7 @@ async def test_invalid_reassignment_request_is_refused_as_a_whole(
 async def test_reassignments_of_thousands_of_partitions_are_listed_without_a_search_for_each(
     cluster: Cluster, moves: ReassignmentAdministration
 ) -> None:
-    """Else a removal of a broker with 20,000 replicas would hold the event loop at each look."""
+    """Otherwise a removal of a broker with 20,000 replicas would block the event loop at each check."""
 
     class Unsearched(list[TopicPartition]):
         def __contains__(self, one: object) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the admin service to a broker or the controller: another one at the address refuses them."""
+"""Calls of the admin service to a broker or the controller: another process at the address refuses them."""
 
 from __future__ import annotations
 

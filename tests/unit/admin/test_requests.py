@@ -32,7 +32,7 @@ class SetClock:
 
 
 class Work:
-    """Counts its runs; refuses or crashes if the test asks for that."""
+    """Counts its runs; refuses or crashes if the test requests this."""
 
     def __init__(self) -> None:
         self.seen: list[Facts] = []

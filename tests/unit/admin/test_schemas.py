@@ -159,7 +159,7 @@ async def test_a_retry_with_the_request_id_gets_the_first_answer_after_other_cha
 
 
 async def test_changed_settings_are_read_again_before_the_write(admin: Admin) -> None:
-    """The rule of the topic decides, not the one it had when the change was planned."""
+    """The current rule of the topic decides, not the rule at the time of the plan."""
     await admin.create(schema_compatibility="none")
     resource = ConfigResource(ConfigKind.TOPIC, "flights")
 

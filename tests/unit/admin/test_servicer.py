@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RPCs whose answer was lost: the caller repeats the call, and the audit log has what the caller asked for."""
+"""RPCs whose answer was lost: the caller repeats the call, and the audit log has the requested change."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ async def test_refused_reassignment_is_checked_again_when_it_is_repeated(
 
 
 async def test_a_broker_claims_only_its_own_restart(servicer: AdminServicer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the claims of one stolen certificate no other broker could restart any more."""
+    """Otherwise the claims of one stolen certificate would block the restart of every broker."""
     asked = watch_restarts(servicer, monkeypatch)
 
     async def ask(uri: str, broker: int, *, claim: bool) -> None:

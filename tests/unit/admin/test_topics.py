@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics at the admin service, also when ZooKeeper loses responses and sessions; the store is the suite's fake."""
+"""Topics at the admin service, even when ZooKeeper loses responses and sessions; the store is the suite's fake."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def line(at_ms: int, event: str, **more: Any) -> AuditLine:
 
 
 class Cluster(FakeAdmin):
-    """Lines of the admin service and of one broker; another broker is away."""
+    """Lines of the admin service and of one broker; another broker is down."""
 
     def __init__(self) -> None:
         self.asked: dict[str, object] = {}

@@ -107,7 +107,7 @@ def test_bad_usage_issues_nothing(directory: Path, arguments: tuple[str, ...], s
 
 
 def test_a_directory_that_cannot_be_written_is_named_with_the_reason(directory: Path) -> None:
-    """Root may write to any directory, but to none below a file."""
+    """Root may write to any directory, but no path below a file is a directory."""
     below = directory / "ca.crt" / "certs"
     assert f"{below}: Not a directory" in refused(below, "init", "shop")
     (directory / "client-alice.key.new").mkdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shell completion: names of the cluster, scripts of the shells, and silence without a cluster."""
+"""Shell completion: names of the cluster, scripts of the shells, and no output without a cluster."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark config set`: a change is reported, also if the later request for its warning fails."""
+"""`tidemark config set`: a change is reported, even if the later request for its warning fails."""
 
 from __future__ import annotations
 

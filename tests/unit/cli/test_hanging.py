@@ -121,7 +121,7 @@ async def test_a_topic_that_is_deleted_meanwhile_is_an_unknown_one(
 
 @pytest.mark.parametrize("timestamp_us", [(NOW_MS + 1) * 1000, (1 << 63) - 1, -(1 << 63) + 1])
 async def test_timestamps_that_no_clock_has_hide_no_transaction(cluster: Cluster, timestamp_us: int) -> None:
-    """Producers choose the timestamps of their records: of flights next week, or by mistake in nanoseconds."""
+    """Producers choose the timestamps of their records: of a future event, or in nanoseconds by mistake."""
     cluster.states[A1] = PartitionState(5, 5, (OpenInPartition(A1, OWN, 5, timestamp_us),))
     named = await sentences(cluster, 60_000)
     assert sorted(one.partition("holds ")[2][:3] for one in named) == ["a:0", "a:1"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client refuses a setting of a wrong type when it is made, and names the setting that was meant."""
+"""The constructor of a client refuses a setting of a wrong type, and names the setting."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_wrong_path_of_a_tls_file_has_a_typed_error_and_closes_no_file(name: s
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.sampled_from(("result", "exception", "outcomes", "add_done_callback")), st.booleans(), WRONG)
 def test_a_wrong_argument_of_a_handle_has_a_typed_error(method: str, resolved: bool, wrong: Any) -> None:
-    assume(resolved or not isinstance(wrong, int | float) or wrong < 1)  # a time that the handle may wait
+    assume(resolved or not isinstance(wrong, int | float) or wrong < 1)  # a timeout of the handle
     assume(resolved or wrong is not None)
     batch = PendingBatch(TopicPartition("t", 0), opened_s=0, deadline_s=1)
     for handle in (batch.add(None, b"x", 0, None), TableHandle([batch])):

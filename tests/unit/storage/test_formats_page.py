@@ -142,7 +142,7 @@ def high_watermarks(logs: LogManager) -> dict[TopicPartition, Offset]:
 
 
 def first_life(root: Path, rng: random.Random) -> int:
-    """Appends, rolls, a compaction, a move; then a kill. Gives the log end of the log that will be damaged."""
+    """Appends, rolls, a compaction, a move; then a kill. Returns the log end of the log that will be damaged."""
     logs = open_two(root)
     logs.confirm_registration(BrokerEpoch(7), "boot-one")
     opened = {partition: open_log(logs, partition) for partition in (*SERVED, GATES)}
@@ -290,7 +290,7 @@ def directories() -> Iterator[list[Left]]:
 
 
 def read_all(tables: Tables, directories: list[Left]) -> set[str]:
-    """Parse the directories and compare the values with the facts; gives the names of files that occurred."""
+    """Parse the directories and compare the values with the facts; returns the names of files that occurred."""
     seen: set[str] = set()
     for one in directories:
         found = DirectoryReader(tables).read(one.path)

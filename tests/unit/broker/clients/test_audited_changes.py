@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log has a line of each change at a broker, also if the change fails, or its caller cancels the call."""
+"""The audit log has a line of each change at a broker, even if the change fails, or its caller cancels the call."""
 
 from __future__ import annotations
 

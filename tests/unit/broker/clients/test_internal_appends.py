@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Appends of a coordinator: noted when the leader's log has them, answered when they are committed."""
+"""Appends of a coordinator: appended when the leader's log has the records, answered when they are committed."""
 
 from __future__ import annotations
 

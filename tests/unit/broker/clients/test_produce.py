@@ -193,7 +193,7 @@ async def test_a_bad_batch_is_refused_and_later_requests_reach_the_core(harness:
 async def test_a_broker_that_does_not_lead_refuses_no_batch_for_a_schema_that_it_may_not_know(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, leads: bool, code: ErrorCode
 ) -> None:
-    """Metadata of another broker may name the leader before the leader itself has the command."""
+    """Metadata of another broker may name the leader before the leader itself receives the command."""
     if leads:
         monkeypatch.setattr(harness.core.queries, "leader", lambda *_: None)
     harness.context.send(1, typed_batch())

@@ -280,7 +280,7 @@ def test_a_batch_with_lying_buffers_is_refused_by_column(
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_batch_that_lies_about_its_timestamps_is_refused(topics: TopicTable, codec: Codec) -> None:
-    """Retention and searches by time believe the envelope."""
+    """Retention and searches by time use the timestamps of the envelope."""
     honest = typed(codec)
     newest_us, oldest_us = honest.envelope.max_timestamp_us, parse_table(honest.data).min_timestamp_us
     for lie in (
@@ -313,7 +313,7 @@ def test_a_batch_has_no_timestamps_beside_the_event_time(topics: TopicTable) -> 
 def test_a_compressed_column_of_timestamps_that_no_search_could_decode_is_refused(
     topics: TopicTable, codec: Codec
 ) -> None:
-    """A search by time takes such a batch for damaged."""
+    """A search by time treats such a batch as damaged."""
     batch = typed(codec)
     table = parse_table(batch.data)
     begin, _ = table.span(table.event_time_node)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata of topics that a client may not see: their errors are made in slices."""
+"""Metadata of topics that a client may not DESCRIBE: the broker encodes their errors in slices."""
 
 from __future__ import annotations
 

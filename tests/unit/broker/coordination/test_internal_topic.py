@@ -42,7 +42,7 @@ async def test_several_brokers_at_once_create_the_topic_once() -> None:
 
 
 async def test_a_cluster_of_one_broker_has_one_replica_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """The first client may come before the second broker, and the topic keeps its one replica."""
+    """The first client may connect before the second broker registers; the topic then keeps its one replica."""
     store = await store_of(FakeZooKeeper(), 0)
     await topic_of(store).ensure()
     assert set((await store.topics())[OFFSETS_TOPIC].partitions.values()) == {(BrokerId(0),)}

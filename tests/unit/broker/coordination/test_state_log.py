@@ -106,7 +106,7 @@ def test_a_read_waits_for_a_write_that_expired_while_a_slow_disk_appends_it() ->
 
 
 class ReadLog(StateLog[Change]):
-    """The log of a leader with so many committed records."""
+    """The log of a leader with this number of committed records."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments[:4])

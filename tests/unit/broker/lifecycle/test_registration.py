@@ -202,7 +202,7 @@ async def test_after_an_expired_session_leaderships_end_before_a_clean_new_regis
 
 
 async def test_a_broker_does_not_register_in_the_tree_of_another_cluster(machine: Machine) -> None:
-    """Else a broker of that cluster could not start, and its next registration would count as unclean."""
+    """Otherwise a broker of that cluster could not start, and its next registration would count as unclean."""
     process = await machine.start()
     machine.zookeeper.corrupt(paths.CLUSTER_ID, codecs.encode_cluster_id("other"))
     process.store.session.expire()
@@ -260,7 +260,7 @@ async def test_a_broker_id_in_use_ends_the_start_and_leaves_the_clean_shutdown_f
 async def test_a_directory_that_fails_during_a_registration_counts_as_present(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the registration would be clean without the directory, and the next start would not miss it."""
+    """Otherwise the registration would be clean without the directory, and the next start would not miss it."""
     await (await machine.start()).kill()
     store = machine.zookeeper.store()
     await store.start()

@@ -130,7 +130,7 @@ class MovesWorld:
         self.threads.submit(effect)
 
     def append(self, count: int = 1) -> None:
-        """Append so many batches of one record each, as a leader does."""
+        """Append this number of batches, with one record each, as a leader does."""
         for _ in range(count):
             batch = make_batch([f"record {self.next_offset} " + "x" * 80])
             offset = Offset(self.next_offset)

@@ -294,8 +294,7 @@ async def test_a_directory_that_goes_offline_during_a_pause_fails_the_replica_at
 async def test_completions_of_one_opening_precede_those_of_the_next_while_another_log_is_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else the core takes the answer to an earlier truncation for one of the new log, which asked for none, and
-    stops."""
+    """Otherwise the core assigns the answer to an earlier truncation to the new log, and stops."""
     harness, other = Harness(MemoryLogs()), TopicPartition("flights", 1)
     began, gates = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
     calls = iter(range(2))

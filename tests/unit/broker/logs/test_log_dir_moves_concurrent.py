@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replica moves between directories during appends, flushes, reads and checkpoints; no caller notices (rule M3)."""
+"""A replica moves between directories during appends, flushes, reads and checkpoints; no call fails (rule M3)."""
 
 from __future__ import annotations
 

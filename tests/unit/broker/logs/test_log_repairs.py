@@ -139,7 +139,7 @@ class World:
         return self.replicas[broker].segments.all[number]
 
     def flip(self, number: int, byte: int, broker: BrokerId = HERE) -> int:
-        """Flip a bit in that segment of a broker; gives the segment's base offset."""
+        """Flip a bit in that segment of a broker; returns the segment's base offset."""
         segment = self.segment(number, broker)
         with segment.log_path.open("r+b") as file:
             file.seek(byte)

@@ -15,7 +15,7 @@ EPOCH = BrokerEpoch(7)
 
 
 def storage() -> Any:
-    """A storage whose parts only note their calls."""
+    """A storage whose parts only record their calls."""
     made: Any = object.__new__(Storage)
     made.logs, made.threads, made._offline, made._retention = Mock(), Mock(), Mock(), Mock()
     made._cleaner, made.dir_moves, made._checkpoints = AsyncMock(), AsyncMock(), AsyncMock()

@@ -118,7 +118,7 @@ async def test_partitions_are_counted_by_the_state_of_their_isr(tmp_path: Path) 
 
 
 async def test_a_partition_with_all_its_replicas_in_sync_is_not_at_min_isr(tmp_path: Path) -> None:
-    """Otherwise each topic with as many replicas as min.insync.replicas is at min ISR forever."""
+    """Otherwise each topic with as many replicas as min.insync.replicas would always count as at min ISR."""
     found = await scrape(Stage().leads((1, 2, 3), min_isr=3), tmp_path)
     assert found["tidemark_partition_at_min_isr", OF] == 0
     assert found["tidemark_replica_at_min_isr", ""] == 0

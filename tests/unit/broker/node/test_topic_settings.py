@@ -22,7 +22,7 @@ def test_the_listener_gets_only_topics_whose_settings_changed() -> None:
 
 
 def test_a_setting_that_does_not_parse_leaves_the_other_settings_in_effect(caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise retention would delete records of a topic that keeps them forever, and is not compacted any more."""
+    """Otherwise retention would delete records of a topic with unlimited retention that is not compacted any more."""
     table = TopicTable()
     kept = {"retention.ms": "-1", "cleanup.policy": "compact"}
     table.update({"flights": {**kept, "segment.ms": "a week", "from.the.future": "1"}})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idle transactional ids take little memory, and the periodic work of their coordinator does not look at them."""
+"""Idle transactional ids take little memory, and the periodic work of their coordinator skips them."""
 
 from __future__ import annotations
 

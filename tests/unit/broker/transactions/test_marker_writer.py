@@ -15,7 +15,7 @@ from tidemark.v1 import transaction_service_pb2 as pb
 
 
 class Leader:
-    """The appends and the lease of a broker; both may refuse."""
+    """Fakes for the appends and the lease of a broker; both may refuse."""
 
     def __init__(self) -> None:
         self.appended: list[tuple[TopicPartition, dict[str, Any]]] = []

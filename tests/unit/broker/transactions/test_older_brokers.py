@@ -16,7 +16,7 @@ from tidemark.v1 import transaction_service_pb2 as pb
 
 
 class Requests:
-    """Takes the place of the coordinator's requests."""
+    """Replaces the coordinator's requests."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -27,7 +27,7 @@ class Requests:
 
 
 async def test_a_coordinator_starts_no_producer_while_a_live_broker_has_no_transactions() -> None:
-    """The log of such a broker does not know which transactions are open, also after the upgrade of the broker."""
+    """The log of such a broker does not know which transactions are open, even after the upgrade of the broker."""
     brokers = {BrokerId(one): BrokerRegistration(BrokerId(one), "h", 1, features=FEATURES) for one in range(3)}
     older = brokers | {BrokerId(1): BrokerRegistration(BrokerId(1), "h", 1, features={"protocol": 1})}
     coordinators: Any = SimpleNamespace(metadata=SimpleNamespace(view=ClusterView(brokers=older)))

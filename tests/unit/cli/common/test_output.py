@@ -22,7 +22,7 @@ def test_counts_have_singular_and_plural(count: int, said: str) -> None:
 
 
 def test_names_that_others_choose_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Any caller can be in a line of the audit log, with any name of a topic."""
+    """A line of the audit log may have any caller, and any name of a topic."""
     name = "a\x1b[2J\x9b\u202eb é"
     print_table(["column"], [[name]])
     print_error(TidemarkError(ErrorCode.UNKNOWN_TOPIC, name))

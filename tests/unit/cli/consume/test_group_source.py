@@ -84,7 +84,7 @@ def read(member: GroupSource) -> None:
 
 
 def test_members_end_behind_markers_and_aborted_records(open_members: Open, group: dict[TopicPartition, int]) -> None:
-    """Each waits for the commit of the other one."""
+    """Each member waits for the commit of the other member."""
     members = open_members(Shape.TEXT)
     for member in members:
         read(member)
@@ -99,7 +99,7 @@ def test_members_end_behind_markers_and_aborted_records(open_members: Open, grou
 def test_a_member_that_writes_parquet_ends_with_its_own_partitions(
     open_members: Open, group: dict[TopicPartition, int]
 ) -> None:
-    """The members commit at their ends only, so none may wait for the commit of another one."""
+    """The members commit only when they end, so no member may wait for the commit of another one."""
     members = open_members(Shape.PARQUET)
     for member in members:
         read(member)

@@ -55,7 +55,7 @@ def test_an_offset_that_each_partition_has_deleted_stays_an_error(monkeypatch: p
 
 
 def test_an_offset_that_one_partition_has_reached_is_read_up_to_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An offset at the end is that of a program that has read everything."""
+    """A program that has read all records requests the offset at the log end."""
     assert positions([0, 0], 101, monkeypatch, until_end=True) == {0: 101, 1: 101}
 
 
@@ -84,7 +84,7 @@ def test_consume_refuses_a_partition_that_the_topic_lacks(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("position", ["earliest", "latest"])
 def test_consume_continues_with_the_epoch_of_the_records_before(monkeypatch: pytest.MonkeyPatch, position: str) -> None:
-    """Otherwise an unclean election skips the records of the new log below the present position, without a word."""
+    """Otherwise the command silently skips records of the new log below its position after an unclean election."""
     ends = iter([Bounds(0, 100, 5), Bounds(0, 100, 5), Bounds(0, 120, 6), Bounds(0, 150, 7)])
     asked: list[tuple[int, int, int]] = []
 

@@ -15,7 +15,7 @@ from tidemark.cli.inspect import replicas_verify
 def test_a_verification_of_no_partition_warns_that_it_compared_none(
     shape: Output, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Metadata has no topic that the caller may not DESCRIBE, so all replicas would pass for compared."""
+    """Metadata has no topic that the caller may not DESCRIBE, so the command would report all replicas as compared."""
 
     class Reader:
         def __enter__(self) -> Any:

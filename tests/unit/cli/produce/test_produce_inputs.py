@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines, JSON lines, CSV and Parquet become rows; malformed input is refused with its place."""
+"""Lines, JSON lines, CSV and Parquet become rows; malformed input is refused, with its line."""
 
 from __future__ import annotations
 

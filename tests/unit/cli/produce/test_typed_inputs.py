@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input of `produce` for typed topics: values of each type, rows that do not fit, and the way back from `consume`."""
+"""Input of `produce` for typed topics: values of each type, rows that do not fit, and output of `consume`."""
 
 from __future__ import annotations
 

@@ -77,7 +77,10 @@ async def test_a_client_that_is_not_started_or_closed_refuses_to_list(monkeypatc
 async def test_a_list_has_the_groups_of_a_broker_that_has_started_since_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The console keeps its client for days; groups of the new broker would be missing without a word."""
+    """The console keeps its client for days.
+
+    Without this check, groups of the new broker would be missing without an error.
+    """
     live = {0}
 
     async def ask_any(cluster: Cluster, **_: float) -> dict[str, TidemarkError] | None:

@@ -236,7 +236,7 @@ async def test_a_replaced_leader_that_lacks_the_epoch_of_a_commit_neither_ends_t
 async def test_a_leader_whose_epoch_stays_below_that_of_a_commit_ends_the_cursor_at_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The metadata in ZooKeeper were restored from a backup: no newer leader will come."""
+    """The metadata in ZooKeeper were restored from a backup: the metadata will never name a newer leader."""
     monkeypatch.setattr(fetcher_module, "REPLACED_LEADER_S", 0.0)
     questions: Any = Questions()
     questions.led_by = 3
@@ -279,7 +279,7 @@ async def test_a_partition_that_is_assigned_again_is_not_missing_since_before(mo
 
 
 async def test_more_partitions_than_a_fetch_may_name_are_fetched_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of them has records: a partition that never returned records must not wait for one that did."""
+    """No partition has records now: one that never returned records must not wait for one that did."""
     monkeypatch.setattr(fetcher_module, "NAMED_MAX", 3)
     questions: Any = Questions()
     fetcher = Fetcher(questions, consumer_settings())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cursor returns every record from its position on once, also if buffers are discarded."""
+"""A cursor returns every record from its position on once, even if buffers are discarded."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_damaged_batch_is_fetched_again_and_then_raises() -> None:
 
 
 def test_a_damaged_header_moves_no_offset_and_is_fetched_again() -> None:
-    """A flipped bit in base_offset would send the next fetch anywhere."""
+    """After a flipped bit in base_offset, the next fetch could request any offset."""
     first, second, third = batches([2, 2, 2])
     bad = bytes([second[0], second[1] ^ 1, *second[2:]])
     cursor = cursor_at(0)

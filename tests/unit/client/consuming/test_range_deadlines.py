@@ -103,7 +103,7 @@ def test_a_topic_of_which_a_broker_knows_a_part_is_asked_for_again(
 
 
 def test_an_address_that_is_no_broker_is_refused_without_retries() -> None:
-    """Such as the address of the admin service."""
+    """No broker listens at the address: it may be the address of the admin service."""
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

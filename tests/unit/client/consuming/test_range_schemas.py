@@ -86,7 +86,7 @@ def reader() -> RangeReader:
 
 
 def test_all_versions_are_those_of_the_leader_that_knows_most(brokers: Brokers) -> None:
-    """That leader may store batches of the newest version, which other brokers do not know yet."""
+    """The leader may store batches of the newest version, which other brokers do not know yet."""
     with reader() as made:
         assert sorted(made.schemas("t")) == [1, 2]
     assert brokers.now_s == START_S

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A coordinator may hear of a new topic last: a commit that it refuses for that is repeated."""
+"""A coordinator may receive the metadata of a new topic late: the client retries a commit refused for this."""
 
 from __future__ import annotations
 

@@ -388,7 +388,7 @@ async def test_member_with_a_failed_task_fails(
 
 
 async def test_cancelled_stop_drops_all_partitions_and_leaves(coordinator: ByHand, reader: SlowReader) -> None:
-    """Else the other members get the partitions only when the session times out."""
+    """Otherwise the other members get the partitions only when the session times out."""
     dropped: list[TopicPartition] = []
     reader.drop = dropped.extend  # type: ignore[method-assign]
     member = Membership(cast(Coordinator, coordinator), group_settings("g"), reader)

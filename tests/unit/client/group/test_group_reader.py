@@ -95,7 +95,7 @@ async def test_released_partitions_are_reported_as_revoked_only(reader: GroupRea
 async def test_a_commit_in_a_callback_has_the_offsets_of_processed_records_only(
     reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
 ) -> None:
-    """The application processes a record of the other partition meanwhile, and may yet fail on the record."""
+    """The application processes a record of the other partition meanwhile, and may still fail on this record."""
     committed: list[dict[TopicPartition, int]] = []
 
     async def commit(positions: Iterable[GroupPosition], **_: object) -> None:
@@ -305,7 +305,10 @@ def assignable(reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> GroupRea
 async def test_an_offset_of_a_deleted_topic_is_not_a_position_in_its_successor(
     assignable: GroupReader, fetcher: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator may learn last that a topic was created again: records would be skipped up to its old offset."""
+    """The coordinator may be the last to learn that a topic was created again.
+
+    The reader would skip records up to the old offset.
+    """
     new, refreshed = TopicPartition("a", 2), asyncio.Event()
     assignable._cluster = cast(Any, SimpleNamespace(refresh=refreshed.set))
     old = pb.CommittedOffset(topic="a", partition=2, offset=500, topic_id="before", incarnation="i")
@@ -580,7 +583,7 @@ TRANSACTION = OpenTransaction("sizes", ProducerIdentity(40, 0))
 
 
 def returned(fetcher: SimpleNamespace, where: TopicPartition, count: int) -> None:
-    """The application got so many records of a partition."""
+    """The application got this number of records of a partition."""
     cursor = fetcher.cursors[where]
     cursor.position += count
 

@@ -111,7 +111,7 @@ def view_of(cluster_id: str, *ports: int) -> ClusterView:
 async def test_a_client_keeps_its_cluster_if_the_address_of_one_broker_passes_to_another_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise one pod with the address of a pod before it would get the next records of a producer."""
+    """Otherwise a pod that reuses the address of an earlier pod would get the next records of a producer."""
     cluster = Cluster("bootstrap:1")
     old = view_of("old", 1, 2, 3)
     brokers = Bootstrap(dict.fromkeys(("bootstrap:1", "10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3"), old))

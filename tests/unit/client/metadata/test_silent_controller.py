@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brokers that hear no controller may lack a topic that was created long before: clients wait for the next one."""
+"""Brokers without a controller may lack a topic that was created long before: clients wait for the next controller."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def view(partitions: int, controller: BrokerId) -> ClusterView:
 
 
 class Asked(Cluster):
-    """Merges the next of `views` whenever a broker would be asked; the last one stays."""
+    """Merges the next of `views` at each metadata request; the last view repeats."""
 
     views: list[ClusterView]
 

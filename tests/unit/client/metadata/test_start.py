@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start of a client whose token has expired, at brokers of which one answers no longer in time."""
+"""The start of a client whose token has expired, at brokers of which one does not answer in time any more."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_a_module_is_an_extension_only_where_the_build_was_asked_for(name: str) 
 
 
 def test_no_mutant_changes_a_compiled_module() -> None:
-    """A mutant replaces attributes, which an extension refuses; so mutants are the same beside the extensions."""
+    """A mutant replaces attributes, which an extension refuses; so mutants run on the Python modules."""
     packages = {name.rpartition(".")[0] for name in MODULES}
     places = [TESTS.glob(f"{name}/**/*.py") for name in ("simulation", "exploration", "crash")]
     files = [*chain(*places), *TESTS.glob("contract/**/*mutants*.py")]

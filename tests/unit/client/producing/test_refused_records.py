@@ -84,7 +84,7 @@ class World:
         return offsets
 
     def settle(self) -> None:
-        """Hand the outcomes to the batches, and give the queue a producer id if it wants one."""
+        """Pass the outcomes to the batches, and a new producer id to the queue if requested."""
         for batch, base_offset, append_time_us, error in self.queue.take_resolved():
             batch.resolve(base_offset, append_time_us, error)
         if self.queue.identity is None and len(self.queue):
@@ -159,7 +159,7 @@ def test_batches_behind_a_refused_one_keep_their_order_and_the_producer_id() -> 
 
 
 def test_a_batch_behind_whose_attempt_was_lost_is_sent_again_under_another_producer_id() -> None:
-    """The lost attempt may arrive late: under the same producer id it could follow the pieces, and be there twice."""
+    """The lost attempt may arrive late: under the same producer id, the log could have the records twice."""
     world = World(COMPACTED)
     world.put(keyed(b"0", b"bad", b"1"))
     world.put(keyed(b"2"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The view of named topics: a broker that has not heard of a new topic does not hide the topic."""
+"""The view of named topics: a broker without a new topic in its metadata does not hide the topic."""
 
 from __future__ import annotations
 

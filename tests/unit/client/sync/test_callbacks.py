@@ -136,7 +136,7 @@ def test_a_record_that_is_read_right_after_a_seek_in_a_callback_is_not_skipped(
 def test_records_polled_during_a_pause_of_a_callback_are_given_back(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop has taken a batch for the iterating thread, which does not have the batch yet."""
+    """The event loop has polled a batch for the iterating thread, which does not have the batch yet."""
     call = consumer._background.call
 
     def call_and_pause(work: Any, *limit: Any) -> Any:
@@ -163,7 +163,7 @@ def test_a_close_in_a_callback_commits_no_record_that_the_application_did_not_ge
 def test_a_poll_of_named_columns_returns_no_rest_of_an_iterated_batch(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest has all columns: it is given back, and fetched again with the named ones."""
+    """The rest of the batch has all columns: the consumer drops the rest, and fetches the named columns again."""
     wanted: list[object] = []
     monkeypatch.setattr(consumer._client._typed_topics, "want", wanted.append)
     assert offsets(consumer, 1) == [0]

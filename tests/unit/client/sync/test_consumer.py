@@ -105,7 +105,7 @@ def read(noting: Noting, count: int) -> None:
 
 
 def test_an_interrupted_poll_gives_no_records_of_an_earlier_batch_back(noting: Noting) -> None:
-    """The member may have lost the partition and taken it up again meanwhile, at a later offset."""
+    """Meanwhile the member may have lost the partition and got it again, at a later offset."""
     noting.polled = [batch(107, 108), KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         read(noting, 3)
@@ -178,7 +178,7 @@ class Sending:
 
 
 def test_a_transaction_takes_all_positions_before_a_partition_can_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the commit refuses the transaction, with an error that asks for an abort."""
+    """Then the coordinator refuses the offsets, and the error requires an abort."""
     client, sending = Rebalanced(), Sending()
     monkeypatch.setattr(producer_consumer, "AsyncConsumer", lambda *_, **__: client)
     client.polled = [batch(107, 108, 109)]
@@ -259,7 +259,7 @@ def test_a_list_of_no_records_cannot_be_asked_for(noting: Noting, max_records: i
 
 
 class Behind(Rebalanced):
-    """Its positions are behind the polled batch, and before the last record of the log."""
+    """The consumer's positions are at the end of the polled batch, and before the last record of the log."""
 
     def lag(self) -> dict[TopicPartition, int]:
         return {self.assignment[0]: 5, self.assignment[1]: -1}

@@ -47,7 +47,7 @@ class AsyncCounter(Lifecycle):
             self.ended.set()
 
     async def late(self, paused_s: float) -> int:
-        """A call of a process that was paused: all its time is over when it continues, and then it completes."""
+        """A call of a paused process: the timeout has passed when the process continues, and the call completes."""
         time.sleep(paused_s)  # noqa: ASYNC251
         return 7
 

@@ -48,7 +48,7 @@ def flights(first: int, count: int, name: str = "carrier") -> pa.Table:
 
 
 class Logs:
-    """The partitions of a topic; called like `RangeReader`, it is the reader, too."""
+    """The partitions of a topic; a call like `RangeReader(...)` returns the log itself as reader."""
 
     def __init__(self, schema: TopicSchema, partitions: int = 1) -> None:
         self.versions = {schema.version: schema}

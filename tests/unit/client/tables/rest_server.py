@@ -44,8 +44,8 @@ class RestServer:
         uri: its address.
         token: that a request must have; "": none.
         requests: method, path and Authorization header of each request.
-        failing: gives the status that a request fails with instead, by method and path; 0: the request succeeds.
-        lost: gives whether the answer to a request gets lost after the request was done, by method and path.
+        failing: returns the status of a failing request, by method and path; 0: the request succeeds.
+        lost: returns whether the answer to a request gets lost after its execution, by method and path.
     """
 
     def __init__(self, root: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archives of typed topics: files that other engines read as one table, and reads across the seam to the log."""
+"""Archives of typed topics: files that other engines read as one table, and reads across the boundary to the log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction of archives of typed topics: the same rows in fewer files, under every fault and beside other runs."""
+"""Compaction of archives of typed topics: the same rows in fewer files, with every fault and concurrent runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
 
 
 def archive(logs: Logs, root: Path, *counts: int, bulk: int = 0) -> None:
-    """Files of that many rows each, a row about `bulk` bytes large in a file."""
+    """Files with these numbers of rows; a row takes about `bulk` bytes."""
     for count in counts:
         numbers = list(range(logs.end(0), logs.end(0) + count))
         legs = [[{"miles": number}] for number in numbers]

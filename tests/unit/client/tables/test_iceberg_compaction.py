@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction of an archive with an Iceberg table: each row stays once in both, under every fault and beside runs."""
+"""Compaction of an archive with an Iceberg table: each row stays once in both, with every fault and concurrent runs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.unit.client.tables.test_iceberg_compaction import (
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, at: int) -> Callable[[], int]:
-    """End the process after the step of that number, which is before the next one; gives the number of steps so far."""
+    """End the process between the step `at` and the next step; returns the number of steps so far."""
     count = 0
 
     def stepped(owner: Any, name: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons of a Polars predicate bound the rows that a scan fetches; its other parts give no bound."""
+"""Comparisons of a Polars predicate bound the rows that a scan fetches; other parts of the predicate set no bound."""
 
 from __future__ import annotations
 

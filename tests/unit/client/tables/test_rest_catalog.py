@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A REST catalog that refuses, fails or is away: one sentence without secrets, and a later run completes the table."""
+"""A REST catalog that refuses, fails or is down: one sentence without secrets, and a later run completes the table."""
 
 from __future__ import annotations
 

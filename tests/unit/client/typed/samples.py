@@ -44,7 +44,7 @@ def from_checked(typed: TypedFormat, rows: Sequence[Values]) -> pa.RecordBatch:
 
 
 def as_read(schema: TopicSchema, row: dict[str, Any], maps: Any = list) -> dict[str, Any]:
-    """A generated row as a reader gives it back."""
+    """A generated row as a reader returns it."""
     return {column.name: _as_read(column.type, row[column.name], maps) for column in schema.columns}
 
 

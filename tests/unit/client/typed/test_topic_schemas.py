@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of schemas at a client: each is asked for once, from any broker, and never kept for a recreated topic."""
+"""Versions of schemas at a client: each is requested once, from any broker, and never kept for a recreated topic."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def refused_call(error: TidemarkError) -> AioRpcError:
 
 
 class Brokers:
-    """A cluster of two brokers: the first answers nothing, the second has the versions up to `newest`. Those in `first`
-    are asked before: one of them lags, at version 1."""
+    """A cluster of two brokers: the first answers nothing, the second has the versions up to `newest`.
+
+    The brokers in `first` get the first requests: one of them lags, at version 1.
+    """
 
     def __init__(self) -> None:
         self.topic_id = "id-1"
@@ -172,7 +174,7 @@ async def test_metadata_with_a_newer_version_load_it_in_the_background(brokers: 
 
 
 async def test_metadata_without_the_topic_say_nothing_about_its_schema(brokers: Brokers) -> None:
-    """A broker that does not know a new topic yet answers so, after another one has answered with the topic."""
+    """A broker answers that it does not know a new topic, after another broker has answered with the topic."""
     schemas = schemas_of(brokers)
     brokers.lost = True
     with pytest.raises(TopicPendingError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker of a version without typed topics gets no replica of one, also if no admin service checked it (S1)."""
+"""A broker of a version without typed topics gets no replica of one, even if no admin service checked it (S1)."""
 
 from __future__ import annotations
 

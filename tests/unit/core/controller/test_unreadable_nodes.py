@@ -99,7 +99,7 @@ def test_commands_are_not_complete_before_new_partitions_have_a_state() -> None:
 
 @pytest.mark.parametrize("is_deleted", [False, True], ids=["restored", "deleted"])
 def test_commands_are_complete_once_the_topic_parses_or_is_gone(is_deleted: bool) -> None:
-    """Else replicas that were deleted while their broker was down would stay on its disks."""
+    """Otherwise replicas that were deleted while their broker was down would stay on its disks."""
     world = a_world()
     elected(world, unreadable_topics=frozenset({"bad"}))
     world.settle()
@@ -117,7 +117,7 @@ def test_commands_are_complete_once_the_topic_parses_or_is_gone(is_deleted: bool
 
 
 def test_commands_are_complete_after_the_deletion_of_a_topic_without_states() -> None:
-    """The controller before has failed after it deleted the states, and before it deleted the topic's node."""
+    """The previous controller failed between its deletions of the states and of the topic's node."""
     world = a_world()
     world.elected()
     world.settle()
@@ -148,7 +148,7 @@ def test_a_topic_that_stops_parsing_keeps_its_last_state() -> None:
 
 
 def a_new_controller(world: World) -> None:
-    """The topic "bad" does not parse for it, though the controller before may have known the topic."""
+    """The node of topic "bad" does not parse for the new controller; the previous one may have known the topic."""
     world.pending = []
     world.core = type(world.core)(world.config, policy_of)
     elected = ev.Elected(
@@ -174,7 +174,7 @@ def _reads(world: World, *, resumed: bool = False) -> None:
 
 
 def test_brokers_keep_metadata_of_an_unreadable_topic_until_it_is_deleted() -> None:
-    """Else brokers would refuse its clients as for a deleted topic, and coordinators delete its committed offsets."""
+    """Otherwise brokers refuse its clients as for a deleted topic, and coordinators delete its committed offsets."""
     world = a_world()
     world.elected()
     world.settle()
@@ -409,7 +409,10 @@ def told(world: World, kind: str) -> list[dict[str, str | int]]:
 
 
 def answered(world: World) -> None:
-    """Answer until nothing is in flight; a damaged node is read again without end, so the world never settles."""
+    """Answer all effects in flight.
+
+    The world never settles, because the controller reads a damaged node without end.
+    """
     while world.pending:
         world.answer(world.pending.pop(0))
 
@@ -538,7 +541,7 @@ def test_a_rebuild_of_a_node_that_its_replicas_prove_loses_nothing() -> None:
 
 
 def set_back(world: World) -> VersionedState:
-    """Broker 1 leads since broker 0 left; then the node gets its first content again. Gives the state before."""
+    """Broker 1 leads since broker 0 left; then the node gets its first content again. Returns the state before."""
     world.elected()
     world.settle()
     first = world.states[HURT]

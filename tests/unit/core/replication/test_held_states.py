@@ -73,7 +73,7 @@ def test_the_isr_outlives_the_leadership_until_a_later_epoch() -> None:
 
 
 def test_an_expansion_that_zookeeper_refused_pauses_before_it_is_tried_again() -> None:
-    """Else the leader would try without end for a broker whose registration was deleted, until it registers again."""
+    """Otherwise the leader retries without pause while the follower's registration is deleted."""
     stage = Stage().leads((1, 3))
     stage.fetches(3, 0)
     stage.write(acks=1)

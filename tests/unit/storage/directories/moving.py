@@ -57,7 +57,7 @@ def copy_all(future: FutureLog) -> None:
 
 
 def move(logs: LogManager, directory: int = 1) -> PartitionLog:
-    """Run a whole move; gives the moved log."""
+    """Run a whole move; returns the moved log."""
     future = begin(logs, directory)
     copy_all(future)
     return logs.mover.finish(future, future.source.log_end_offset)

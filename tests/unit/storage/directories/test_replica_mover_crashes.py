@@ -72,7 +72,7 @@ def move_in_steps(logs: LogManager) -> None:
 
 
 def check(path: Path, before: Content) -> int:
-    """Check for one whole replica that can be appended to and moved; gives its directory."""
+    """Check for one whole replica that can be appended to and moved; returns its directory."""
     logs = open_two(path)
     log, found = logs.open(PARTITION, IDENTITY, CONFIGS)
     assert found.damaged is None
@@ -103,7 +103,7 @@ class Checker:
         self._checked: dict[frozenset[tuple[str, bytes | None]], int] = {}
 
     def check(self, path: Path) -> int:
-        """Check the files below `path`; gives the directory of the replica."""
+        """Check the files below `path`; returns the directory of the replica."""
         files = frozenset(read_image(path).items())
         if files not in self._checked:
             self._checked[files] = check(path, self._before)

@@ -68,7 +68,7 @@ def offline(*assigned: int, gone: tuple[int, ...] = (), **configs: str) -> World
 
 
 def ask(world: World, kind: ElectionKind, *partitions: Partition) -> list[Any]:
-    """An election is requested, and the controller has read the partitions again; gives its effects after that."""
+    """An election is requested, and the controller has read the partitions again; returns its effects after that."""
     world.request(kind, *partitions)
     return world.answer(world.take(fx.ReadStates))
 

@@ -159,7 +159,7 @@ class World:
         self.effects = effects + self.answer_heartbeats(answering)
 
     def answer_heartbeats(self, answering: Collection[int] | None = None) -> list[Any]:
-        """These brokers, or all that are registered, answer; gives the effects."""
+        """These brokers, or all that are registered, answer; returns the effects."""
         brokers = self.brokers if answering is None else answering
         return [effect for broker in tuple(brokers) for effect in self.answers_heartbeat(broker)]
 
