@@ -50,7 +50,7 @@ def prefer_unix_sockets(builder: SparkSession.Builder) -> SparkSession.Builder:
 
 
 def finish_available_now(spark: SparkSession) -> None:
-    """Make availableNow queries of the session read all records, also after an interrupted micro-batch.
+    """Make availableNow queries of the session read all records, even after an interrupted micro-batch.
 
     Before 4.2 such a query of a Python source is one micro-batch: the interrupted one, if any. Spark's own remedy is
     off by default, since rows of some sources may be duplicated; offsets of a log prevent that here.

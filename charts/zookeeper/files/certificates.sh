@@ -19,7 +19,7 @@ whole() { # whole FILE: as many ends as beginnings of PEM blocks, and at least o
 }
 
 once() {
-    # All files of one version, also while the kubelet replaces them.
+    # All files of one version, even while the kubelet replaces them.
     here=$from
     if [ -e "$from/..data" ]; then here=$(readlink -f "$from/..data"); fi
     for name in tls.crt tls.key ca.crt; do

@@ -45,7 +45,7 @@ class RestartClaims:
         return claim.broker_id if claim is not None and self._is_valid(claim, live) else None
 
     async def take(self, broker: BrokerId, live: Mapping[BrokerId, BrokerEpoch]) -> RestartClaim | None:
-        """Claim the restart for a live broker, also if this broker has the claim already; None while another broker has
+        """Claim the restart for a live broker, even if this broker has the claim already; None while another broker has
         the claim.
         """
         before = await self._store.restart_claim()

@@ -22,7 +22,7 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close the client, also after a failed or incomplete start."""
+        """Close the client, even after a failed or incomplete start."""
 
     async def __aenter__(self) -> Self:
         try:

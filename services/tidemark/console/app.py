@@ -283,7 +283,7 @@ class _StaticFiles(StaticFiles):
 
 
 async def _healthy(request: Request) -> Response:
-    """Answers while the process serves, also if no broker answers."""
+    """Answers while the process serves, even if no broker answers."""
     return PlainTextResponse("ok\n")
 
 

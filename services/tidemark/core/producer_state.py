@@ -157,7 +157,7 @@ class ProducerStates:
         (X2).
 
         A marker has a higher epoch than its transaction. So a marker of the producer's present epoch was written
-        before, also if that epoch has begun another transaction since.
+        before, even if that epoch has begun another transaction since.
 
         Raises:
             TidemarkError: COORDINATOR_FENCED, PRODUCER_FENCED.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserves ports on loopback, also while the process that uses a port is down."""
+"""Reserves ports on loopback, even while the process that uses a port is down."""
 
 from __future__ import annotations
 

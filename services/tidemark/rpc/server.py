@@ -259,7 +259,7 @@ class _Open:
 
 
 class _Services(grpc.GenericRpcHandler):
-    """Methods by path. Servicers are added as to a server, also after the start."""
+    """Methods by path. Servicers are added as to a server, even after the start."""
 
     def __init__(self) -> None:
         self._generic: list[grpc.GenericRpcHandler] = []

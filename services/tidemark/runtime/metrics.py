@@ -304,7 +304,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """The listening port, also after a start with port 0."""
+        """The listening port, even after a start with port 0."""
         return int(self._server.server_port)
 
     def close(self) -> None:

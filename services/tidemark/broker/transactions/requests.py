@@ -41,7 +41,7 @@ class Requests:
         """Carry out a request at the coordinator of an id, after the completion of the id's last transaction.
 
         Raises:
-            TidemarkError: the refusal, also if the change itself returned the refusal.
+            TidemarkError: the refusal, even if the change itself returned the refusal.
         """
         return await self._when_complete(transactional_id, lambda shard: shard.change(work), wait_s)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a benchmark: the topic, the worker processes, their progress and the result (as OpenMessaging's workloads).
 
-A topic that the benchmark created is deleted at the end, also after an error.
+A topic that the benchmark created is deleted at the end, even after an error.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.payload import Headers
 
 RECORD_BYTES_MAX: Final = 8 << 20
-"""Largest record: the limit of a request, also if max.message.bytes of the topic is larger."""
+"""Largest record: the limit of a request, even if max.message.bytes of the topic is larger."""
 TYPED: Final = "typed"
 
 

@@ -222,7 +222,7 @@ class Sender:
             await stream.close()
 
     def pin(self, topic: str, topic_id: str) -> None:
-        """Send the later records of that name to the topic with that id only, also if the name has another id then."""
+        """Send the later records of that name to the topic with that id only, even if the name has another id then."""
         self._deleted_topics.pin(topic, topic_id)
 
     # -- transactions --------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a topic's batches in one version of its schema, also if another version wrote them; with named columns only.
+"""Rows of a topic's batches in one version of its schema, even if another version wrote them; with named columns only.
 
 A reader may name system columns, too: `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 """

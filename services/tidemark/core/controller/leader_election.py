@@ -336,7 +336,7 @@ def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple
 
 
 def elect_uncleanly(partition: PartitionFacts, brokers: BrokerFacts, successor: BrokerId) -> Decision:
-    """Elect this live replica, also if its log lacks committed records; begins a new lineage (rule T4)."""
+    """Elect this live replica, even if its log lacks committed records; begins a new lineage (rule T4)."""
     assert partition.state is not None
     old = partition.state
     state = replace(

@@ -27,7 +27,7 @@ def check_transactional_id(transactional_id: str) -> None:
 def check_versions(live: Mapping[BrokerId, BrokerRegistration]) -> None:
     """Raise INVALID_REQUEST while a live broker has a version without transactions (rule X10).
 
-    A log that such a broker has written does not name its open transactions, also after the upgrade of the broker. A
+    A log that such a broker has written does not name its open transactions, even after the upgrade of the broker. A
     controller of a version without transactions sends no features of brokers.
     """
     older = sorted(broker for broker, found in live.items() if not found.has_transactions)

@@ -44,7 +44,7 @@ def audit_facts(context: Any) -> dict[str, object]:
 
 @contextmanager
 def audited(event: str, context: Any, facts: Mapping[str, object]) -> Iterator[None]:
-    """Write the line of a change with its outcome, also if the change fails, or its caller cancels the call meanwhile.
+    """Write the line of a change with its outcome, even if the change fails, or its caller cancels the call meanwhile.
 
     Args:
         event: name of the RPC.

@@ -125,7 +125,7 @@ class DirectoryVerifier:
         self.size_bytes = sum(_size_of(one.path) for one in self.targets)
 
     def run(self) -> DirectoryReport:
-        """Verify all replicas, also after one that cannot be read, then the directory itself."""
+        """Verify all replicas, even after one that cannot be read, then the directory itself."""
         points = self._checkpoints()
         for target in self.targets:
             self._on_replica(target, _size_of(target.path))

@@ -38,8 +38,8 @@ _REPAIR: Final = (
     "broker replace the batches by those of another replica"
 )
 _REINDEX: Final = (
-    "the scrubber of a running broker rewrites a damaged file. Else stop the broker, delete the segment's .index and "
-    ".timeindex, start the broker: it rebuilds them"
+    "the scrubber of a running broker rewrites a damaged file. Otherwise stop the broker, delete the segment's .index "
+    "and .timeindex, and start the broker: the start rebuilds both files"
 )
 _PROGRESS_BYTES: Final = 1 << 20
 

@@ -48,7 +48,7 @@ def commit_swap(cleaned: Path) -> Path:
 
 
 def finish_swap(swap: Path) -> None:
-    """The sync of step 2, then steps 3 and 4, also after an interruption.
+    """The sync of step 2, then steps 3 and 4, even after an interruption.
 
     Raises:
         OSError: the disk does not answer; the next start continues.
