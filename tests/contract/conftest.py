@@ -16,7 +16,7 @@ from tidemark.local.zookeeper_process import ZooKeeperProcess
 from tidemark.ports import StoreEvent
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper.security.tls import ZooKeeperTls
-from tidemark.zookeeper.store import SessionMetadataStore, ZooKeeperMetadataStore
+from tidemark.zookeeper.store import MetadataStore, ZooKeeperMetadataStore
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 
@@ -26,7 +26,7 @@ HEARING_TIMEOUT_S = 20
 class Ear:
     """Notifications that a store's listener received."""
 
-    def __init__(self, store: SessionMetadataStore) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         self._heard: asyncio.Queue[StoreEvent] = asyncio.Queue()
         store.listen(self._heard.put_nowait)
 
@@ -44,10 +44,10 @@ OUTAGE_SESSION_MS = 20_000
 class Cluster(Protocol):
     """An ensemble that injects faults."""
 
-    async def store(self, session_timeout_ms: int = 4000) -> SessionMetadataStore:
+    async def store(self, session_timeout_ms: int = 4000) -> MetadataStore:
         """A started store with a session of its own."""
 
-    async def expire(self, store: SessionMetadataStore) -> None:
+    async def expire(self, store: MetadataStore) -> None:
         """Have the server end the store's session."""
 
     async def stop_serving(self) -> None:

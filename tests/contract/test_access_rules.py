@@ -18,10 +18,10 @@ from tidemark.ports import StoreEvent
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.metrics import Metrics
 from tidemark.zookeeper import paths
-from tidemark.zookeeper.access_rules import node
-from tidemark.zookeeper.access_rules.feed import AclFeed
-from tidemark.zookeeper.access_rules.node import decode, encode
+from tidemark.zookeeper.feeds import AclFeed
+from tidemark.zookeeper.whole_nodes import acls as node
 from tidemark.zookeeper.whole_nodes import packed
+from tidemark.zookeeper.whole_nodes.acls import decode, encode
 
 from tests.contract.conftest import OUTAGE_SESSION_MS, Cluster, Ear
 from tests.refusals import raises_code

@@ -19,10 +19,10 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import MetadataStore, StoreEvent, WriteOutcome
+from tidemark.ports import StoreEvent, WriteOutcome
 from tidemark.zookeeper.multis import Create, commit
 from tidemark.zookeeper.refusals import KEPT
-from tidemark.zookeeper.store import SessionMetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import code_of, elected, topic_of, write_of
@@ -41,7 +41,7 @@ def refusal_of(kind: str, partition: TopicPartition | None, sentence: str = "no 
     return Refusal(kind, partition, error, "r1", 1_700_000_000_000)
 
 
-async def refused_sentences(store: SessionMetadataStore) -> list[str]:
+async def refused_sentences(store: MetadataStore) -> list[str]:
     return [one.error.message for one in await store.refusals()]
 
 

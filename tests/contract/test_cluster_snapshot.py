@@ -13,8 +13,8 @@ import pytest
 from kazoo.protocol.states import Callback
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicPartition
-from tidemark.ports import ClusterSnapshot, ControllerTerm, MetadataStore, StoreEvent, TopicSnapshot
-from tidemark.zookeeper.store import SessionMetadataStore
+from tidemark.ports import ClusterSnapshot, ControllerTerm, StoreEvent, TopicSnapshot
+from tidemark.zookeeper.store import MetadataStore
 
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import STATE, elected, topic_of, write_of
@@ -49,7 +49,7 @@ async def register(store: MetadataStore, broker: int) -> None:
     await store.register_broker(registration, clean=True, locked_directory_ids=frozenset())
 
 
-async def changes(store: SessionMetadataStore, term: ControllerTerm) -> AsyncIterator[str]:
+async def changes(store: MetadataStore, term: ControllerTerm) -> AsyncIterator[str]:
     topic = await store.create_topic(topic_of("b"))
     yield "a topic"
     await store.create_topic(topic_of("a", topic_id="id-2"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tidemark.model import BrokerId
 from tidemark.ports import ControllerTerm
-from tidemark.zookeeper.store import SessionMetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 from tests.contract.conftest import Cluster
 
@@ -36,5 +36,5 @@ async def test_settings_of_a_broker_that_has_none_are_forgotten_all_the_same(clu
     assert await elected(store) is not None, "the session lives on"
 
 
-async def elected(store: SessionMetadataStore) -> ControllerTerm | None:
+async def elected(store: MetadataStore) -> ControllerTerm | None:
     return await store.elect_controller(BrokerId(100), "localhost:9193")

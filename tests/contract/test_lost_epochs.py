@@ -9,7 +9,7 @@ import pytest
 from tidemark.model import BrokerEpoch, BrokerEpochRecord, BrokerId, BrokerRegistration, IsrEntry, TidemarkError
 from tidemark.ports import StoreEvent
 from tidemark.zookeeper import codecs
-from tidemark.zookeeper.store import SessionMetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import STATE, elected, topic_of, write_of
@@ -19,19 +19,19 @@ ONE = BrokerId(1)
 NODE = "/brokers/epochs/1"
 
 
-async def registered(store: SessionMetadataStore, *, clean: bool = True) -> BrokerEpoch:
+async def registered(store: MetadataStore, *, clean: bool = True) -> BrokerEpoch:
     mine = BrokerRegistration(ONE, "host", 9192, directory_ids=("disk",), boot_id="boot")
     return await store.register_broker(mine, clean=clean, locked_directory_ids=frozenset({"disk"}), flushed_kept=clean)
 
 
-async def session_ends(cluster: Cluster, store: SessionMetadataStore) -> None:
+async def session_ends(cluster: Cluster, store: MetadataStore) -> None:
     ear = Ear(store)
     await cluster.expire(store)
     await ear.hears(StoreEvent.SESSION_EXPIRED)
     await store.new_session()
 
 
-async def in_sync(store: SessionMetadataStore, epoch: int) -> None:
+async def in_sync(store: MetadataStore, epoch: int) -> None:
     """One partition has the broker in its ISR since this epoch."""
     topic = await store.create_topic(topic_of(partitions=1))
     state = replace(STATE, isr=(IsrEntry(ONE, BrokerEpoch(epoch)),), elr=(), last_known=())

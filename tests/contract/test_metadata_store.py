@@ -22,9 +22,9 @@ from tidemark.model import (
     TopicPartition,
     VersionedState,
 )
-from tidemark.ports import ControllerTerm, MetadataStore, StateWrite, StoreEvent, WriteOutcome, WriteResult
+from tidemark.ports import ControllerTerm, StateWrite, StoreEvent, WriteOutcome, WriteResult
 from tidemark.zookeeper.multis import Set, commit
-from tidemark.zookeeper.store import SessionMetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 from tests.contract.conftest import Cluster, Ear
 
@@ -86,7 +86,7 @@ def registration_of(
 
 
 async def register(
-    store: SessionMetadataStore,
+    store: MetadataStore,
     registration: BrokerRegistration,
     *,
     clean: bool = True,
@@ -102,7 +102,7 @@ async def register(
     )
 
 
-async def elected(store: SessionMetadataStore, controller_id: int = 100) -> ControllerTerm:
+async def elected(store: MetadataStore, controller_id: int = 100) -> ControllerTerm:
     term = await store.elect_controller(BrokerId(controller_id), f"host:{controller_id}", election_wait_ms=5_000)
     assert term is not None
     return term

@@ -13,8 +13,9 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.metrics import Metrics
 from tidemark.zookeeper import paths
+from tidemark.zookeeper.feeds import QuotaFeed
 from tidemark.zookeeper.whole_nodes import packed
-from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed, decode, encode
+from tidemark.zookeeper.whole_nodes.quotas import decode, encode
 
 from tests.contract.conftest import OUTAGE_SESSION_MS, Cluster
 from tests.refusals import raises_code

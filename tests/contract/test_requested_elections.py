@@ -19,7 +19,7 @@ from tidemark.model import (
 )
 from tidemark.ports import StoreEvent, WriteOutcome
 from tidemark.zookeeper.requested_elections import REPORTS_KEPT
-from tidemark.zookeeper.store import SessionMetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import STATE, elected, topic_of, write_of
@@ -49,9 +49,7 @@ def report_of(topic: TopicDescription, partition: int, lineage: int = 1) -> Uncl
     )
 
 
-async def write_report(
-    store: SessionMetadataStore, topic: TopicDescription, version: int, report: UncleanElection
-) -> None:
+async def write_report(store: MetadataStore, topic: TopicDescription, version: int, report: UncleanElection) -> None:
     term = await elected(store)
     write = replace(write_of(topic, report.partition.partition, version), report=report)
     (result,) = await store.write_states(term, [write])

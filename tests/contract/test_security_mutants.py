@@ -28,9 +28,9 @@ from tidemark.rpc.security.files import uris_in
 from tidemark.rpc.security.gate import Gate
 from tidemark.rpc.security.jwts import IssuersFile
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
+from tidemark.zookeeper.feeds import NodeFeed
 from tidemark.zookeeper.multis import Set
 from tidemark.zookeeper.whole_nodes import packed
-from tidemark.zookeeper.whole_nodes.feed import NodeFeed
 
 from tests.contract import test_access_rules as stored
 from tests.contract.conftest import Cluster

@@ -12,7 +12,7 @@ import pytest
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, SchemaText, TopicDescription, TopicPartition
 from tidemark.ports import AdminRequest, ControllerTerm, StoreEvent
-from tidemark.zookeeper.store import SessionMetadataStore
+from tidemark.zookeeper.store import MetadataStore
 from tidemark.zookeeper.topic_schemas.nodes import TEXT_BYTES_MAX, deletions, encode
 
 from tests.contract.conftest import Cluster, Ear
@@ -30,7 +30,7 @@ def schema_of(number: int, *, size: int = 0) -> SchemaText:
 
 
 async def typed_topic(
-    store: SessionMetadataStore, *, topic_id: str = "id-1", partitions: int = 2
+    store: MetadataStore, *, topic_id: str = "id-1", partitions: int = 2
 ) -> tuple[TopicDescription, ControllerTerm]:
     """A typed topic that the controller has initialised."""
     term = await elected(store)
@@ -41,7 +41,7 @@ async def typed_topic(
     return topic, term
 
 
-async def now(store: SessionMetadataStore) -> TopicDescription:
+async def now(store: MetadataStore) -> TopicDescription:
     return (await store.topics(["flights"]))["flights"]
 
 

@@ -28,7 +28,7 @@ from kazoo.protocol.states import EventType, KeeperState, WatchedEvent, ZnodeSta
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.ports import Clock, StoreEvent
 from tidemark.zookeeper.session_port import NodeRead, Watch
-from tidemark.zookeeper.store import SessionMetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 T = TypeVar("T")
 
@@ -437,8 +437,8 @@ def _ancestors(path: str) -> Iterator[str]:
         yield "/" + "/".join(names[:depth])
 
 
-class FakeMetadataStore(SessionMetadataStore):
-    """`ports.MetadataStore` on a `FakeZooKeeper`; `session` injects the faults."""
+class FakeMetadataStore(MetadataStore):
+    """`zookeeper.store.MetadataStore` on a `FakeZooKeeper`; `session` injects the faults."""
 
     session: FakeSession
 

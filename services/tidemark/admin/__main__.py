@@ -47,9 +47,8 @@ with no_collections():
     from tidemark.runtime.metrics import METRICS, tell_what_runs
     from tidemark.runtime.service import end_process, run_until_stopped
     from tidemark.runtime.stalls import run_watched
-    from tidemark.zookeeper.access_rules.feed import AclFeed
+    from tidemark.zookeeper.feeds import AclFeed, QuotaFeed
     from tidemark.zookeeper.store import store_of
-    from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed
 
 _log = logging.getLogger("tidemark.admin")
 

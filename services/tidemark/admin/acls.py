@@ -10,8 +10,8 @@ from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resourc
 from tidemark.core.security.authorizer import SUPER_USER, Decision
 from tidemark.core.security.principals import can_be_a_user
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import MetadataStore
 from tidemark.rpc.codecs.acl import AclFilter
+from tidemark.zookeeper.store import MetadataStore
 
 CHANGES_MAX: Final = 10_000
 """Largest number of rules that one request may add and remove."""

@@ -14,16 +14,16 @@ from grpc.aio import ServicerContext
 
 from tidemark.core.security.audit_lines import CANCELLED, DENIED, FAILED, OK, AuditFilter, ServiceAudit
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
-from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.audit import audit_from_proto, filter_to_proto
-from tidemark.rpc.receiver import Headers, headers_to_broker
+from tidemark.rpc.receiver import Headers, receiver_headers
 from tidemark.rpc.security.access import audited, outcome_to
 from tidemark.rpc.security.audit_ring import RING, AuditRing
 from tidemark.runtime.metrics import METRICS
 from tidemark.v1.audit_pb2 import ListBrokerAuditLinesRequest
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+from tidemark.zookeeper.store import MetadataStore
 
 _REQUESTS = METRICS.counter("admin_requests", "Calls by method and result: OK or an error code", ("method", "code"))
 _SECONDS = METRICS.histogram("admin_request_seconds", "Duration of a call", ("method",))
@@ -97,7 +97,7 @@ class AuditLines:
 
     async def _of(self, broker: BrokerRegistration, wanted: AuditFilter) -> ServiceAudit:
         try:
-            return await self._ask(broker, wanted, await headers_to_broker(self._store, broker.broker_id))
+            return await self._ask(broker, wanted, receiver_headers(await self._store.cluster_id(), broker.broker_id))
         except TidemarkError as error:
             return ServiceAudit(_name(broker.broker_id), error=error)
 

@@ -34,9 +34,10 @@ from tidemark.model import (
     TopicPartition,
     unknown_topic,
 )
-from tidemark.ports import Clock, MetadataStore
+from tidemark.ports import Clock
 from tidemark.rpc.security.access import may_name
 from tidemark.runtime.clock import SystemClock
+from tidemark.zookeeper.store import MetadataStore
 
 _PLANS_MAX: Final = 5
 _LASTING: Final = frozenset({ErrorCode.THROTTLE_TOO_LOW, ErrorCode.INVALID_REQUEST})

@@ -18,11 +18,11 @@ from tidemark.admin.schemas import check_may_be_compacted
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription, unknown_topic
-from tidemark.ports import AdminRequest, MetadataStore
+from tidemark.ports import AdminRequest
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.config import entry_from_proto
-from tidemark.rpc.receiver import headers_to_broker
+from tidemark.rpc.receiver import receiver_headers
 from tidemark.runtime.configuration.entries import (
     HEARTBEAT_KEY,
     LAG_KEY,
@@ -38,6 +38,7 @@ from tidemark.runtime.configuration.entries import (
 )
 from tidemark.v1 import admin_configs_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+from tidemark.zookeeper.store import MetadataStore
 
 _ASK_TIMEOUT_S: Final = 3.0
 POLICY_KEY: Final = "cleanup.policy"
@@ -151,7 +152,7 @@ class ConfigAdministration:
 async def _told_by(store: MetadataStore, registration: BrokerRegistration) -> Sequence[ConfigEntry]:
     """Return the settings that a broker reports; empty if it does not answer."""
     request = pb.DescribeBrokerConfigsRequest()
-    headers = await headers_to_broker(store, registration.broker_id)
+    headers = receiver_headers(await store.cluster_id(), registration.broker_id)
     try:
         async with open_channel(f"{registration.host}:{registration.port}") as channel:
             stub: Any = BrokerServiceStub(channel)

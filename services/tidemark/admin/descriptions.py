@@ -14,7 +14,7 @@ from tidemark.core.cluster_view import ClusterView, TopicView
 from tidemark.core.security.listeners import Listener, ListenerViews
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import NO_LEADER, TidemarkError, unknown_topic
-from tidemark.ports import ClusterSnapshot, MetadataStore, TopicSnapshot
+from tidemark.ports import ClusterSnapshot, TopicSnapshot
 from tidemark.rpc.codecs import wire
 from tidemark.rpc.codecs.metadata import topic_to_proto, view_to_proto
 from tidemark.rpc.limits.answer_size import ErrorRoom
@@ -22,6 +22,7 @@ from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import admin_service_pb2 as pb
+from tidemark.zookeeper.store import MetadataStore
 
 
 class _Described:

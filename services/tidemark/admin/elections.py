@@ -33,7 +33,7 @@ from tidemark.model import (
     unknown_partition,
     unknown_topic,
 )
-from tidemark.ports import MetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 _PARTITIONS_AT_ONCE: Final = 1_000
 """Partitions in one znode: far below its size limit, even with the longest names."""

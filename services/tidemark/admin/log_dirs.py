@@ -29,15 +29,16 @@ from tidemark.model import (
     unknown_partition,
     unknown_topic,
 )
-from tidemark.ports import Clock, MetadataStore
+from tidemark.ports import Clock
 from tidemark.rpc import errors
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
 from tidemark.rpc.log_dirs import LogDirectoryContent, Wanted, describe_log_dirs
-from tidemark.rpc.receiver import headers_to_broker
+from tidemark.rpc.receiver import receiver_headers
 from tidemark.runtime.shared_calls import SharedCalls
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
+from tidemark.zookeeper.store import MetadataStore
 
 _DESCRIBE_DEADLINE_S: Final = 10.0
 _ALTER_DEADLINE_S: Final = 10.0
@@ -67,7 +68,7 @@ class DisksOfBrokers:
         address = f"{broker.host}:{broker.port}"
 
         async def ask() -> tuple[LogDirectoryContent, ...]:
-            headers = await headers_to_broker(self._store, broker.broker_id)
+            headers = receiver_headers(await self._store.cluster_id(), broker.broker_id)
             return await describe_log_dirs(
                 address, **wanted._asdict(), deadline_s=_DESCRIBE_DEADLINE_S, headers=headers
             )
@@ -82,7 +83,7 @@ class DisksOfBrokers:
 
     async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
         """Move replicas between the broker's log directories."""
-        headers = await headers_to_broker(self._store, broker.broker_id)
+        headers = receiver_headers(await self._store.cluster_id(), broker.broker_id)
         try:
             async with open_channel(f"{broker.host}:{broker.port}") as channel:
                 stub: Any = BrokerServiceStub(channel)

@@ -17,7 +17,7 @@ from tidemark.admin.views import partitions_of, partitions_without_leader, topic
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition, unknown_topic
-from tidemark.ports import MetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 _SHOWN_MAX: Final = 10
 

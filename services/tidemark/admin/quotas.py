@@ -9,8 +9,8 @@ from typing import NamedTuple
 from tidemark.admin.acls import compare_and_set
 from tidemark.core.quotas.quotas import ENTITIES_MAX, QuotaEntity, QuotaKind, Quotas
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import MetadataStore
 from tidemark.rpc.quotas.codec import ChangedQuota, QuotaChange
+from tidemark.zookeeper.store import MetadataStore
 
 
 class ChangedQuotas(NamedTuple):

@@ -43,7 +43,7 @@ from tidemark.model import (
     unknown_partition,
     unknown_topic,
 )
-from tidemark.ports import MetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 _INTERVAL_S: Final = 1.0
 _INTERVAL_S_MIN: Final = 0.1

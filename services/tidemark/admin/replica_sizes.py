@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from tidemark.model import BrokerId, BrokerRegistration, TidemarkError, TopicPartition
-from tidemark.ports import Clock, MetadataStore
+from tidemark.ports import Clock
 from tidemark.rpc.log_dirs import ReplicaOnDisk, describe_log_dirs
-from tidemark.rpc.receiver import headers_to_broker
+from tidemark.rpc.receiver import receiver_headers
 from tidemark.runtime.shared_calls import SharedCalls
+from tidemark.zookeeper.store import MetadataStore
 
 _DEADLINE_S: Final = 3.0
 _NAMED_MAX: Final = 5_000
@@ -55,7 +56,7 @@ class ReplicaSizes:
     async def _ask(self, broker: BrokerId, address: str, wanted: frozenset[TopicPartition]) -> OfBroker | None:
         named = wanted if len(wanted) <= _NAMED_MAX else ()
         try:
-            headers = await headers_to_broker(self._store, broker)
+            headers = receiver_headers(await self._store.cluster_id(), broker)
             directories = await describe_log_dirs(address, partitions=named, deadline_s=_DEADLINE_S, headers=headers)
         except TidemarkError:
             return None

@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from tidemark.model import REQUEST_ID_CHARACTERS_MAX, ErrorCode, TidemarkError
-from tidemark.ports import AdminRequest, Clock, MetadataStore
+from tidemark.ports import AdminRequest, Clock
 from tidemark.rpc.security.access import CURRENT
+from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Final
 
 from tidemark.model import BrokerEpoch, BrokerId
-from tidemark.ports import Clock, MetadataStore, RestartClaim
+from tidemark.ports import Clock, RestartClaim
+from tidemark.zookeeper.store import MetadataStore
 
 CLAIM_MS: Final = 30_000
 """Longest time from a permission until the broker leaves its ISRs; afterwards a broker that did not stop blocks no

@@ -17,8 +17,9 @@ from tidemark.core.schemas.refusals import naming
 from tidemark.core.schemas.text import from_text, parse_json, to_text
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, SchemaText, TidemarkError, TopicDescription, unknown_topic
-from tidemark.ports import AdminRequest, Clock, MetadataStore
+from tidemark.ports import AdminRequest, Clock
 from tidemark.runtime.configuration.settings import topic_settings
+from tidemark.zookeeper.store import MetadataStore
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 
 TEXTS_BYTES_MAX: Final = 8 << 20

@@ -12,9 +12,10 @@ import asyncio
 import logging
 
 from tidemark.model import TidemarkError
-from tidemark.ports import MetadataStore, StoreEvent
+from tidemark.ports import StoreEvent
 from tidemark.rpc.receiver import ReceiverCheck
-from tidemark.runtime.coordination import start_when_reachable
+from tidemark.zookeeper.reachable import start_when_reachable
+from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,6 @@ from tidemark.model import (
     TopicPartition,
     UncleanElection,
 )
-from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.control import (
@@ -41,6 +40,7 @@ from tidemark.rpc.receiver import receiver_headers
 from tidemark.runtime.clock import timeout
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
+from tidemark.zookeeper.store import MetadataStore
 
 _DEADLINE_S: Final = 3.0
 _ASK_AGAIN_S: Final = 0.2

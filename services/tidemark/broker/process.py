@@ -45,7 +45,6 @@ from tidemark.rpc.security.listeners import ListenerPort, identity_in
 from tidemark.rpc.security.scrapes import serve_metrics
 from tidemark.rpc.server import GrpcServer, Service
 from tidemark.runtime.configuration.settings import BrokerSettings
-from tidemark.runtime.coordination import cluster_id_when_reachable
 from tidemark.runtime.host_port import HostPort, Listeners
 from tidemark.runtime.metrics import METRICS, tell_what_runs
 from tidemark.runtime.scheduler import AsyncioScheduler
@@ -56,8 +55,8 @@ from tidemark.v1.transaction_service_pb2_grpc import (
     add_TransactionCoordinationServicer_to_server,
     add_TransactionServiceServicer_to_server,
 )
-from tidemark.zookeeper.access_rules.feed import AclFeed
-from tidemark.zookeeper.whole_nodes.quotas import QuotaFeed
+from tidemark.zookeeper.feeds import AclFeed, QuotaFeed
+from tidemark.zookeeper.reachable import cluster_id_when_reachable
 
 _SERVICES: Final = tuple(
     f"tidemark.v1.{name}"

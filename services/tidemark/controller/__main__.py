@@ -24,12 +24,12 @@ with no_collections():
     from tidemark.rpc.server import GrpcServer, Service
     from tidemark.runtime.clock import SystemClock
     from tidemark.runtime.configuration.settings import ControllerSettings, load_settings
-    from tidemark.runtime.coordination import start_when_reachable
     from tidemark.runtime.logging import configure_logging
     from tidemark.runtime.metrics import METRICS, MetricsServer, tell_what_runs
     from tidemark.runtime.service import end_process, run_until_stopped
     from tidemark.runtime.stalls import run_watched
     from tidemark.v1.controller_service_pb2_grpc import add_ControllerServiceServicer_to_server
+    from tidemark.zookeeper.reachable import start_when_reachable
     from tidemark.zookeeper.store import store_of
 
 

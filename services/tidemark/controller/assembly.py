@@ -13,11 +13,12 @@ from tidemark.controller.term import ActiveTerm, policy_of
 from tidemark.core.config import ControllerConfig
 from tidemark.core.controller.controller import ControllerCore
 from tidemark.model import BrokerId
-from tidemark.ports import Clock, ControllerTerm, MetadataStore
+from tidemark.ports import Clock, ControllerTerm
 from tidemark.rpc.receiver import ReceiverCheck
 from tidemark.runtime.configuration.settings import ControllerSettings
 from tidemark.runtime.host_port import Listeners
 from tidemark.runtime.scheduler import AsyncioScheduler
+from tidemark.zookeeper.store import MetadataStore
 
 
 def new_loop(

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Mapping
 
 from tidemark.model import BrokerEpochRecord, BrokerId, BrokerRegistration
-from tidemark.ports import ControllerTerm, MetadataStore
+from tidemark.ports import ControllerTerm
+from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 

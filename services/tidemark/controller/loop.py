@@ -10,7 +10,8 @@ from typing import Final
 from tidemark.controller.ports import ControllerObserver
 from tidemark.controller.term import ActiveTerm
 from tidemark.model import BrokerId, TidemarkError
-from tidemark.ports import Clock, ControllerInfo, ControllerTerm, MetadataStore, Scheduler, StoreEvent
+from tidemark.ports import Clock, ControllerInfo, ControllerTerm, Scheduler, StoreEvent
+from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 _POLL_MS: Final = 2000

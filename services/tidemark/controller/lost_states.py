@@ -38,8 +38,9 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
 )
-from tidemark.ports import ControllerTerm, MetadataStore
+from tidemark.ports import ControllerTerm
 from tidemark.rpc.codecs.control import HELD
+from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 

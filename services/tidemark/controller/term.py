@@ -32,8 +32,9 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import Clock, ControllerTerm, MetadataStore, Scheduler, StoreEvent, WriteOutcome
+from tidemark.ports import Clock, ControllerTerm, Scheduler, StoreEvent, WriteOutcome
 from tidemark.runtime.configuration.settings import topic_settings, usable_topic_configs
+from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 _TICK_MS: Final = 100

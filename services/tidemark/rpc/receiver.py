@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.model import BrokerId, ErrorCode, TidemarkError
-from tidemark.ports import MetadataStore
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.errors import abort_with
 
 CLUSTER: Final = "receiver-cluster"
@@ -31,11 +30,6 @@ def receiver_headers(cluster_id: str, broker_id: int | None = None) -> Headers:
     """
     cluster = ((CLUSTER, cluster_id),) if cluster_id else ()
     return cluster if broker_id is None else (*cluster, (BROKER, str(broker_id)))
-
-
-async def headers_to_broker(store: MetadataStore, broker_id: BrokerId) -> Headers:
-    """The metadata of a call to a broker of the cluster in ZooKeeper; raises COORDINATION_UNAVAILABLE."""
-    return receiver_headers(await store.cluster_id(), broker_id)
 
 
 class ReceiverCheck(grpc.aio.ServerInterceptor):

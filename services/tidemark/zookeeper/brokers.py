@@ -31,7 +31,19 @@ async def register(
     flushed_kept: bool = False,
     crashed: bool = False,
 ) -> BrokerEpoch:
-    """Register a broker in one multi (rule Z3): raise the epoch, delete an old node where safe, create the new node."""
+    """Register a broker in one multi (rule Z3): raise the epoch, delete an old node where safe, create the new node.
+
+    Args:
+        session: started.
+        registration: the broker.
+        clean: as rule T1 decides.
+        locked_directory_ids: log directories that this process holds.
+        flushed_kept: flushed records survived an unclean stop.
+        crashed: the process before was not stopped cleanly (rule T7).
+
+    Raises:
+        TidemarkError: BROKER_ID_TAKEN.
+    """
     broker_id = registration.broker_id
     wait_ms = max(3 * session.call_timeout_ms, WAIT_MS_MIN)
     deadline_ms = session.now_ms() + wait_ms

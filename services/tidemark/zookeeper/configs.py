@@ -50,7 +50,8 @@ async def write(
 ) -> bool:
     """Write settings and the receipt of the request in one multi.
 
-    Returns False if the settings changed since `version`, or the request was answered. Raises UNKNOWN_TOPIC.
+    Returns False if the settings changed since `version` (-1: no node), or the request was answered. Raises
+    UNKNOWN_TOPIC.
     """
     path, data = path_of(resource), codecs.encode_configs(configs)
     operations: list[Operation] = []

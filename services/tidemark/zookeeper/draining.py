@@ -21,7 +21,7 @@ BROKER_CONFIGS: Final = "/config/brokers"
 
 
 async def read(session: Session) -> frozenset[BrokerId]:
-    """Ids of the draining brokers; children with other names are ignored."""
+    """Ids of the draining brokers, which get no new replicas; children with other names are ignored."""
     names = await session.children(DRAINING_BROKERS)
     return frozenset(BrokerId(int(name)) for name in names if name.isascii() and name.isdecimal())
 

@@ -25,7 +25,10 @@ _RETRIES: Final = 64
 async def elect(
     session: Session, controller_id: BrokerId, address: str, *, election_wait_ms: int = -1
 ) -> ControllerTerm | None:
-    """Create /controller and raise /controller_epoch in one multi; None while another controller is elected."""
+    """Create /controller and raise /controller_epoch in one multi (rule Z1); None while another controller is elected.
+
+    `election_wait_ms`: its leader.election.wait.ms, for `tidemark cluster describe`.
+    """
     for _ in range(_RETRIES):
         # The epoch is read first: an election after this read raises the epoch, and this multi fails.
         found_epoch = await session.get(paths.CONTROLLER_EPOCH)

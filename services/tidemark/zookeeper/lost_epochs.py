@@ -59,7 +59,10 @@ async def make_up(
 async def restore(
     session: Session, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
 ) -> None:
-    """Create the znode of a live broker again, with the epoch of its registration as the version."""
+    """Create the znode of a live broker again, with the epoch of its registration as the version; idempotent.
+
+    Raises CONTROLLER_NOT_ACTIVE, or COORDINATION_UNAVAILABLE where the broker has deregistered meanwhile.
+    """
     path, epoch = paths.broker_epoch(registration.broker_id), registration.broker_epoch
     content = codecs.encode_broker_epoch(registration.directory_ids, was.unclean_at, was.lost_at, was.crashed_at)
     while True:

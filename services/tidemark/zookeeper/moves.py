@@ -43,7 +43,11 @@ async def read(session: Session, watch: Callable[[Any], None] | None) -> Reassig
 
 
 async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> None:
-    """Add these reassignments, either all or none; raises REASSIGNMENT_IN_PROGRESS or INVALID_REQUEST."""
+    """Add these reassignments, either all or none; an identical request is not an error.
+
+    Raises REASSIGNMENT_IN_PROGRESS for a partition with another request, INVALID_REQUEST (metadata moves_max) if the
+    znode becomes too large.
+    """
 
     def added(found: ReassignmentRequests) -> Sequence[PartitionReassignment]:
         known = {move.partition: move for move in found.moves}
@@ -62,7 +66,7 @@ async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> No
 
 
 async def cancel(session: Session, partitions: Iterable[TopicPartition]) -> None:
-    """Mark these reassignments as cancelled, either all or none; raises NO_REASSIGNMENT_IN_PROGRESS."""
+    """Mark these reassignments as cancelled, either all or none; idempotent; raises NO_REASSIGNMENT_IN_PROGRESS."""
     wanted = set(partitions)
 
     def marked(found: ReassignmentRequests) -> Sequence[PartitionReassignment]:
@@ -106,7 +110,10 @@ async def _rewrite(
 async def finish(
     session: Session, term: ControllerTerm, finished: Sequence[PartitionReassignment], refused: Sequence[Refusal]
 ) -> None:
-    """Remove these reassignments and every malformed entry; keep `refused`."""
+    """Remove these reassignments, if unchanged, and every malformed entry; keep `refused`.
+
+    Raises CONTROLLER_NOT_ACTIVE.
+    """
     done = set(finished)
     while True:
         found = await read(session, None)
@@ -147,7 +154,8 @@ async def _replaced(
 async def write_topic(session: Session, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
     """Write the topic's znode at `topic.version`; None after a version conflict or a deletion.
 
-    Reassignments make the znode larger than that of a new topic.
+    The result has the new zxid and version. Reassignments make the znode larger than that of a new topic. Raises
+    CONTROLLER_NOT_ACTIVE.
     """
     try:
         node = Set(paths.topic(topic.topic), codecs.encode_topic(topic), topic.version)

@@ -47,7 +47,11 @@ async def request_added(
     added: Mapping[TopicPartition, tuple[BrokerId, ...]],
     topic_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Create znodes that request these partitions, either all or none; idempotent."""
+    """Create znodes that request these partitions, either all or none; idempotent.
+
+    Raises UNKNOWN_TOPIC, also for a topic that has another id than in `topic_ids`, and INVALID_REQUEST if another
+    request for one of these exists.
+    """
     nodes = {one: codecs.encode_added_partition(replicas) for one, replicas in added.items()}
     await _request(session, ADD, nodes, topic_ids)
 
@@ -58,6 +62,7 @@ async def request_removed(
     """Create znodes that request the removal of these partitions, either all or none; idempotent.
 
     A forced removal replaces one that is not forced, which may wait for the leader of a partition without one.
+    Raises the errors of `request_added`.
     """
     nodes = {one: codecs.encode_removed_partition(force) for one, force in removed.items()}
     await _request(session, REMOVE, nodes, topic_ids, replaceable=codecs.encode_removed_partition(False))
@@ -181,7 +186,8 @@ async def finish(
 ) -> None:
     """Remove these requests and the refused requests, with parents that become empty; keep `refused`.
 
-    A forced removal stays if `removed` has the removal that it replaced, which was not forced.
+    A forced removal stays if `removed` has the removal that it replaced, which was not forced. Raises
+    CONTROLLER_NOT_ACTIVE.
     """
     done = [_path(ADD, one) for one in added] + [_path(REMOVE, one) for one in removed]
     for one in refused:
@@ -223,7 +229,7 @@ async def _deletions(session: Session, node_paths: Sequence[str], unforced: Cont
 
 
 async def delete(session: Session, term: ControllerTerm, topic: TopicDescription, partitions: Sequence[int]) -> None:
-    """Delete the znodes below these partitions; idempotent."""
+    """Delete the znodes below these partitions; idempotent; raises CONTROLLER_NOT_ACTIVE."""
     named = [TopicPartition(topic.topic, index) for index in partitions]
     roots = [paths.partition(one) for one in named]
     below = await session.gather([session.children(root) for root in roots])

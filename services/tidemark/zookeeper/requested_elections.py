@@ -65,7 +65,7 @@ async def read(session: Session, kind: ElectionKind, watch: Callable[[Any], None
 
 
 async def finish(session: Session, term: ControllerTerm, request: ElectionRequest) -> None:
-    """Remove the request's znode unless that was deleted or replaced."""
+    """Remove the request's znode unless that was deleted or replaced; raises CONTROLLER_NOT_ACTIVE."""
     found = await read(session, request.kind, None)
     if found is None or found.modified_zxid != request.modified_zxid:
         return

@@ -75,7 +75,7 @@ def creation(request: AdminRequest) -> Operation:
 
 
 async def begin(session: Session, request: AdminRequest) -> AdminRequest:
-    """Keep the request, unless one with the same id is kept already."""
+    """Keep the request, unless one with the same id is kept already; returns the kept one."""
     while True:
         try:
             await commit(session, [creation(request)])
@@ -95,7 +95,7 @@ async def read(session: Session, request_id: str) -> AdminRequest | None:
 
 
 async def finish(session: Session, request: AdminRequest) -> AdminRequest:
-    """Keep the request's answer, unless an answer is kept already."""
+    """Keep the request's answer, unless an answer is kept already; returns the kept request."""
     data = _encode(request)
     if len(data) > _NODE_BYTES_MAX:
         return request
@@ -115,7 +115,7 @@ async def finish(session: Session, request: AdminRequest) -> AdminRequest:
 
 
 async def forget(session: Session, request: AdminRequest) -> None:
-    """Remove the request if its znode is unchanged."""
+    """Remove the request if its znode is unchanged; idempotent."""
     try:
         await commit(session, [Delete(path_of(request.request_id), request.version)])
     except MultiFailed as failed:
@@ -124,7 +124,7 @@ async def forget(session: Session, request: AdminRequest) -> None:
 
 
 async def expire(session: Session, before_ms: int) -> int:
-    """Remove earlier requests, and znodes that do not parse."""
+    """Remove requests from before that time (since 1970, UTC), and znodes that do not parse; returns their number."""
     node_paths = [f"{REQUESTS}/{name}" for name in await session.children(REQUESTS)]
     nodes = await session.read_many(node_paths) if node_paths else []
     removed = 0

@@ -18,7 +18,7 @@ _ADMIN: Final = "/admin"
 
 
 async def read(session: Session) -> RestartClaim | None:
-    """The node, as new as this call; None if it is missing."""
+    """The claim, valid or not, as new as this call; None if the node is missing."""
     await session.sync()
     node = await session.get(RESTART_CLAIM)
     if node is None:

@@ -170,7 +170,9 @@ async def _read_part(
 async def write_of_controller(
     session: Session, term: ControllerTerm, writes: Sequence[StateWrite]
 ) -> Sequence[WriteResult]:
-    """Concurrent batched multis; one result for each write, in order.
+    """Concurrent batched multis that check the controller epoch; one result for each write, in order.
+
+    A write that conflicts does not fail the other writes. Raises CONTROLLER_NOT_ACTIVE.
 
     A state with a leader is not created while it is unknown whether the partition is new; that counts as a conflict.
     """
@@ -192,7 +194,8 @@ def _claims_to_be_first(write: StateWrite) -> bool:
 
 async def write_of_leader(session: Session, writes: Sequence[StateWrite]) -> Sequence[WriteResult]:
     """Conditional writes that also check the incarnation and the registrations of joining brokers (rules R8, R9), many
-    in a multi. There is one result for each write, in order."""
+    in a multi. There is one result for each write, in order; each succeeds or fails independently.
+    """
     assert all(write.expected_version >= 0 for write in writes), "a leader changes an ISR, it never creates one"
     items = [
         (

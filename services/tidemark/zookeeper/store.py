@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ports.MetadataStore` over a real ZooKeeper."""
+"""ZooKeeper in the terms of Tidemark: a table of the calls, which modules of this package carry out."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -33,7 +34,6 @@ from tidemark.zookeeper import requested_elections as election_nodes
 from tidemark.zookeeper import requests as request_nodes
 from tidemark.zookeeper import states as state_nodes
 from tidemark.zookeeper import topics as topic_nodes
-from tidemark.zookeeper.access_rules import node as acl_node
 from tidemark.zookeeper.mirror.cluster_mirror import ClusterMirror
 from tidemark.zookeeper.security.tls import ZooKeeperTls, tls_of
 from tidemark.zookeeper.session_port import Session
@@ -41,6 +41,7 @@ from tidemark.zookeeper.sessions.session import ZooKeeperSession
 from tidemark.zookeeper.sessions.session_metrics import SessionMetrics, SessionTally
 from tidemark.zookeeper.topic_reader import TopicReader
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
+from tidemark.zookeeper.whole_nodes import acls as acl_node
 from tidemark.zookeeper.whole_nodes import quotas as quota_node
 
 if TYPE_CHECKING:
@@ -69,16 +70,20 @@ T = TypeVar("T")
 def _over_session(
     function: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A method of the store that calls this function with the store's session."""
+    """A method of the store that calls this function with the store's session; it has the function's docstring."""
 
-    def call(self: SessionMetadataStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    @functools.wraps(function)
+    def call(self: MetadataStore, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return function(self._session, *args, **kwargs)
 
     return call
 
 
-class SessionMetadataStore:
-    """The store over a session; `ports.MetadataStore` documents each call.
+class MetadataStore:
+    """The data of a cluster in ZooKeeper.
+
+    Every call raises TidemarkError(COORDINATION_UNAVAILABLE) without an answer in time; the write of such a call may
+    have taken place. With `watch`, listeners hear of the next change of what the call reads.
 
     Args:
         session_of: creates the session for a listener of its events.
@@ -94,15 +99,19 @@ class SessionMetadataStore:
         self._snapshots = SharedCall(self._mirror.read, pause_ms=_PAUSE_MS)
 
     def listen(self, listener: Callable[[StoreEvent], None]) -> None:
+        """Call `listener` with every notification, on the event loop."""
         self._listeners.append(listener)
 
     def lease_valid_until_ms(self) -> int:
+        """End of the session lease on the clock (rule F1); 0 with no session."""
         return self._session.lease_valid_until_ms()
 
     def lease_length_ms(self) -> int:
+        """Length of a lease: the negotiated session timeout less a margin; 0 before the first session."""
         return self._session.lease_length_ms()
 
     async def start(self) -> None:
+        """Connect, and create missing parent nodes of the layout."""
         self._watchers = {event: self._session.watcher(event) for event in _WATCHED}
         await self._session.start()
         try:
@@ -112,14 +121,21 @@ class SessionMetadataStore:
             raise
 
     async def stop(self) -> None:
+        """Close the session, which deletes its ephemeral nodes."""
         await self._session.stop()
 
     async def new_session(self) -> None:
+        """Connect again after SESSION_EXPIRED."""
         await self._session.renew()
 
     cluster_id = _over_session(election.cluster_id)
 
     async def cluster_snapshot(self) -> ClusterSnapshot:
+        """The state of the nodes that describe the cluster, at the time of this call or later.
+
+        The store keeps a copy up to date by watches; concurrent callers share a read. Without a change, the call
+        returns the same object as before.
+        """
         return await self._snapshots.result()
 
     # brokers
@@ -127,6 +143,7 @@ class SessionMetadataStore:
     register_broker = _over_session(brokers.register)
 
     async def live_brokers(self, *, watch: bool = False) -> Mapping[BrokerId, BrokerRegistration]:
+        """The registrations in /brokers/ids."""
         return await brokers.live(self._session, self._watch(StoreEvent.BROKERS, watch))
 
     broker_epochs = _over_session(brokers.epochs)
@@ -150,6 +167,10 @@ class SessionMetadataStore:
     async def topics(
         self, names: Sequence[str] | None = None, *, watch: bool = False, unreadable: set[str] | None = None
     ) -> Mapping[str, TopicDescription]:
+        """The topics of `names` that exist (None: all topics), with their configs and schemas, pipelined.
+
+        Topics whose nodes do not parse are omitted and added to `unreadable`.
+        """
         if names is None:
             return await self._topics.read(self._watch(StoreEvent.TOPICS, watch), unreadable)
         return await topic_nodes.read(self._session, names, self._watch(StoreEvent.TOPICS, watch))
@@ -159,6 +180,7 @@ class SessionMetadataStore:
     request_topic_deletion = _over_session(topic_nodes.request_deletion)
 
     async def requested_deletions(self, *, watch: bool = False) -> frozenset[str]:
+        """Children of /admin/delete_topics, except requests for an earlier topic of the name."""
         return await topic_nodes.requested_deletions(self._session, self._watch(StoreEvent.DELETIONS, watch))
 
     delete_topic = _over_session(topic_nodes.delete)
@@ -172,6 +194,10 @@ class SessionMetadataStore:
         sync: bool = False,
         unreadable: set[TopicPartition] | None = None,
     ) -> Mapping[TopicPartition, VersionedState]:
+        """The states that exist, pipelined; with `sync`, after a ZooKeeper sync.
+
+        A state whose node does not parse, or was deleted manually, is omitted and added to `unreadable`.
+        """
         if sync:
             await self._session.sync()
         return await state_nodes.read(self._session, partitions, unreadable, self._unreadable)
@@ -187,6 +213,7 @@ class SessionMetadataStore:
     request_elections = _over_session(election_nodes.request)
 
     async def requested_elections(self, kind: ElectionKind, *, watch: bool = False) -> ElectionRequest | None:
+        """The node of this kind, which may carry an error; None if it does not exist."""
         return await election_nodes.read(self._session, kind, self._watch(StoreEvent.ELECTIONS, watch))
 
     finish_elections = _over_session(election_nodes.finish)
@@ -198,6 +225,7 @@ class SessionMetadataStore:
     cancel_moves = _over_session(move_nodes.cancel)
 
     async def move_requests(self, *, watch: bool = False) -> ReassignmentRequests:
+        """The requests in /admin/reassign_partitions; entries that do not parse are in `malformed`."""
         return await move_nodes.read(self._session, self._watch(StoreEvent.MOVES, watch))
 
     finish_moves = _over_session(move_nodes.finish)
@@ -209,6 +237,7 @@ class SessionMetadataStore:
     request_partition_removal = _over_session(partition_nodes.request_removed)
 
     async def partition_requests(self, *, watch: bool = False) -> PartitionRequests:
+        """The requests below /admin/partitions_add and /admin/partitions_remove."""
         return await partition_nodes.read(self._session, self._watch(StoreEvent.PARTITION_REQUESTS, watch))
 
     finish_partition_requests = _over_session(partition_nodes.finish)
@@ -220,6 +249,7 @@ class SessionMetadataStore:
     elect_controller = _over_session(election.elect)
 
     async def controller(self, *, watch: bool = False) -> ControllerInfo | None:
+        """The content of /controller; None without a node."""
         return await election.current(self._session, self._watch(StoreEvent.CONTROLLER, watch))
 
     resign = _over_session(election.resign)
@@ -230,6 +260,7 @@ class SessionMetadataStore:
     async def configs(
         self, resources: Sequence[ConfigResource], *, watch: bool = False
     ) -> Mapping[ConfigResource, VersionedConfigs]:
+        """The explicit settings of each resource; empty, at version -1, for a resource without settings."""
         return await config_nodes.read(self._session, resources, self._watch(StoreEvent.CONFIGS, watch))
 
     write_configs = _over_session(config_nodes.write)
@@ -237,6 +268,7 @@ class SessionMetadataStore:
     # access rules
 
     async def acls(self, *, watch: bool = False) -> Rules:
+        """All access rules; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
         return await acl_node.read(self._session, self._watch(StoreEvent.ACLS, watch))
 
     write_acls = _over_session(acl_node.write)
@@ -244,6 +276,7 @@ class SessionMetadataStore:
     # quotas
 
     async def quotas(self, *, watch: bool = False) -> Quotas:
+        """All quotas; of generation -1 while there are none. Raises INTERNAL for a damaged node."""
         return await quota_node.read(self._session, self._watch(StoreEvent.QUOTAS, watch))
 
     write_quotas = _over_session(quota_node.write)
@@ -270,7 +303,7 @@ class SessionMetadataStore:
             await self._session.ensure(path)
 
 
-class ZooKeeperMetadataStore(SessionMetadataStore):
+class ZooKeeperMetadataStore(MetadataStore):
     """The store over a real ZooKeeper.
 
     Args:

@@ -60,7 +60,10 @@ async def read(
 
 
 async def create(session: Session, topic: TopicDescription) -> TopicDescription:
-    """One multi, which fails if the topic exists; the result has the zxids and the version."""
+    """One multi, which fails if the topic exists; the result has the zxids and the version.
+
+    Raises TOPIC_ALREADY_EXISTS, or INVALID_SCHEMA for a schema that no node can hold.
+    """
     node = codecs.encode_topic(topic)
     if len(node) > NODE_BYTES_MAX:
         fitting = len(topic.partitions) * NODE_BYTES_MAX // len(node)
@@ -113,6 +116,7 @@ async def request_deletion(session: Session, topic: str, topic_id: str = "") -> 
     """Create /admin/delete_topics/<t> if the topic exists, and replace a request for an earlier topic of the name.
 
     The node has the topic id. Its data is empty if the request was made manually: the request is for any topic.
+    Idempotent. Raises UNKNOWN_TOPIC.
     """
     path, data = paths.topic_deletion(topic), topic_id.encode()
     while True:

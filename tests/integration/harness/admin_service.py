@@ -29,7 +29,7 @@ from tidemark.model import (
 )
 from tidemark.ports import ControllerTerm, StateWrite, StoreEvent
 from tidemark.rpc.channel import open_channel
-from tidemark.zookeeper.store import SessionMetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 READY_TIMEOUT_S = 20
 RETRY_S = 0.05
@@ -42,7 +42,7 @@ class StandInController:
         store: started.
     """
 
-    def __init__(self, store: SessionMetadataStore) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._hints: asyncio.Queue[StoreEvent] = asyncio.Queue()
         store.listen(self._hints.put_nowait)

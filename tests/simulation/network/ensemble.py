@@ -16,7 +16,7 @@ from tidemark.ports import StoreEvent
 from tidemark.zookeeper import paths
 from tidemark.zookeeper.session_port import NodeRead, Watch
 from tidemark.zookeeper.sessions.session import LEASE_MARGIN_FRACTION, PING_FRACTION
-from tidemark.zookeeper.store import _WATCHED, SessionMetadataStore
+from tidemark.zookeeper.store import _WATCHED, MetadataStore
 
 from tests.fakes.metadata_store import FakeZooKeeper, _ancestors, _Transaction
 from tests.simulation.engine import Answer, Engine, Node
@@ -305,8 +305,8 @@ class SimSession:
         return fire
 
 
-class SimStore(SessionMetadataStore):
-    """`ports.MetadataStore` of one process in simulated time."""
+class SimStore(MetadataStore):
+    """`zookeeper.store.MetadataStore` of one process in simulated time."""
 
     session: SimSession
 

@@ -16,7 +16,6 @@ from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.core.security.audit_lines import AuditFilter
 from tidemark.core.security.listeners import Listener
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicPartition
-from tidemark.ports import MetadataStore
 from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs
 from tidemark.rpc.log_dirs import Wanted
 from tidemark.rpc.receiver import ReceiverCheck
@@ -27,6 +26,7 @@ from tidemark.v1 import admin_configs_pb2, alter_log_dirs_pb2, audit_pb2, contro
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceServicer, add_BrokerServiceServicer_to_server
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceServicer, add_ControllerServiceServicer_to_server
+from tidemark.zookeeper.store import MetadataStore
 
 from tests.fakes.metadata_store import FakeZooKeeper, ManualClock
 from tests.refusals import raises_code

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tidemark.zookeeper import paths
-from tidemark.zookeeper.access_rules import node as access_rules
+from tidemark.zookeeper.whole_nodes import acls as access_rules
 from tidemark.zookeeper.whole_nodes import quotas
 
 

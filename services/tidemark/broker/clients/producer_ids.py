@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tidemark.ports import MetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 BLOCK_SIZE: Final = 1000
 

@@ -12,8 +12,8 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.topic_settings import TopicSchemas, TopicTable
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import MetadataStore
 from tidemark.v1 import topic_schemas_pb2 as pb
+from tidemark.zookeeper.store import MetadataStore
 
 _KEPT_TOPICS_MAX: Final = 1_000
 _KEPT_CHARACTERS_MAX: Final = 16 << 20

@@ -15,7 +15,7 @@ from typing import Final
 
 from tidemark.core.planning.placement import assign_replicas
 from tidemark.model import ErrorCode, TidemarkError, TopicDescription
-from tidemark.ports import MetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 _SEGMENT_BYTES: Final = 4 << 20
 """Small, since compaction skips the active segment, which a new coordinator reads after the compacted segments."""

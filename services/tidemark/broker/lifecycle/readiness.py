@@ -24,8 +24,8 @@ from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.node.own_epoch import UNREGISTERED
 from tidemark.core.replication.replica import ReplicaRole
 from tidemark.model import NO_LEADER, BrokerEpoch, BrokerId, IsrEntry, ReplicaIdentity, TidemarkError, TopicPartition
-from tidemark.ports import MetadataStore
 from tidemark.runtime.scheduler import BackgroundTask
+from tidemark.zookeeper.store import MetadataStore
 
 LEADERLESS_GRACE_S: Final = 5.0
 _CHECK_S: Final = 0.25

@@ -27,8 +27,9 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
 )
-from tidemark.ports import MetadataStore, Scheduler, StoreEvent
+from tidemark.ports import Scheduler, StoreEvent
 from tidemark.storage.directories.log_directory import PreviousDirectory
+from tidemark.zookeeper.store import MetadataStore
 
 _RETRY_MS: Final = 300
 _CHECK_MS: Final = 5000

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import TidemarkError
-from tidemark.ports import MetadataStore, StoreEvent
+from tidemark.ports import StoreEvent
 from tidemark.runtime.configuration.entries import (
     LAG_KEY,
     ConfigEntry,
@@ -28,6 +28,7 @@ from tidemark.runtime.configuration.key import Scope
 from tidemark.runtime.configuration.keys import keys_of
 from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.scheduler import BackgroundTask
+from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
-from tidemark.ports import Clock, MetadataStore
+from tidemark.ports import Clock
+from tidemark.zookeeper.store import MetadataStore
 
 
 class Lease:

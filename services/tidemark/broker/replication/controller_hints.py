@@ -11,13 +11,13 @@ import grpc
 from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.core.replication.effects import ReportLogFailed, ResignLeadership
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
-from tidemark.ports import MetadataStore
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.rpc.receiver import receiver_headers
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import ControllerServiceStub
+from tidemark.zookeeper.store import MetadataStore
 
 _DEADLINE_S: Final = 2.0
 

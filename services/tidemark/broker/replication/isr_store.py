@@ -11,7 +11,8 @@ from tidemark.broker.replication.controller_hints import ControllerHints
 from tidemark.core.replication.effects import ReadIsr, ReportIsrChange, ReportLogFailed, ResignLeadership, WriteIsr
 from tidemark.core.replication.events import Event, IsrRead, IsrWriteFailed, IsrWritten
 from tidemark.model import LeaderEpoch, ReplicaIdentity, TidemarkError, TopicPartition
-from tidemark.ports import MetadataStore, Scheduler, StateWrite, WriteOutcome
+from tidemark.ports import Scheduler, StateWrite, WriteOutcome
+from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 _REREAD_MS: Final = 200

@@ -178,7 +178,7 @@ async def add(
     """Create a version in one multi, which checks the topic and its settings as they were read (rule S2).
 
     False: the topic, its settings or its versions changed since then, the controller has not initialised the topic yet,
-    or the request was answered. Then there was no write.
+    or the request was answered. Then there was no write. Raises INVALID_SCHEMA.
     """
     operations: list[Operation] = [
         Check(paths.incarnation(TopicPartition(topic.topic, 0), topic.incarnations[0])),

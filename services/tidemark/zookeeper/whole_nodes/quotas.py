@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node with all quotas (docs/formats.md): read at a version, replaced as a whole at that version, and watched."""
+"""The node with all quotas (docs/formats.md): read at a version, replaced as a whole at that version."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.core.quotas.quotas import Limits, QuotaEntity, QuotaKind, Quotas, check_entity, check_limit
 from tidemark.model import TidemarkError
-from tidemark.ports import Clock, MetadataStore, StoreEvent
-from tidemark.runtime.metrics import Metrics
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.whole_nodes import packed
-from tidemark.zookeeper.whole_nodes.feed import NodeFeed
-
-_log = logging.getLogger(__name__)
 
 
 async def read(session: Session, watch: Callable[[Any], None] | None) -> Quotas:
@@ -62,46 +56,3 @@ def _entry(user: str | None, client_id: str | None, limits: Mapping[str, float])
         return check_entity(QuotaEntity(user, client_id)), checked
     except TidemarkError as error:
         raise ValueError from error
-
-
-class QuotaFeed(NodeFeed[Quotas]):
-    """Keeps the quotas of a process up to date; until the first read there are no quotas.
-
-    Args:
-        use: called with the quotas after each change.
-        store: its session may be replaced; the quotas are then read again.
-        fail: called with an unexpected error that ended the watch.
-    """
-
-    def __init__(
-        self, use: Callable[[Quotas], None], store: MetadataStore, clock: Clock, fail: Callable[[BaseException], None]
-    ) -> None:
-        self._to = use
-        self._quotas = Quotas()
-        super().__init__(
-            "quotas",
-            "clients have none",
-            StoreEvent.QUOTAS,
-            read=lambda: store.quotas(watch=True),
-            use=self._put_into_effect,
-            store=store,
-            clock=clock,
-            fail=fail,
-        )
-
-    def show(self, metrics: Metrics) -> None:
-        """Register the metrics of the quotas."""
-        count = metrics.gauge("quota_entities", "Users, client ids and pairs of them with quotas in effect")
-        count.set_function(lambda: len(self._quotas.limits))
-        generation = metrics.gauge("quotas_generation", "Version of the quotas in effect; -1: none")
-        generation.set_function(lambda: self.generation)
-        age = metrics.gauge(
-            "quotas_age_seconds", "Time since the quotas in effect were last known to be the newest; 0: they are"
-        )
-        age.set_function(self.age_s)
-
-    def _put_into_effect(self, quotas: Quotas) -> None:
-        if (quotas.generation, quotas.limits) != (self._quotas.generation, self._quotas.limits):
-            self._quotas = quotas
-            _log.info("quotas in effect", extra={"entities": len(quotas.limits), "generation": quotas.generation})
-            self._to(quotas)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a process's copy of a node up to date with ZooKeeper.
+"""Keeps a process's copy of a node up to date with ZooKeeper: of the access rules, and of the quotas.
 
 The node is read at the start and watched. While ZooKeeper does not answer, or the node is damaged or deleted, the last
 known content holds.
@@ -12,9 +12,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, Protocol, TypeVar
 
+from tidemark.core.quotas.quotas import Quotas
+from tidemark.core.security.authorizer import Authorizer, Rules
 from tidemark.model import TidemarkError
-from tidemark.ports import Clock, MetadataStore, StoreEvent
+from tidemark.ports import Clock, StoreEvent
+from tidemark.runtime.metrics import Metrics
 from tidemark.runtime.scheduler import BackgroundTask
+from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 
@@ -138,3 +142,105 @@ class NodeFeed(Generic[ContentT]):
         else:
             facts = {"why": why, "generation": self._found.generation}
             _log.error("cannot read the %s: the last known ones hold", self._what, extra=facts)
+
+
+class AclFeed(NodeFeed[Rules]):
+    """Reads the rules, watches their node, and reads them again after a change.
+
+    Args:
+        authorizer: gets the rules; None: the rules are not enforced, and not read.
+        store: its session may be replaced; the rules are then read again.
+        changed: called after each change of the rules.
+        fail: called with an unexpected error that ended the watch.
+    """
+
+    def __init__(
+        self,
+        authorizer: Authorizer | None,
+        store: MetadataStore,
+        clock: Clock,
+        fail: Callable[[BaseException], None],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._authorizer = authorizer
+        self._changed = changed
+        super().__init__(
+            "access rules",
+            "only super users are allowed anything",
+            StoreEvent.ACLS,
+            read=lambda: store.acls(watch=True),
+            use=self._put_into_effect,
+            store=store,
+            clock=clock,
+            fail=fail,
+        )
+
+    async def start(self) -> None:
+        """Put the rules into effect, if ZooKeeper answers, and watch them."""
+        if self._authorizer is not None:
+            await super().start()
+
+    def show(self, metrics: Metrics) -> None:
+        """Register the metrics of the rules."""
+        count = metrics.gauge("acl_rules", "Access rules in effect; 0 also while authorization is off")
+        generation = metrics.gauge("acl_rules_generation", "Version of the access rules in effect; -1: none")
+        age = metrics.gauge(
+            "acl_rules_age_seconds",
+            "Time since the access rules in effect were last known to be the newest; 0: they are",
+        )
+        if self._authorizer is not None:
+            authorizer = self._authorizer
+            count.set_function(lambda: 0 if authorizer.rules is None else len(authorizer.rules.acls))
+            generation.set_function(lambda: authorizer.generation)
+            age.set_function(self.age_s)
+
+    def _put_into_effect(self, rules: Rules) -> None:
+        assert self._authorizer is not None, "without an authorizer the feed is not started"
+        before = self._authorizer.rules
+        if before is None or (before.generation, before.acls) != (rules.generation, rules.acls):
+            self._authorizer.use(rules)
+            _log.info("access rules in effect", extra={"rules": len(rules.acls), "generation": rules.generation})
+            self._changed()
+
+
+class QuotaFeed(NodeFeed[Quotas]):
+    """Keeps the quotas of a process up to date; until the first read there are no quotas.
+
+    Args:
+        use: called with the quotas after each change.
+        store: its session may be replaced; the quotas are then read again.
+        fail: called with an unexpected error that ended the watch.
+    """
+
+    def __init__(
+        self, use: Callable[[Quotas], None], store: MetadataStore, clock: Clock, fail: Callable[[BaseException], None]
+    ) -> None:
+        self._to = use
+        self._quotas = Quotas()
+        super().__init__(
+            "quotas",
+            "clients have none",
+            StoreEvent.QUOTAS,
+            read=lambda: store.quotas(watch=True),
+            use=self._put_into_effect,
+            store=store,
+            clock=clock,
+            fail=fail,
+        )
+
+    def show(self, metrics: Metrics) -> None:
+        """Register the metrics of the quotas."""
+        count = metrics.gauge("quota_entities", "Users, client ids and pairs of them with quotas in effect")
+        count.set_function(lambda: len(self._quotas.limits))
+        generation = metrics.gauge("quotas_generation", "Version of the quotas in effect; -1: none")
+        generation.set_function(lambda: self.generation)
+        age = metrics.gauge(
+            "quotas_age_seconds", "Time since the quotas in effect were last known to be the newest; 0: they are"
+        )
+        age.set_function(self.age_s)
+
+    def _put_into_effect(self, quotas: Quotas) -> None:
+        if (quotas.generation, quotas.limits) != (self._quotas.generation, self._quotas.limits):
+            self._quotas = quotas
+            _log.info("quotas in effect", extra={"entities": len(quotas.limits), "generation": quotas.generation})
+            self._to(quotas)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime import coordination
+from tidemark.zookeeper import reachable
 
 
 class Store:
@@ -63,21 +63,21 @@ class Said(logging.Handler):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordination, "_RETRY_S", 0.0)
+    monkeypatch.setattr(reachable, "_RETRY_S", 0.0)
 
 
 async def said_while_waiting(monkeypatch: pytest.MonkeyPatch, connect: str, times: int) -> list[str]:
-    monkeypatch.setattr(coordination, "_SAY_S", 0.001)
+    monkeypatch.setattr(reachable, "_SAY_S", 0.001)
     store = Store()
     store.let.clear()
     said = Said(store, times)
-    logger = logging.getLogger("tidemark.runtime.coordination")
+    logger = logging.getLogger("tidemark.zookeeper.reachable")
     monkeypatch.setattr(logger, "level", logging.INFO)
     logger.addHandler(said)
     try:
         waiting: Any = store
         async with asyncio.timeout(20):
-            await coordination.start_when_reachable(waiting, connect)
+            await reachable.start_when_reachable(waiting, connect)
     finally:
         logger.removeHandler(said)
     assert store.started
@@ -86,7 +86,7 @@ async def said_while_waiting(monkeypatch: pytest.MonkeyPatch, connect: str, time
 
 async def test_the_service_retries_until_zookeeper_answers(caplog: pytest.LogCaptureFixture) -> None:
     store: Any = Store(*[ErrorCode.COORDINATION_UNAVAILABLE] * 3)
-    await coordination.start_when_reachable(store)
+    await reachable.start_when_reachable(store)
     assert store.started
     assert caplog.text == ""
 
@@ -103,20 +103,20 @@ async def test_an_unresolved_name_is_reported(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_a_zookeeper_that_dies_between_start_and_first_read_is_waited_for() -> None:
     store: Any = Store(reads=[ErrorCode.COORDINATION_UNAVAILABLE] * 2)
-    assert await coordination.cluster_id_when_reachable(store) == "shop"
+    assert await reachable.cluster_id_when_reachable(store) == "shop"
     assert store.started
 
 
 async def test_a_permanent_error_of_the_first_read_is_raised() -> None:
     store: Any = Store(reads=[ErrorCode.INTERNAL])
     with pytest.raises(TidemarkError, match="not now"):
-        await coordination.cluster_id_when_reachable(store)
+        await reachable.cluster_id_when_reachable(store)
 
 
 async def test_a_permanent_error_is_raised_without_a_retry() -> None:
     store: Any = Store(ErrorCode.INVALID_CONFIG)
     with pytest.raises(TidemarkError, match="not yet"):
-        await coordination.start_when_reachable(store)
+        await reachable.start_when_reachable(store)
     assert not store.started
 
 
@@ -124,7 +124,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind() -> None:
     store = Store()
     store.let.clear()
     waiting: Any = store
-    task = asyncio.create_task(coordination.start_when_reachable(waiting))
+    task = asyncio.create_task(reachable.start_when_reachable(waiting))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -10,9 +10,9 @@ from collections import deque
 from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.ports import MetadataStore
 from tidemark.runtime.clock import timeout
 from tidemark.runtime.host_port import zookeeper_hosts
+from tidemark.zookeeper.store import MetadataStore
 
 _RETRY_S: Final = 0.3
 _SAY_S: Final = 4.0
