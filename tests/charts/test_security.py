@@ -227,6 +227,15 @@ def test_the_operators_certificate_is_in_the_pods_of_admin_service_and_test_only
     assert f'bootstrap = "tide-tidemark-bootstrap.{NAMESPACE}.svc.cluster.local:9392"' in data["profiles.toml"]
 
 
+@pytest.mark.parametrize(
+    ("days", "renewal"),
+    [(1, "*/10 * * * *"), (1, "0 */4 * * *"), (4, "17 3 * * *"), (22, "0 3 1 * 0"), (94, "0 0 1 * *")],
+)
+def test_a_schedule_that_replaces_certificates_in_time_is_accepted(days: int, renewal: str) -> None:
+    job = one(secure(certificates={"days": days, "renewal": renewal}), "CronJob", "tide-tidemark-certificates")
+    assert job["spec"]["schedule"] == renewal
+
+
 def test_certificates_of_cert_manager_have_identity_names_and_one_subject() -> None:
     found = secure(certificates={"source": "certManager", "issuerRef": {"name": "company"}})
     made = {each["metadata"]["name"]: each["spec"] for each in found if each["kind"] == "Certificate"}
@@ -316,6 +325,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {**with_security(certificates={"brokersMax": 2})},
         "broker.replicas is 3 and security.certificates.brokersMax 2",
     ),
+    (
+        with_security(certificates={"days": 3}),
+        "the schedule 17 3 * * * of security.certificates.renewal may pause for 1 d",
+    ),
+    (with_security(certificates={"days": 21, "renewal": "0 3 * * 0"}), "may pause for 7 d: "),
+    (with_security(certificates={"days": 90, "renewal": "0 3 1 * *"}), "set days to 94 or more, or run the Job more"),
     (with_security(certificates={"source": "certManager"}), "set security.certificates.issuerRef.name"),
     (
         with_security(certificates={"source": "existing", "generation": 2}),

@@ -19,6 +19,9 @@
 {{- if gt (int .Values.broker.replicas) (int $certificates.brokersMax) -}}
 {{- fail (printf "broker.replicas is %d and security.certificates.brokersMax %d: pods mount no certificate of the last brokers; raise the second, which restarts brokers once" (int .Values.broker.replicas) (int $certificates.brokersMax)) -}}
 {{- end -}}
+{{- if eq $certificates.source "chart" -}}
+{{- include "tidemark.checkRenewal" . -}}
+{{- end -}}
 {{- if and (eq $certificates.source "certManager") (not $certificates.issuerRef.name) -}}
 {{- fail "security.certificates.source is certManager, but no issuer is named: set security.certificates.issuerRef.name to an Issuer in this namespace, or kind: ClusterIssuer too" -}}
 {{- end -}}
@@ -44,6 +47,25 @@
 {{- if and .Values.zookeeper.enabled .Subcharts.zookeeper.Values.tls.existingSecret (eq $certificates.source "chart") -}}
 {{- fail "zookeeper.tls.existingSecret is set, but the services trust only the authority of the chart's Job, which makes the servers' certificate too: set zookeeper.tls.enabled: true in its place, or security.certificates.source: existing" -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses a schedule whose Job may find a certificate too young to be replaced, and at its next run expired. */}}
+{{- define "tidemark.checkRenewal" -}}
+{{- $certificates := .Values.security.certificates -}}
+{{- $fields := regexSplit " +" $certificates.renewal -1 -}}
+{{- $pause := ternary 0 1 (regexMatch "^[*]" (index $fields 1)) -}}
+{{- range $place, $most := ternary (dict "3" 366 "2" 31) (dict "3" 366 "4" 7) (eq (index $fields 4) "*") -}}
+{{- $field := index $fields (int $place) -}}
+{{- $every := regexFind "^[*]/[0-9]+$" $field | trimPrefix "*/" -}}
+{{- if $every -}}
+{{- $pause = max $pause (mul (int $every) (ternary 31 1 (eq $place "3"))) -}}
+{{- else if ne $field "*" -}}
+{{- $pause = max $pause (div $most (len (splitList "," $field))) -}}
+{{- end -}}
+{{- end -}}
+{{- if le (int $certificates.days) (int (mul 3 $pause)) -}}
+{{- fail (printf "security.certificates.days is %d, and the schedule %s of security.certificates.renewal may pause for %d d: certificates are replaced in the last third of their validity, and could expire between two runs; set days to %d or more, or run the Job more often" (int $certificates.days) $certificates.renewal $pause (add 1 (mul 3 $pause))) -}}
 {{- end -}}
 {{- end -}}
 
