@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks every interleaving of a small scope and states how far it got.
+"""Walks every interleaving of a small scope, and reports how much of the scope it covered.
 
     python -m tests.exploration [--batches 2 --crashes 2 --suspicions 1 --lost-answers 1] [--minutes M] [--beam N]
 
-Exit status: 0 when all that was looked at is right (whether or not it was all there is), 1 for a violation.
+Exit status: 0 if every visited state is right, even if the walk is incomplete; 1 for a violation.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _walked(scope: Scope, options: argparse.Namespace) -> Walk:
-    """Walk a scope once, or once for each number of deliveries put off; returns the last walk."""
+    """Walk a scope once, or once for each number of deferred deliveries; returns the last walk."""
     ends_s = time.monotonic() + options.minutes * 60
     walk: Walk | None = None
     for delays in [None] if options.delays is None else range(options.delays + 1):
@@ -144,7 +144,7 @@ def counts(report: Report) -> str:
 
 
 def _bound(report: Report) -> str:
-    """The number of deliveries that may be put off, in words."""
+    """The permitted number of deferred deliveries, as text."""
     count = f"{report.delays} deliver{'y' if report.delays == 1 else 'ies'} put off"
     return f"{count}, faults and batches in their midst counted too" if report.surprises_count else count
 

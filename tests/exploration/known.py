@@ -44,7 +44,7 @@ _KNOWN: dict[Callable[[pytest.MonkeyPatch], None] | None, Known] = {}
 
 @pytest.fixture
 def known(request: pytest.FixtureRequest) -> Known:
-    """Results of the mutant that the test is about, else of the shipping core, which the test does not patch."""
+    """Results of the mutant of this test, or of the shipping core without a mutant."""
     mutant = request.node.callspec.params.get("mutant") if hasattr(request.node, "callspec") else None
     assert mutant is not None or "monkeypatch" not in request.fixturenames, "a patched core is another one"
     return _KNOWN.setdefault(None if mutant is None else mutant.patch, Known())

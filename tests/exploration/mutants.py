@@ -50,7 +50,7 @@ MUTANTS: Final = (
 
 
 def reports_no_cut_tail(patch: pytest.MonkeyPatch) -> None:
-    """A broker that cut a torn tail off at its start takes the log for whole (against T7)."""
+    """A broker that cut a torn tail off at its start treats the log as complete (against T7)."""
     opened = ReplicaLog.__init__
 
     def init(self: ReplicaLog, *arguments: Any) -> None:

@@ -29,7 +29,7 @@ def outline(cluster: Cluster, state: State) -> Outline:
 
 
 def outlines(walk: Walk | Search) -> tuple[Report, set[Outline]]:
-    """The report of a whole walk, and the outlines that it reached; once for all states that have the same parts."""
+    """The report of a complete walk, and the outlines that it reached; once for all states with the same parts."""
     seen: set[Outline] = set()
     parts: set[Outline] = set()
 

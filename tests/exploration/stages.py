@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walks of `make explore`: faults alone, pairs of them, and the whole scope in several ways.
+"""The walks of `make explore`: single faults, pairs of faults, and the complete scope in several ways.
 
     python -m tests.exploration.stages [--minutes 50]
 
@@ -23,7 +23,7 @@ PAIRS: Final = (
     "--crashes 1 --lost-answers 1",
     "--suspicions 1 --lost-answers 1",
 )
-"""The largest scopes come first: the others run beside them."""
+"""The largest scopes come first; other scopes run at the same time."""
 CUTS: Final = (
     "--batches 1 --cuts 1",
     "--batches 1 --cuts 1 --unnoticed",
@@ -34,18 +34,17 @@ CUTS: Final = (
 WITHOUT_BATCHES: Final = ("--crashes 1 --suspicions 1", "--crashes 2")
 """Faults that only walks without batches exhaust: leaders, epochs and ISRs, of empty logs."""
 MEMORY_GB: Final = 7
-"""Memory of each scope at most; two of them at a time come near the machine's memory."""
+"""Largest memory of a scope; two scopes at a time need almost the machine's memory."""
 BY_DELAYS: Final = ("--crashes 2", "--crashes 1 --suspicions 1")
-"""Pairs with batches that are too large for a whole walk: walked by the number of deliveries put off, too."""
+"""Pairs with batches that are too large for a complete walk: also walked by the number of deferred deliveries."""
 STREAMS_AT_ONCE: Final = ("--batches 2 --crashes 2", "--batches 2 --crashes 1 --suspicions 1")
 """The same pairs with streams that have no delay: to their end, in minutes."""
 WHOLE_AT_ONCE: Final = ("commands", "zookeeper")
-"""The whole scope where neither streams nor commands have a delay, until its bound; and to its end where nothing that
-is sent has."""
+"""The complete scope without delays of streams and commands, up to its bound; and without any delay, to its end."""
 WHOLE_MEMORY_GB: Final = 11
-"""Memory of each whole scope at most."""
+"""Largest memory of a complete scope."""
 DELAYS_MAX: Final = 99
-"""More than a walk reaches in any time: the time is the bound."""
+"""More states than a walk can reach: the time is the bound."""
 _NONE: Final = "--crashes 0 --suspicions 0 --lost-answers 0"
 _WHOLE: Final = "--batches 2 --crashes 2 --suspicions 1 --lost-answers 1"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stories in which messages have no delay: no other states than those, none that other walks do not reach."""
+"""Stories without message delays: the walk reaches exactly their states, and all of them are states of other walks."""
 
 from __future__ import annotations
 
@@ -88,8 +88,11 @@ NEEDS_DELAY = {
     "commands": (never_truncates,),
     "zookeeper": (never_truncates, change_in_flight_does_not_hold),
 }
-"""Mutants that are not seen so: logs differ while a message stays in flight, and a broker that does not wait for
-ZooKeeper is found before its answer."""
+"""Mutants that these walks cannot show.
+
+Their logs differ only while a message stays in flight, or a broker that does not wait for ZooKeeper shows itself before
+the answer.
+"""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.patch.__name__)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All brokers crash and one log loses its last batch: no acknowledged record is lost by an election (rule T7).
 
-Here every state is walked in which faults come while nothing is in flight; `make explore` walks every order.
+This test walks every state in which faults occur while no message is in flight; `make explore` walks every order.
 """
 
 from __future__ import annotations

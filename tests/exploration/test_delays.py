@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stories in which few deliveries are put off: more states with each further one, and all states with enough."""
+"""Stories with few deferred deliveries: each further one adds states, and enough of them reach all states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.exploration.outline import SECONDS_MAX, walked
 from tests.exploration.walking.walk import Walk
 
 ENOUGH = 40
-"""More deliveries than any story of these scopes puts off."""
+"""More deliveries than any story of these scopes defers."""
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_lookup_of_an_unknown_value_names_the_missing_column() -> None:
 
 
 def test_a_batch_for_a_follower_is_refused_by_the_look_at_its_process_alone() -> None:
-    """The look does not read the remaining faults, so the answer holds in all states with this process."""
+    """The computation does not read the remaining faults, so its result holds in all states with this process."""
     cluster = Cluster(Scope(batches=1))
     columns = Columns(cluster, Names(cluster.brokers))
     row = columns.row(cluster.initial())

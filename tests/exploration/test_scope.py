@@ -36,7 +36,7 @@ def test_every_state_of_a_small_scope_is_right(scope: Scope, known: Known) -> No
 
 
 def test_every_state_with_a_crash_is_right_and_eager_steps_hide_none(known: Known) -> None:
-    """Eager steps at any time give no other constellations of logs, high watermarks, leaders and node."""
+    """Late instead of eager steps reach no other combinations of logs, high watermarks, leaders and node."""
     eager, patient = (
         outlines_of_right_states(known, Scope(batches=1, crashes=1, reduced=reduced)) for reduced in (True, False)
     )
@@ -78,7 +78,7 @@ def test_a_walk_without_parents_reconstructs_a_story(monkeypatch: pytest.MonkeyP
     ids=["a suspicion", "a crash and a lost answer", "an expired session", "a broken stream", "slow disks"],
 )
 def test_a_walk_in_rows_sees_the_states_of_a_search_state_by_state(scope: Scope, known: Known) -> None:
-    """Both see as many states, moves and ends, at the same depths, and the same constellations."""
+    """Both searches find the same number of states, moves and ends, at the same depths, and the same combinations."""
     in_rows, by_walk = walked(known.walk(scope, thrifty=False))
     searched, by_search = walked(known.search(scope))
     for name in ("states", "transitions", "known", "at_rest", "depth", "complete", "violation"):

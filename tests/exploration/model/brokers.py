@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One step of one broker process, computed once: (core before, event) -> (core after, effects).
 
-A process is a deterministic machine, and among millions of states of a cluster only some thousands of states of one
-broker differ. So each is kept once, under a number, and each step of it is taken once by the shipping core.
+A process is a deterministic machine. Millions of cluster states contain only some thousands of different broker states.
+So each broker state is stored once, under a number, and the shipping core computes each of its steps once.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from tests.exploration.model.orbits import BACK, EACH, Orbits
 PARTITION = TopicPartition("flights", 0)
 IDENTITY = ReplicaIdentity("a" * 32, "b" * 32)
 Record = tuple[int, int]
-"""(label, leader epoch); its offset is its place in the log."""
+"""(label, leader epoch) of a record; its offset is its index in the log."""
 Event = tuple[Any, ...]
 """("name", ints and numbers of values): the argument of `Brokers.step`, cheap to compare."""
 Effect = tuple[Any, ...]
 
 
 class Cut(IntEnum):
-    """The cut of a log at a crash, until the log is complete again; a start notices a torn one only."""
+    """The cut tail of a log after a crash, until the log is complete again; a start detects only a torn tail."""
 
     NONE = 0
     TORN = 1
@@ -71,7 +71,7 @@ class Cut(IntEnum):
 
 
 class Disk(NamedTuple):
-    """A replica's log as it survives its process; checkpoints are written behind, so they may be old."""
+    """A replica's log on disk after a crash of its process; checkpoints are written later, so they may be old."""
 
     records: tuple[Record, ...] = ()
     high_watermark: int = 0
@@ -103,7 +103,7 @@ class View:
     """The visible part of a core, computed once.
 
     Attributes:
-        may_shrink: members of the ISR that the leader may take out now; `aged`: followers whose last message is old.
+        may_shrink: members of the ISR that the leader may evict now; `aged`: followers whose last message is old.
         engaged: followers that get messages, or will get them once this broker has received their epoch.
     """
 
@@ -119,7 +119,7 @@ class View:
     engaged: tuple[int, ...]
 
     def renamed(self, rename: Rename) -> View:
-        """The same view if the brokers had other names."""
+        """The same view with other names of the brokers."""
 
         def named(some: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(sorted(rename[one] for one in some))
@@ -128,7 +128,7 @@ class View:
 
 
 class Step(NamedTuple):
-    """`after`: number of the core; `broken`: an assertion of the core itself that failed."""
+    """`after`: number of the core after the step; `broken`: a failed assertion of the core."""
 
     after: int
     effects: tuple[Effect, ...]
@@ -136,7 +136,7 @@ class Step(NamedTuple):
 
 
 class Values:
-    """Messages, nodes and commands under numbers; each is renamed once."""
+    """Stores messages, nodes and commands under numbers; renames each of them once."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -158,7 +158,7 @@ class Values:
         return self._thawed[number]
 
     def renamed(self, number: int, which: int, rename: Rename) -> int:
-        """The number of the same value with other names; `which` stands for the renaming."""
+        """The number of the same value with other names; `which` is the number of the renaming."""
         key = (number, which)
         found = self._renamed.get(key)
         if found is None:
@@ -167,7 +167,7 @@ class Values:
 
 
 class Brokers:
-    """Every state of a broker process that was met. `sound`: views and logs that agree, by a check."""
+    """Every state of a broker process that was found. `sound`: views and logs that passed the check of agreement."""
 
     def __init__(self) -> None:
         self.values = Values()
@@ -211,7 +211,7 @@ class Brokers:
         return self._orbits.core(number)
 
     def twin(self, number: int, which: int) -> int:
-        """The same process if the brokers had other names: those of `RENAMES`."""
+        """The same process with other names of the brokers: those of `RENAMES`."""
         return self._orbits.twin(number, which)
 
     def described(self, number: int, leader_epoch: LeaderEpoch) -> ReplicaDescription | None:

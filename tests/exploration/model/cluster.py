@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small cluster in which every possible next move is tried: moves, and the state that each one leads to.
+"""A small cluster whose every possible next move is tried: moves, and the state after each of them.
 
-Time is abstract: a follower lags, a stream breaks, a session ends whenever the scope allows it. Some events happen
-within the move that caused them; nothing is lost by that:
+Time is abstract: a follower may lag, a stream break and a session end at any moment that the scope allows. Some events
+happen within the move that caused them. No different state is missed, for these reasons:
 
 - a read for a follower: the leader's log is not truncated, so the same records come whenever the leader reads them, and
   a high watermark that would have advanced meanwhile still goes to the follower alone, at a tick;
-- the creation of a stream: until a message is delivered on it only the follower's end changes, and a stream
-  whose messages are not delivered is as good as none;
+- the creation of a stream: until a message is delivered on it only the follower's end changes, and a stream without
+delivered messages has the same effect as no stream;
 - at a broker that sends a follower nothing and was not asked to, the end of that follower's stream and its messages
   that ask nothing: only later messages on the same stream could give them a meaning;
 - the opening of a log, and the answer to the controller's command: as if the command had come later;
 - at the follower's end, the end of a stream whose leader's process died: messages in flight could as well have
   been delivered before. At the leader's end the messages of a dead follower stay in flight, in order;
 - a decision of the controller, once a registration, the end of a session or a suspicion asks for one: only the
-  controller and the conditions of a ZooKeeper write look at these, so instead of a late decision there is a late
-  cause; several causes may still come together. Late decisions are tried where the cause shows elsewhere too: when
-  a command was refused, or a process lives on without its session;
+  controller and the conditions of a ZooKeeper write look at these, so a late cause replaces a late decision; several
+  causes may still occur together. Late decisions are tried where the cause shows elsewhere too: when a command was
+  refused, or a process runs without its session;
 - appends and truncations, unless the scope has slow disks. This omits the other events that reach a broker
   while its log is not quiet; scopes with slow disks try them.
 """
@@ -42,7 +42,7 @@ from tests.exploration.model.turn import Disks, Move, Setting, Turn
 Chain = tuple[tuple[Move, State], ...]
 """Moves, each with the state after it."""
 _WAIT_MS: Final = 1_000
-"""`leader.election.wait.ms`: any time, since no move takes any."""
+"""`leader.election.wait.ms`: any value: moves take no time."""
 
 
 def compared(
@@ -62,7 +62,7 @@ def compared(
 
 
 class Cluster:
-    """The moves of a scope; `brokers` has steps of another cluster, which are not taken again."""
+    """The moves of a scope; `brokers` has steps of another cluster, which are not computed again."""
 
     def __init__(self, scope: Scope, brokers: Brokers | None = None) -> None:
         self.scope = scope
@@ -172,7 +172,7 @@ class Cluster:
             yield ("expire", place)
 
     def of_suspicion(self, state: State, place: int) -> Iterator[Move]:
-        """A broker is suspected, or trusted again."""
+        """A broker is suspected, or not suspected any more."""
         if not self.scope.suspicions:
             return
         if state.left.suspicions and not state.suspected and state.live[place]:
@@ -228,7 +228,10 @@ class Cluster:
                 yield ("heartbeat", place, follower)
 
     def _crashes(self, state: State, place: int, view: View) -> Iterator[Move]:
-        """A cut below the checkpoint of the high watermark is damage of another kind (rule T5), and omitted."""
+        """Crashes of processes.
+
+        A cut below the checkpoint of the high watermark is damage (rule T5), and omitted here.
+        """
         if self.scope.crashes and state.left.crashes:
             yield ("crash", place, False)
             disk = self.disks[state.disks[place]]
@@ -241,7 +244,10 @@ class Cluster:
                 yield ("crash all", place, True)
 
     def decisions(self, state: State) -> tuple[int, ...]:
-        """Nodes that the controller may write now, one for each order of preference; the present one: no write."""
+        """Nodes that the controller may write now, one for each order of preference.
+
+        The current node stands for no write.
+        """
         key = self._known_to_controller(state)
         found = self._decisions.get(key)
         if found is None:
@@ -259,8 +265,8 @@ class Cluster:
     def elections(self, state: State) -> tuple[int, ...]:
         """Nodes that the controller may write after it has compared the logs (rule T7) of any brokers that answered.
 
-        The wait for the others may end at any moment where a start notices a cut tail. Where it does not, all of them
-        have answered: then no wait is too short.
+        If a start detects a cut tail, the wait for the other brokers may end at any moment. Otherwise all of them have
+        answered, so no wait is too short.
         """
         epoch, answers = self.brokers.values[state.node].state.leader_epoch, dict[BrokerId, ReplicaDescription]()
         for place in ALL_BROKERS:

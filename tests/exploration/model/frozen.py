@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker core as a plain value, and back: equal cores give equal values, whichever their histories.
+"""Converts a broker core to a plain value, and back: equal cores give equal values, after any histories.
 
-A value is nested tuples of ints and strings. Objects of the core are numbered in the order in which they are met, so
-a cycle is a number. Three things are written in one normal form, since nothing in the protocol depends on them:
+A value is nested tuples of ints and strings. Objects of the core are numbered in the order of the traversal, so a cycle
+is a number. Three things are written in one normal form, since nothing in the protocol depends on them:
 
-- time: every clock reads either *just now* or *long ago* (see `aged`), so a state does not hold the hour;
-    A leader's notes of a follower's past are dropped while that follower is caught up, and every tick looks at every
-    led partition: the list of those that need a look only saves work;
+- time: every clock reads either *just now* or *long ago* (see `aged`), so a state does not hold a time. A leader's
+    notes on a follower are dropped while that follower is caught up. Every tick checks every led partition, because the
+    list of partitions to check only saves work;
 - order: sets, dictionaries keyed by broker, ISR and ELR are sorted (the explorer's controller tries every order);
 - names: broker ids are the only ints of `BROKERS`, so `thaw` can give every broker another name.
 """
@@ -69,7 +69,7 @@ RENAMES: Final[tuple[Rename, ...]] = tuple(
 ONE_AFTER_ANOTHER: Final = tuple(
     tuple(ORDERS.index(tuple(order[place] for place in another)) for another in ORDERS) for order in ORDERS
 )
-"""For two orders, the one order with the same effect as both in turn."""
+"""For two orders: the order with the same effect as both, one after the other."""
 
 _OBJECTS: Final = (
     Replica,
@@ -123,7 +123,7 @@ _OF_A_BROKER: Final = frozenset(_OBJECTS) - {
 _NUMBER: Final[dict[type, int]] = {kind: number for number, kind in enumerate((*_OBJECTS, *_VALUES))}
 _KIND: Final[tuple[Any, ...]] = (*_OBJECTS, *_VALUES)
 _SHARED: Final = frozenset(_VALUES) - {WaitingCommand, _Waiting, msg.PartitionCommand}
-"""Types of values that hold no object of the core: equal values are written once, and made again once."""
+"""Types of values without objects of the core: equal values are written once, and restored once."""
 _WRITTEN: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 _MADE: Final[dict[tuple[int, ...], dict[Any, Any]]] = {}
 """Objects by the new names of the brokers."""
@@ -162,7 +162,7 @@ _CONSTANT: Final[dict[str, Any]] = {
 _OF_ITS_OWN_FORM: Final = frozenset(("_high_watermark_news", "_in_flight"))
 _SPECIAL: Final = _RECENT_OR_NOT | _NOW_IF_EVER | _BY_BROKER | _SETS | _OF_ITS_OWN_FORM | frozenset(_CONSTANT)
 _PLAIN: Final = frozenset((int, str, bool, type(None)))
-"""Fields that are not written as they are; and the types of plain values."""
+"""Fields that are not written unchanged; and the types of plain values."""
 _TAGS: Final[dict[type, str]] = {tuple: "t", list: "l", deque: "d", set: "s", frozenset: "f"}
 _MAKERS: Final[dict[str, Any]] = {tag: kind for kind, tag in _TAGS.items()}
 
@@ -178,7 +178,7 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {kind: _field_names(kind) for kind
 
 
 class _Form:
-    """How objects of a class are written: first the fields that are written as they are.
+    """The form in which objects of a class are written: first the fields that are written unchanged.
 
     Attributes:
         names: of all fields, in that order: `plain` ones, then the `special` ones that have a normal form.
@@ -292,7 +292,7 @@ def _names(rename: Rename) -> tuple[int, ...]:
 
 
 class _Reader:
-    """Makes the objects again, with other names for the brokers."""
+    """Restores the objects, with other names for the brokers."""
 
     def __init__(self, ctx: BrokerContext | None, rename: Rename) -> None:
         self._ctx = ctx

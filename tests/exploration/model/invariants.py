@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
 
 def look(brokers: Brokers, disks: Sequence[Disk], state: State, seen: Seen, acked: Sequence[tuple[int, int]]) -> Seen:
-    """Check everything; returns the facts that were seen with this state.
+    """Check all invariants; returns the facts that this state adds.
 
     Args:
         disks: each broker's.
@@ -75,7 +75,8 @@ def _committed_read(place: int, served: Records, committed: Records) -> Records:
 def _check_node(brokers: Brokers, disks: Sequence[Disk], state: State, committed: Records) -> None:
     """LEADER-IN-ISR, and every replica eligible for a clean election holds all committed records.
 
-    A log that was cut at a crash may lack some of them as long as its entry is from before, and another one has all.
+    A log that was cut at a crash may lack some of them on two conditions: its entry is from before the crash, and
+    another replica has all.
     """
     node = brokers.values[state.node].state
     if node.leader >= 0 and node.leader not in node.isr_ids:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes under numbers: six in a row for those that differ in the names of the brokers only.
+"""Stores processes under numbers: six consecutive numbers for processes that differ only in the names of the brokers.
 
-Of the six only one is written, under names that follow from the process's knowledge of each broker. Two are written
-where it knows the same of both others; then the one is chosen that does not depend on names.
+Only one of the six is written, under names that follow from the process's knowledge of each broker. If the process
+knows the same of both other brokers, two forms are written, and a choice independent of names selects one.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ PLACE: Final = {pair: number for number, pair in enumerate(PAIRS)}
 DEAD: Final = -1
 NO_BROKERS: Final = (-1, -1, -1)
 MORE: Final = ("more",)
-"""Behind a command, or in its place: another command follows the answer."""
+"""Stands after a command, or instead of one: another command follows the answer."""
 IDLE: Final = 0
 DUE: Final = 1
 NOW: Final = 2
 END: Final = -1
-"""The end of a stream, in the queue behind the messages that were sent on it."""
+"""The end of a stream, in the queue after the messages of the stream."""
 
 UNKNOWN: Final = object()
 """The value of a field that is not in a known column."""
@@ -73,14 +73,14 @@ class Scope:
     """Limits of a story: the number of times of each fault.
 
     Attributes:
-        lags: times that a follower sends nothing for `replica.lag.time.max.ms`, at any moment.
+        lags: number of times, at any moment, that a follower sends nothing for `replica.lag.time.max.ms`.
         breaks: streams that break, with the loss of all messages in flight.
         expiries: sessions that end while their process lives; the process learns this later, and registers again.
         cuts: crashes of all brokers at once, in which one log loses its last batch (rule T7).
-        unnoticed: such a log ends at the edge of a batch, so its start finds nothing; else its tail is torn.
+        unnoticed: the cut log ends at the end of a batch, so its start detects no cut; else its tail is torn.
         acks: of every batch, -1 (all), 0 or 1.
-        reduced: decisions and idle messages are taken eagerly (see `cluster`); else they too may come at any time.
-        slow_disks: an append or a cut takes time, else it is done before anything else happens.
+        reduced: decisions and idle messages happen eagerly (see `cluster`); else they may happen at any time, too.
+        slow_disks: an append or a truncation takes time; else it completes before any other move.
     """
 
     batches: int = 1
@@ -144,7 +144,7 @@ class State(NamedTuple):
         commands: of the controller to each broker: the one in flight, and MORE if there was a change since.
         streams: by `PAIRS`.
         asked: the request to ZooKeeper of each broker, or the answer in flight; () for none.
-        due: whether the controller has something to decide: IDLE, DUE, or NOW, before anything else happens.
+        due: whether the controller has something to decide: IDLE, DUE, or NOW (before any other move).
         has_changed: suspicions changed since it last decided.
         suspected: brokers.
         refused: the leader epoch that its leader refused, -1 for none.
@@ -184,7 +184,7 @@ class Names:
 
     Sound because no part depends on the order of names: the cores do not, the controller of this explorer tries every
     order of the assigned replicas, and each invariant states the same of all brokers. So each state that can follow
-    from a state can follow from its twin, under the other names, and one of them is enough.
+    from a state can follow from its twin, under the other names. The search needs only one of the twins.
     """
 
     def __init__(self, brokers: Brokers) -> None:
@@ -198,7 +198,7 @@ class Names:
         self._core_marks: dict[int, int] = {}
 
     def canonical(self, state: State) -> State:
-        """The twin that stands for all of its twins."""
+        """The twin that represents all of its twins."""
         marks = [self._mark(state, place) for place in ALL_BROKERS]
         order = sorted(ALL_BROKERS, key=marks.__getitem__)
         if marks[order[0]] != marks[order[1]] != marks[order[2]]:

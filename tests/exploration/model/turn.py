@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One move of a cluster: its changes at brokers, on streams, in ZooKeeper and at the controller.
 
-The effects of a broker core happen within the same move, as far as `cluster` proves that nothing is lost by that.
+The effects of a broker core happen within the same move, as far as `cluster` proves that no different state is missed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Move = tuple[Any, ...]
 
 
 class Disks:
-    """Every content of a disk that was met, under a number."""
+    """Every content of a disk that was found, under a number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Disk, int] = {}
@@ -140,7 +140,7 @@ class Turn:
     def _changed(self) -> list[int]:
         """The pairs whose stream has changed, or whose two ends see it in another way.
 
-        Only there can anything be taken eagerly that could not be before this move.
+        Only on these streams can this move have made eager steps possible.
         """
         cores, streams = self._were
         were = [self._ends(now, was) for now, was in zip(raw(self.cores), cores, strict=True)]
@@ -213,7 +213,7 @@ class Turn:
                 self._carry_out_on_streams(place, effect)
 
     def _report_cut(self, place: int) -> None:
-        """The controller no longer trusts the entries from before the registration (rule T7)."""
+        """The entries from before the registration do not count for the controller any more (rule T7)."""
         node, broker = self._brokers.values[self.node].state, BROKERS[place]
         mine = [one.broker_epoch for one in (*node.isr, *node.elr) if one.broker_id == broker]
         lost = {(broker, epoch) for epoch in mine if epoch < self.epochs[place]}
@@ -420,7 +420,7 @@ class Turn:
     # -- processes ---------------------------------------------------------------------------------------------
 
     def _crash(self, place: int, written_behind: bool) -> None:
-        """`kill -9`: written bytes stay; a write behind was made, or was not."""
+        """`kill -9`: written bytes stay; a pending checkpoint was written, or was not."""
         self.left = self.left._replace(crashes=self.left.crashes - 1)
         self._die(place, written_behind)
 
@@ -456,7 +456,7 @@ class Turn:
                 self.feed(other, ("leader gone", BROKERS[place]))
 
     def _restart(self, place: int) -> None:
-        """Rule Z3: the new registration takes the place of the old one, whether that is still there or not."""
+        """Rule Z3: the new registration replaces the old one, even if the old one is gone."""
         self.cores[place] = self._brokers.fresh(BROKERS[place])
         self.dead[place] = False
         self.asked[place] = ()

@@ -3,8 +3,8 @@
 
 While messages are in flight to live processes no other move happens, and they are delivered in every order. All
 other moves come at any moment between: decisions of the controller, moves of processes by themselves, sessions,
-batches, faults, and messages with delay. The walk sees a subset of all stories, small enough that pairs of faults
-with batches end where streams have no delay, and the whole scope ends where no message has delay.
+batches, faults, and messages with delay. The walk sees a subset of all stories, which is small enough for complete
+walks: of pairs of faults with batches if streams have no delay, and of the complete scope if no message has a delay.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ KINDS: Final = {
     "commands": (*_STREAMS, "command"),
     "zookeeper": (*_STREAMS, "command", "coordination"),
 }
-"""Kinds of moves that have no delay: messages on streams; and the controller's commands; and requests to ZooKeeper
-with their answers."""
+"""Kinds of moves without delay: messages on streams; these and commands of the controller.
+
+These and requests to ZooKeeper.
+"""
 
 
 def made(moves: Moves, rows: Rows, groups: Sequence[Group], kinds: Sequence[str]) -> Iterator[Successors]:
@@ -35,7 +37,7 @@ def made(moves: Moves, rows: Rows, groups: Sequence[Group], kinds: Sequence[str]
     ZooKeeper is lost at its delivery.
 
     Raises:
-        BrokenError: one of the moves broke something.
+        BrokenError: one of the moves breaks an invariant.
     """
     quiet = np.ones(len(rows), bool)
     breaks: list[Successors] = []

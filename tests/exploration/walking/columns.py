@@ -84,7 +84,7 @@ class Facts:
 
 
 class Columns:
-    """Every part that was met, under a number, and the facts of it that the walk needs at a glance.
+    """Every part that was found, under a number, with the facts that the walk reads most often.
 
     Attributes:
         visible: of a process with its disk, the part that invariants read; `standing`: its place in a fixed order of
@@ -137,7 +137,7 @@ class Columns:
         return self._parts[KIND[column]][number]
 
     def count(self, column: int) -> int:
-        """The number of parts of this column's kind that were met."""
+        """The number of parts of this column's kind that were found."""
         return len(self._parts[KIND[column]])
 
     def twin(self, column: int, number: int, which: int) -> int:
@@ -200,7 +200,7 @@ class Columns:
         return difference
 
     def richer(self, number: int) -> list[int]:
-        """The remaining faults, of all that were met, that are more than this of some fault and less of none."""
+        """Of all remaining faults that were found: those with more of at least one fault, and not fewer of any."""
         lefts = self._parts[KIND[LEFT]]
         left = lefts[number]
         return [
@@ -254,7 +254,7 @@ class Columns:
 
     def tidy(self, rows: Rows) -> Rows:
         """For each row a twin with the brokers in an order that follows from their processes, so that few different
-        parts are met. Where two are alike it may be either twin."""
+        parts are met. If two brokers are alike, either twin may result."""
         self.learn()
         twins = self._renamed[KIND[PROCESS[0]]]
         more = twins.array[len(self._kin) : len(twins)]
@@ -301,7 +301,10 @@ def _standing(view: View | None, disk: Disk, work: Any) -> int:
 
 
 def marks(sums: Marks) -> Marks:
-    """A mark of each row from its sums, never 0: all twins have one, others another, but for three in 2^64."""
+    """A mark of each row from its sums, never 0: equal for all twins.
+
+    Two other states have the same mark with a probability of 3 in 2^64.
+    """
     least: Marks = sums.min(axis=1)
     least[least == 0] = 1
     return least

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delay-bounded exploration: one move has the turn, and any other one puts it off (Emmi, Qadeer, Rakamaric 2011).
+"""Delay-bounded exploration: one move has the turn, and any other move defers it (Emmi, Qadeer, Rakamaric 2011).
 
 In each state one move has its turn: decisions first, then ZooKeeper, commands, deliveries to leaders, deliveries to
-followers, moves of processes by themselves, and last sessions and suspicions; among brokers leaders first. Another
-move costs as much as there are moves that would have had their turn before it: each of them is put off. Faults and
-batches cost nothing, for they cannot be foreseen. A choice that is not one of order costs nothing either: a decision
-of the controller, or which of two brokers that are alike goes first.
+followers, moves of processes by themselves, and last sessions and suspicions; among brokers leaders first. The cost of
+another move is the number of moves whose turn comes before it: each of them is deferred. Faults and batches cost
+nothing, because they are not predictable. Choices that are not about order cost nothing either: a decision of the
+controller, or the first of two brokers that are alike.
 
-So the states reached without putting anything off are few; each delivery that is put off adds others, and with
-enough of them all orders are walked. Names of brokers do not matter, and the turn is the same in twins.
+So few states are reached without deferring a move. Each deferred delivery adds states, and enough of them reach all
+orders. Names of brokers do not matter, and the turn is the same in twins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SURPRISING: Final = ("coordination", "down", "process", "session", "suspicion", 
 
 
 class Schedule:
-    """The moves that are made, and their costs."""
+    """The selected moves, and their costs."""
 
     def __init__(self, columns: Columns, moves: Moves, *, surprises_count: bool) -> None:
         self._columns = columns
@@ -40,13 +40,13 @@ class Schedule:
         self._surprises_count = surprises_count
 
     def made(self, rows: Rows, groups: Sequence[Group], spent: Costs, most: int) -> list[Successors]:
-        """Successors by moves that put off at most that number of deliveries in all, with the number put off.
+        """Successors by moves that defer at most that number of deliveries in total, with the number of deferred ones.
 
         Args:
-            spent: of each row, the number put off so far.
+            spent: of each row, the number of deferred deliveries so far.
 
         Raises:
-            BrokenError: one of the moves broke something; it may be one that puts off more.
+            BrokenError: one of the moves breaks an invariant; the move may defer more than the limit.
         """
         places = self._places(rows)
         least, busy = spent, np.zeros(len(rows), bool)

@@ -20,7 +20,7 @@ class Successors(NamedTuple):
 
     Attributes:
         parents: the row of which each is; `which`: number of the outcome that leads to it (see `Moves`).
-        costs: how many deliveries were put off along the story, that of the parent included; None without a count.
+        costs: number of deferred deliveries of the story, including those of the parent; None without a count.
     """
 
     parents: Numbers
@@ -37,8 +37,8 @@ class Moves:
     Attributes, of outcomes by their number:
         sums: differences that they make to the sums of a row (see `Columns.sums`).
         left: number of the remaining faults after a fault or a batch, -1 after anything else.
-        seen: whether anything changes that an invariant looks at; `now`: whether the controller has to decide
-            at once, -1 for as before.
+        seen: whether an invariant reads any of the changed values; `now`: whether the controller must decide before any
+            other move, -1: unchanged.
         acked: number of the acknowledged batches.
     """
 
@@ -65,10 +65,10 @@ class Moves:
         return list(self._evaluator.acked)[number]
 
     def successors(self, rows: Rows, group: Group, among: Numbers | None = None) -> Successors | None:
-        """All that a group of moves leads to, of some rows or of all; None for nothing.
+        """All states that a group of moves leads to, from some rows or from all; None if there are none.
 
         Raises:
-            BrokenError: one of the moves broke something.
+            BrokenError: one of the moves breaks an invariant.
         """
         mine = np.arange(len(rows)) if among is None else among
         if group.only is not None:
@@ -92,7 +92,7 @@ class Moves:
         return Successors(parents, which)
 
     def rows(self, before: Rows, found: Successors) -> Rows:
-        """The states, before any invariant has seen them."""
+        """The states, before the check of any invariant."""
         deltas = self._deltas.array[found.which]
         rows: Rows = np.where(deltas < 0, before[found.parents], deltas)
         return rows

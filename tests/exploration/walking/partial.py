@@ -2,8 +2,8 @@
 """A move computed from the parts of a state that it reads, and from no others.
 
 A move of one broker reads few of the columns of a row (see `columns`), so its changes are the same in all states
-that agree on these. The columns are not listed manually: the move is made on a state of which little is known, and a
-read of anything else raises `NeedError`; then it is made again on a state of which that is known too.
+that agree on these. The columns are not listed manually. The move first runs on a state with few known columns; a read
+of another column raises `NeedError`. Then the move runs again on a state in which that column is known, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_COLUMN: Final = (-1,) * WIDTH
 
 
 class Partial:
-    """A state of which some columns are known; it is read as a `State` is."""
+    """A state with some known columns, and the fields of a `State`."""
 
     def __init__(self, columns: Columns, known: dict[int, int]) -> None:
         self._scalars = {column: columns.part(column, known[column]) for column in (CONTROL, LEFT) if column in known}
@@ -66,7 +66,7 @@ class Partial:
 
 
 class PartialTurn(Turn):
-    """A move of a partial state: afterwards, its changes."""
+    """A move of a partial state; after the move, it has the changes."""
 
     def _take_over(self, state: State) -> None:
         """The parts of ZooKeeper and the controller are read when the move needs them."""
@@ -108,7 +108,7 @@ class Outcome(NamedTuple):
     Attributes:
         delta: new numbers by column, -1 where nothing changes; `was`: the old ones there.
         acked: number of the acknowledged batches, 0 for none.
-        broken: an invariant that does not hold on the way.
+        broken: an invariant that the move breaks.
     """
 
     delta: tuple[int, ...]
@@ -118,12 +118,12 @@ class Outcome(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Moves of one kind that look at much the same columns.
+    """Moves of one kind that read almost the same columns.
 
     Attributes:
-        first: columns that are looked at in any case.
-        only: where it denies the first of them there is no such move.
-        places: whose moves they are; of streams the leader's, then the follower's.
+        first: columns that each of the moves reads.
+        only: facts without which no such move exists.
+        places: the brokers that make the moves; for streams the leader, then the follower.
     """
 
     kind: str
@@ -134,7 +134,7 @@ class Group(NamedTuple):
 
 
 def groups(cluster: Cluster, columns: Columns) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """(the controller and the causes of its decisions, all else)."""
+    """(groups of the controller and the causes of its decisions, all other groups)."""
 
     def bound(moves: Callable[[State, int], Iterator[Move]], at: int) -> Callable[[State], Iterator[Move]]:
         return lambda state: moves(state, at)
@@ -172,10 +172,10 @@ class Evaluator:
         self.acked: dict[tuple[tuple[int, int], ...], int] = {(): 0}
 
     def outcomes(self, group: Group, known: dict[int, int]) -> list[Outcome]:
-        """Every move's, of those that change anything.
+        """The outcome of every move that changes the state.
 
         Raises:
-            NeedError: more has to be known.
+            NeedError: the move reads an unknown column.
         """
         state = cast("State", Partial(self._columns, known))
         found: list[Outcome] = []

@@ -23,9 +23,9 @@ class Report:
         states: different ones, twins counted once; `merged`: times that a move led to the twin of a known or new one.
         transitions: moves that were made; `depth`: moves of the longest shortest story.
         dropped: states that were found and left out by a beam.
-        complete: every state of the scope was looked at.
-        at_rest: states in which nothing can happen any more but faults and batches.
-        waiting: states that were found and not continued from.
+        complete: every state of the scope was visited.
+        at_rest: states in which only faults and batches can still happen.
+        waiting: states that were found, and whose moves were not made.
         delays, surprises_count, at_once: which stories are walked (see `Walk`).
     """
 
@@ -78,11 +78,11 @@ class Search:
         progress: Callable[[Report], None] | None = None,
         progress_every_s: float = 10.0,
     ) -> Report:
-        """Search until all is seen, an invariant breaks, or the time is over.
+        """Search until all states are visited, an invariant breaks, or the time is over.
 
-        With a `beam` it continues from this many states per depth, chosen by the `seed`: not all is seen then,
-        but long stories are. `visit` gets each state that is reached, those that are only passed through as well,
-        some of them often.
+        With a `beam` it continues from this many states per depth, chosen by the `seed`: the search then misses states,
+        but visits long stories. `visit` gets each state that is reached, including intermediate ones; it may get a
+        state several times.
         """
         self._visit = visit
         chance = random.Random(seed)
@@ -157,9 +157,9 @@ class Search:
 
 
 def retold(cluster: Cluster, marks: Sequence[int], mark_of: Callable[[State], int]) -> list[tuple[Move, State]]:
-    """The moves from the beginning through the states with these marks, and past the last of them to the violation.
+    """The moves from the beginning through the states with these marks, and from the last of them to the violation.
 
-    They keep the names of the beginning throughout.
+    All moves use the names of the first state.
     """
     state = cluster.initial()
     story: list[tuple[Move, State]] = []
@@ -170,7 +170,7 @@ def retold(cluster: Cluster, marks: Sequence[int], mark_of: Callable[[State], in
 
 
 def _ahead_of(cluster: Cluster, state: State) -> Iterator[Chain]:
-    """As `Cluster.ahead`, for a state that was continued from without a violation before the one looked for."""
+    """As `Cluster.ahead`, for a state that the search passed without a violation."""
     try:
         yield from cluster.ahead(state)
     except InvariantError as error:

@@ -47,7 +47,7 @@ class Table:
         return self.count
 
     def bytes_with(self, more: int) -> int:
-        """The most memory while so many marks are entered: old and new arrays while the table grows."""
+        """Largest memory while this number of marks is entered: old and new arrays while the table grows."""
         each = 8 if self._numbers is None else 16
         places = len(self._marks)
         while (self.count + more) * 3 > places * 2:

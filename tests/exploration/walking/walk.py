@@ -2,7 +2,8 @@
 """Every state of a scope, nearest first, many at a time: rows of numbers, moves looked up, a mark of each state kept.
 
 The shipping core computes the changes of one move once for all states that agree on the columns that it reads (see
-`partial`); invariants are checked once for all states that are alike to them. `search` does the same state by state.
+`partial`); each invariant is checked once for all states with the same values of its columns. `search` does the same
+for one state at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.exploration.walking.search import Report, retold
 from tests.exploration.walking.table import Costs, Marks, Numbers, Rows, Table, joined
 
 _AT_ONCE: Final = 100_000
-"""Rows that a step continues from together; the bound limits the memory of a step."""
+"""Number of rows in one step; the bound limits the memory of a step."""
 
 
 class _BrokenRowError(Exception):
@@ -66,7 +67,7 @@ class Walk:
             each state that can follow from them can follow from that one.
         delays: only stories with at most this number of deferred deliveries (see `delays`); first those in which none
             is, then those with one, so that each state is reached with as few as possible. None for all stories.
-        surprises_count: a fault or a batch that comes while a message is in flight counts as one put off.
+        surprises_count: a fault or a batch while a message is in flight counts as a deferred delivery.
         at_once: only stories in which these messages have no delay, one of `at_once.KINDS`; without `delays`.
         after: a walk of the same scope whose moves need not be computed again.
         cluster: of the scope; without `after`.
@@ -108,7 +109,7 @@ class Walk:
         progress: Callable[[Report], None] | None = None,
         progress_every_s: float = 10.0,
     ) -> Report:
-        """Walk until all is seen, an invariant breaks, the time is over, or the walk would take more memory.
+        """Walk until all states are visited, an invariant breaks, the time is over, or the walk would need more memory.
 
         `visit` gets each reached state, also intermediate states; some states several times.
         """
@@ -134,7 +135,7 @@ class Walk:
         return report
 
     def _exhaust(self, level: list[Rows], bounds: _Bounds) -> bool:
-        """Continue from all of them, and from states reached without putting anything off; False at the bound."""
+        """Continue from all of them, and from states reached without deferred deliveries; False at the bound."""
         report, rounds = self.report, 0
         while level:
             following: list[Rows] = []
@@ -175,9 +176,9 @@ class Walk:
                 raise BrokenError(str(error), int(at)) from error
 
     def _made(self, rows: Rows, groups: Sequence[Group], spent: Costs | int) -> Iterator[Successors]:
-        """Successors; where deliveries are counted, those that do not put off too many.
+        """Successors; with a count of deliveries, only those within the limit.
 
-        `spent`: how many were put off so far, of each row.
+        `spent`: number of deferred deliveries so far, of each row.
         """
         if self._put_off is not None:
             so_far = np.broadcast_to(np.int32(spent), len(rows)) if isinstance(spent, int) else spent
@@ -192,7 +193,7 @@ class Walk:
                 yield found
 
     def _arrive(self, rows: Rows, sums: Marks, origins: Marks, found: Successors) -> Iterator[Rows]:
-        """Enter successors, past states in which the controller has to decide before anything else happens.
+        """Enter successors; for a state in which the controller must decide first, enter the states after the decision.
 
         `origins`: marks of the states from which these rows came.
         """
@@ -265,7 +266,7 @@ class Walk:
         return new[np.argsort(costs[new], kind="stable")]
 
     def _met_or_put_off(self, rows: Rows, known: Marks, came_from: Numbers | None, costs: Costs) -> Iterator[Rows]:
-        """The states that are met now; keeps those with more deliveries put off until their turn comes."""
+        """The states that are visited now; keeps those with more deferred deliveries until their turn comes."""
         assert self._put_off is not None
         for cost in np.unique(costs):
             mine = np.flatnonzero(costs == cost)
@@ -276,7 +277,7 @@ class Walk:
                 self._put_off.add(int(cost), *some)
 
     def _take_up(self, pieces: list[tuple[Rows, Numbers | None]]) -> Iterator[Rows]:
-        """The waiting states that were not met meanwhile."""
+        """The waiting states that were not visited in the meantime."""
         for rows, came_from in pieces:
             sums = self.columns.sums(rows)
             known = marks(sums)
@@ -287,7 +288,7 @@ class Walk:
                 yield self._met(rows[new], known[new], None if came_from is None else came_from[new])
 
     def _is_poorer(self, sums: Marks, left: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether a state was met that is equal, but has more remaining faults."""
+        """Whether an equal state with more remaining faults was visited."""
         poorer, columns = np.zeros(len(left), bool), self.columns
         for number in np.unique(left):
             mine = np.flatnonzero(left == number)
@@ -364,7 +365,7 @@ class Walk:
         return report
 
     def _bytes(self, *levels: list[Rows]) -> int:
-        """Memory in use, with the marks of the next rows; the process as a whole where that is more."""
+        """Memory in use, with the marks of the next rows; or the memory of the process, if that is larger."""
         waiting = 0 if self._put_off is None else self._put_off.bytes()
         marks_bytes = self._known.bytes_with(20 * _AT_ONCE)
         of_states = marks_bytes + waiting + sum(rows.nbytes for some in levels for rows in some)
