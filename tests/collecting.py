@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often the garbage collector looks at the objects of a test process."""
+"""Settings of the garbage collector in a test process."""
 
 from __future__ import annotations
 

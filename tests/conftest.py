@@ -11,7 +11,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.collecting import collect_seldom
 
-collect_seldom()  # already now: imports and the collection of tests keep almost all that they make
+collect_seldom()  # already now: imports and the collection of tests keep almost all objects that they create
 # How long an example takes depends on the machine more than on the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -33,7 +33,7 @@ LONGEST_FILES = (
     "integration/clients/test_silent_brokers.py",
     "integration/groups/test_groups.py",  # the first test of the shared cluster
 )
-"""A worker that takes one of these last keeps the others waiting."""
+"""If a worker ran one of these files last, the other workers would wait for it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,10 +43,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of test functions and modules are there now."""
+    """Thousands of test functions and modules exist now."""
     collect_seldom()
 
 
 def pytest_sessionfinish() -> None:
-    """Collect once, so that the five collections with which pytest ends have little to look at."""
+    """Collect once, so that the five collections at the end of pytest visit few objects."""
     collect_seldom()

@@ -4,8 +4,8 @@
     python tests/run.py [part ...]
 
 Without a name all parts run, `check` and its parts excepted: `check` is the inner loop, a subset of the others.
-The parts run in lanes side by side (`Lane`); the output of those beside follows when they have ended. Exit status: that
-of the first part that failed, else 0.
+The parts run in lanes side by side (`Lane`); the output of the other lanes follows when they have ended. Exit status:
+that of the first part that failed, else 0.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ _MOST_WORKERS = 4
 _WORKERS_THAT_WAIT = min(_CORES + (_CORES + 1) // 2, _MOST_WORKERS)
 """While one waits another computes."""
 _DEADLINE_S = time.monotonic() + 75 * 60
-"""Ends a run that would not end; pytest has a limit for each test, and the time of a part depends on the machine."""
+"""Deadline of a run that hangs; pytest has a limit for each test, and the time of a part depends on the machine."""
 _TIMED_OUT = 124
 _NICE, _LESS_NICE, _NICEST = ("nice", "-n", "5"), ("nice", "-n", "2"), ("nice", "-n", "10")
-"""Priorities of two processes, and of one: both leave as much of two cores to the others. The last takes the rest."""
+"""Priorities of two processes, and of one: both leave as much of two cores to the others.
+
+The last lane gets the remaining CPU time.
+"""
 _FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
 """tests/conftest.py collects the longest files first."""
 
@@ -69,7 +72,7 @@ def _pytest(*directories: str) -> tuple[str, ...]:
 
 
 def _pytest_on_every_core(*directories: str) -> tuple[str, ...]:
-    """For tests that only compute, or have all that they need each for itself."""
+    """For tests that only compute, or that start all their processes themselves."""
     return (*_pytest(*directories), f"--numprocesses={min(_CORES, _MOST_WORKERS)}", "--dist=worksteal")
 
 
@@ -124,7 +127,7 @@ PARTS = (
     Part("contract", (_pytest_by_few("tests/contract"),), lane=Lane.BESIDE),
     Part("spark", ((*_pytest_by_few("tests/spark"), "-m", "not long"),), lane=Lane.BESIDE),
     Part("charts", (_pytest_by_few("tests/charts"),), lane=Lane.BESIDE),
-    # A seed that fails is to fail again.
+    # A failing seed must fail again.
     Part("simulation", _SIMULATION, {"PYTHONHASHSEED": "0"}, Lane.BESIDE, _NICEST),
     Part("integration", _INTEGRATION),
     Part("chaos", _CHAOS),
@@ -169,7 +172,7 @@ def main(names: list[str]) -> int:
 
 
 def _exists(part: Part) -> bool:
-    """Whether there is anything in it: a directory without tests is not a part yet."""
+    """Whether the part has tests: a directory without tests is not a part yet."""
     places = [ROOT / word for command in part.commands for word in command if word.startswith("tests/")]
     return all(place.is_file() or any(place.rglob("test_*.py")) for place in places)
 
@@ -218,7 +221,7 @@ def _run_commands(part: Part, output: IO[str] | None = None, prefix: tuple[str, 
 
 
 def _call(command: tuple[str, ...], environment: Mapping[str, str], output: IO[str] | None) -> int:
-    """Exit status of a command; past the deadline it is asked to end, so that its own clean-up runs, then killed."""
+    """Exit status of a command; at the deadline it gets SIGTERM, so that its own clean-up runs, and is then killed."""
     process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output)
     try:
         return process.wait(max(1.0, _DEADLINE_S - time.monotonic()))

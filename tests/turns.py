@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 
 async def turns(count: int = 10) -> None:
-    """Let every task that can continue do so; some need several turns."""
+    """Run every task that can continue; some tasks need several turns."""
     for _ in range(count):
         await asyncio.sleep(0)
 

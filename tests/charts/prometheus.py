@@ -120,7 +120,10 @@ class Prometheus:
                 time.sleep(0.1)
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        """The result of an instant query: a vector's series, or a scalar as the only one; a bad one fails the test."""
+        """The result of an instant query: a vector's series, or a scalar as the only one.
+
+        A failed query fails the test.
+        """
         question = urllib.parse.urlencode({"query": expr})
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/query?{question}", timeout=_ANSWER_S) as answer:
@@ -130,7 +133,7 @@ class Prometheus:
         return list(found["result"]) if found["resultType"] == "vector" else [{"metric": {}, "value": found["result"]}]
 
     def alerts(self) -> dict[str, dict[str, Any]]:
-        """One alert of each that is pending or firing, by name; checks that no text misses a value."""
+        """One instance of each alert that is pending or firing, by name; checks that no text lacks a value."""
         with urllib.request.urlopen(f"{self.url}/api/v1/alerts", timeout=_ANSWER_S) as answer:
             found = json.load(answer)["data"]["alerts"]
         for alert in found:

@@ -211,7 +211,7 @@ def test_min_insync_replicas_of_the_values_reaches_new_topics() -> None:
 
 
 def test_broker_of_0_1_0_that_restarts_during_an_upgrade_knows_its_settings() -> None:
-    """Its pod reads the new ConfigMap, for as long as `broker.updatePartition` holds the upgrade back."""
+    """Old pods read the new ConfigMap while `broker.updatePartition` delays their upgrade."""
     known = {
         *("admin.address", "log.dirs", "log.dirs.trust.boot.id", "log.format"),
         *("offsets.topic.replication.factor", "zookeeper.connect"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A key without a value, such as `config:` with comments only: an empty value, or a refusal that names the key.
 
-Helm takes null for the removal of the chart's default.
+For Helm, null removes the chart's default.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`security.mode: secure`: listeners, certificates, identities, peers and rights; and refusals of halves."""
+"""`security.mode: secure`: listeners, certificates, identities, peers and rights; and refusals of incomplete values."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_the_hook_serves_until_no_registration_is_left_or_no_quorum_answers(
     ],
 )
 def test_the_hook_ends_within_its_bounds(counts: list[int | None], bound: str) -> None:
-    """On a busy machine the hook may ask too seldom within a second, but not within all of these bounds."""
+    """On a busy machine the hook may send too few requests within a second, but not within all of these bounds."""
     others = {"wait_s": 30, "quiet_s": 30}
     assert any(asked_before_the_end(counts, **{**others, bound: least_s}) > len(counts) for least_s in (1, 3, 9))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values for TLS to ZooKeeper: closed with two Secrets, the steps towards it, and refusals of halves."""
+"""Values for TLS to ZooKeeper: a closed tree with two Secrets, the steps before it, and refusals of partial values."""
 
 from __future__ import annotations
 

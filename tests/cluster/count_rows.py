@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark job: reads a topic and prints, as JSON, its rows and on which pods they were read.
+"""A Spark job: reads a topic and prints, as JSON, the number of its rows and the pods that read them.
 
 spark-submit count_rows.py TOPIC
 """

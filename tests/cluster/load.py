@@ -105,7 +105,7 @@ def say(line: str) -> None:
 
 
 def main(topic: str, stop_file: Path, producers: int) -> None:
-    """Run the load, stop, check, report. The client's log is load.log beside the stop file."""
+    """Run the load, stop, check, report. The client's log is load.log in the directory of the stop file."""
     log = stop_file.with_name("load.log")
     logging.basicConfig(filename=log, level=logging.DEBUG, format="%(asctime)s %(threadName)s %(name)s %(message)s")
     with AdminClient() as admin:

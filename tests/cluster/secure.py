@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios of a secure release: tokens, rights, a closed ZooKeeper, another authority, and the way from plain text."""
+"""Scenarios of a secure release: tokens, rights, a closed ZooKeeper, another authority, a start in plain text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _STEPS: Final[tuple[dict[str, str], ...]] = (
     {},
     {"zookeeper.tls.enforce": "true", "security.authorization.enabled": "true"},
 )
-"""The values of each upgrade of docs/kubernetes.md, beside those of a secure release without rules and enforcement."""
+"""The values of each upgrade of docs/kubernetes.md, added to a secure release without rules and enforcement."""
 
 
 def principal(world: World) -> str:
@@ -241,7 +241,7 @@ def plain_release_becomes_secure(world: World) -> str:
 
 
 def _begin_plain(world: World) -> None:
-    """A new plain release with records, in place of the release of earlier scenarios."""
+    """A new plain release with records, which replaces the release of earlier scenarios."""
     world.begin()
     world.secure = False
     world.use({})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The snapshot of the cluster that watches keep up to date: as fresh as a direct read after a sync, or an error."""
+"""A snapshot of the cluster, current by watches: it equals a direct read after a sync, or raises an error."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Ledger:
         """The id of the topic that had the name."""
 
     def check(self, must: dict[str, str], must_not: dict[str, str], snapshot: ClusterSnapshot) -> None:
-        """Check a snapshot against `must` and `must_not` of the time when it was asked for."""
+        """Check a snapshot against `must` and `must_not` at the time of its request."""
         for name, topic_id in must.items():
             if self.present.get(name) == topic_id:  # no deletion has begun since
                 found = snapshot.topics.get(name)

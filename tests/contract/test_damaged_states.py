@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""leaderAndISR nodes damaged or deleted manually are written again, above the versions that replicas know (rule Z4)."""
+"""leaderAndISR nodes damaged or deleted manually are written again, with versions above the known ones (rule Z4)."""
 
 from __future__ import annotations
 

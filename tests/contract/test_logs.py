@@ -482,7 +482,7 @@ def test_files_and_memory_do_the_same_for_any_calls(steps: list[tuple[str, int, 
 
 
 def _read(log: Log, offset: int, max_bytes: int) -> object:
-    """Reads far away may end before a segment's end or an index entry: only the promised bytes are compared."""
+    """A read may end before a segment's end or at an index entry: only the required bytes are compared."""
     try:
         data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=max_bytes)
     except TidemarkError as error:

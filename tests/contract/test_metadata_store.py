@@ -192,7 +192,7 @@ async def test_the_same_disk_under_another_boot_waits_until_the_old_session_has_
     old, new = await cluster.store(), await cluster.store()
     await register(old, registration_of(1, boot_id="before"))
     registering = asyncio.create_task(register(new, registration_of(1, boot_id="after")))
-    for _ in range(20):  # the waiting one is asked again and again while others are served
+    for _ in range(20):  # the waiting session retries while others are served
         await old.live_brokers()
     assert not registering.done()
     await old.stop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lost answers and faster writers, provoked on the fake: the logic is the real store's."""
+"""Lost answers and concurrent writers, injected into the fake: the logic is that of the real store."""
 
 from __future__ import annotations
 

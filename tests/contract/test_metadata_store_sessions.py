@@ -225,10 +225,10 @@ async def test_results_of_writes_are_true_while_the_server_is_killed_repeatedly(
 
 
 class SilencedServer:
-    """An address of a server that can fall silent: packets vanish, connections stay, new ones are not made.
+    """An address of a server that can stop answering: packets are lost, connections stay open, and new ones time out.
 
     Args:
-        takes_connections: they are made, and nothing is said on them.
+        takes_connections: new connections are made, and the server sends nothing on them.
     """
 
     def __init__(self, target: int, takes_connections: bool) -> None:

@@ -55,7 +55,7 @@ async def test_metrics_count_a_partitioned_session_that_expires_and_is_replaced(
             assert found["lease_seconds"] == 0
         finally:
             resume(process.pid)
-        process.kill()  # ZooKeeper may have the session in memory alone: the session lives on, or is gone
+        process.kill()  # ZooKeeper may have the session only in memory: the session continues, or is lost
         process.start()
         await store.new_session()
         assert told(store)[0] == "connected"

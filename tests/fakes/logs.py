@@ -277,7 +277,7 @@ class MemoryLogs:
         self._logs.clear()
 
     def lose_power(self) -> None:
-        """Cut the power: everything that was not flushed is lost; a checkpointed HW stays."""
+        """Cut the power: unflushed records are lost; a checkpointed HW stays."""
         self.stop_process()
         for stored in self._stored.values():
             high_watermark = stored.high_watermark

@@ -200,7 +200,7 @@ class FakeZooKeeper:
         return session_id
 
     def close_session(self, session_id: int) -> None:
-        """End a session as if it expired: its ephemeral nodes go, and watches are notified."""
+        """End a session as if it expired: its ephemeral nodes are deleted, and watches are notified."""
         if self.sessions.pop(session_id, None) is None:
             return
         self.forget_recursive(session_id)
@@ -208,7 +208,7 @@ class FakeZooKeeper:
         self.commit([lambda tree, path=path: tree.delete(path, -1) for path in mine])  # type: ignore[misc]
 
     def commit(self, writes: Sequence[_Write]) -> list[Any]:
-        """Commit a multi: all operations or none, with results as kazoo gives them."""
+        """Commit a multi: all operations or none, with results as kazoo returns them."""
         tree = _Tree(dict(self.nodes), self.zxid + 1)
         results: list[Any] = []
         for index, write in enumerate(writes):
@@ -292,7 +292,7 @@ class FakeSession:
             self._tell(StoreEvent.SESSION_EXPIRED)
 
     def expire(self) -> None:
-        """The server ends the session; a suspended client learns so when it resumes, another one at once."""
+        """The server ends the session; a suspended client is notified when it resumes, another one immediately."""
         self._ensemble.close_session(self._session_id)
         if self._connected:
             self._connected = False

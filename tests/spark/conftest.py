@@ -28,10 +28,11 @@ _JAVA = (
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:MetaspaceSize=256m"),
     *("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"),
 )
-"""Queries on a few rows end before Java's optimizing compiler pays: without it they take a fifth less CPU time.
+"""Queries on a few rows end before Java's optimizing compiler saves time: without this compiler they take a fifth less
+CPU time.
 
-Spark's classes are not verified again when they load, which saves a tenth. No collection of all objects begins only
-because many classes were loaded.
+Spark's classes are not verified again when they load, which saves a tenth. The last options prevent full collections
+that begin only because many classes were loaded.
 """
 _DEFAULTS = "".join(f"spark.{process}.extraJavaOptions {' '.join(_JAVA)}\n" for process in ("driver", "executor"))
 _CHECKPOINTS = {

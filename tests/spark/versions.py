@@ -4,7 +4,7 @@
     python -m tests.spark.versions [VERSION ...] [-- ARGUMENT OF PYTEST ...]
 
 Each version is a thin layer over the environment that this runs in: PySpark is its own, everything else is shared.
-Layers are kept beside that environment's packages. Exit status: that of the first version that failed, else 0.
+Layers are kept in that environment's directory. Exit status: that of the first version that failed, else 0.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _WARNINGS: Final = ("-W", "ignore:unclosed <socket:ResourceWarning")
 
 
 def layer(version: str) -> Path:
-    """The Python of an environment with that PySpark, made where it is not there yet.
+    """The Python of an environment with that PySpark; creates the environment if it does not exist.
 
     Raises:
-        subprocess.CalledProcessError: there is no such version, or it cannot be had.
+        subprocess.CalledProcessError: there is no such version, or its installation fails.
     """
     directory = Path(sys.prefix) / f"pyspark-{version}"
     python, ready = directory / "bin" / "python", directory / "ready"

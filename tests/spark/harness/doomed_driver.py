@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For spark-submit: the archive job's and the rollup job's query, side by side, until the driver is killed.
+"""For spark-submit: runs the queries of the archive job and of the rollup job, until the driver is killed.
 
 doomed_driver.py BOOTSTRAP TOPIC TO_TOPIC ARCHIVE CHECKPOINT RECORDS_AT_A_TIME
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver with an executor process of its own that is killed during copies of a topic.
+"""A driver with a separate executor process, which is killed during copies of a topic.
 
 losing_executors.py BOOTSTRAP TOPIC DIRECTORY; the copies are TOPIC-batch, TOPIC-plain and TOPIC-stream.
 """
@@ -22,7 +22,7 @@ MASTER = "local-cluster[1,2,512]"
 """One executor with two cores, in a process of its own; Spark starts another one after its end."""
 ROWS_OF_A_BATCH = 1000
 BATCHES_BEFORE = 7
-"""After more than the 4 MiB that the sink sends together."""
+"""Records before the kill: more than the 4 MiB that the sink sends together."""
 _WAIT_S = 20.0
 
 
@@ -70,7 +70,7 @@ def executor_killer(driver: int) -> Callable[[], None]:
 def killing_once(
     bootstrap: str, target: str, marker: Path, kill: Callable[[], None]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A step of a query that passes all rows; the first task kills in the midst of them, once the target has some."""
+    """A step of a query that passes all rows; the first task kills in the middle of them, once the target has some."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches, 1):

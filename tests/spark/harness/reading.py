@@ -62,7 +62,7 @@ def stream_reader(options: dict[str, str]) -> DataSourceStreamReader:
 
 
 def at_most(count: int) -> Any:
-    """The limit of a micro-batch, as Spark gives it."""
+    """The limit of a micro-batch, as Spark passes it."""
     return compat.read_limit(count, 0)
 
 
@@ -85,7 +85,7 @@ def planned(reader: DataSourceStreamReader, start: dict[str, Any]) -> tuple[Any,
 
 
 def batches(reader: DataSourceReader | DataSourceStreamReader, partitions: Any) -> Iterator[pa.RecordBatch]:
-    """The batches of the tasks, each with a reader that came to it as Spark sends it."""
+    """The batches of the tasks; each task gets its reader in the form in which Spark sends it."""
     for partition in partitions:
         yield from pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition)))
 

@@ -48,5 +48,5 @@ def driver(
 
 
 def batches(checkpoint: Path, kind: str) -> set[int]:
-    """The micro-batches that a checkpoint knows to be planned ("offsets") or done ("commits")."""
+    """The micro-batches that a checkpoint lists as planned ("offsets") or completed ("commits")."""
     return {int(path.name) for path in (checkpoint / kind).glob("[0-9]*")}

@@ -33,7 +33,7 @@ PATIENCE_S = 200.0
 
 
 def wait_until_in_mid_batch(process: subprocess.Popen[bytes], log: Path, checkpoints: list[Path]) -> None:
-    """Wait until each query has done two micro-batches at least, and each or one is in another."""
+    """Wait until each query has completed at least two micro-batches, and at least one query is in another."""
     until_s = time.monotonic() + PATIENCE_S
     while True:
         done = [batches(checkpoint, "commits") for checkpoint in checkpoints]
@@ -76,7 +76,7 @@ def test_an_archive_and_a_rollup_are_whole_although_their_driver_was_killed_in_m
 
 
 def windows(cluster: LocalCluster) -> dict[bytes, bytes]:
-    """Results of the rollup by key, each of which counts once."""
+    """Results of the rollup by key; each row must count once."""
     found: dict[bytes, bytes] = {}
     for record in committed_records(cluster.bootstrap, "doomed-sums"):
         assert record.key is not None
@@ -87,7 +87,7 @@ def windows(cluster: LocalCluster) -> dict[bytes, bytes]:
 
 
 def expected_windows() -> dict[bytes, bytes]:
-    """The windows that the watermark has passed, five minutes behind the last record."""
+    """The windows that end before the watermark, which is five minutes before the last record."""
     sums: Counter[tuple[int, str]] = Counter()
     counts: Counter[tuple[int, str]] = Counter()
     for number in range(COUNT):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flights demo as a pipeline: fed, rolled up and killed under, all at once; its output equals pandas."""
+"""The flights demo as a pipeline: brokers and drivers are killed while it loads and rolls up.
+
+Its output equals pandas.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two compactions of one archive at a time: every row stays, and is there once."""
+"""Two concurrent compactions of one archive: the archive keeps every row once."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def rows_of(task: int, count: int = ROWS) -> Iterator[pa.RecordBatch]:
 
 
 def failing(task: int) -> Iterator[pa.RecordBatch]:
-    """Rows of an attempt whose executor is lost after it has sent all of them."""
+    """Rows of an attempt whose executor is killed after the attempt has sent all of them."""
     yield from rows_of(task)
     yield pa.record_batch({"value": pa.array(["x" * (5 << 20)])})  # a chunk, so that the rows before are sent
     raise OSError("the executor is lost")

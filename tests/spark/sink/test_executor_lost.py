@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An executor and its Python processes are killed with kill -9 in the midst of copies; Spark runs their tasks again."""
+"""An executor and its Python processes are killed with kill -9 in the middle of copies.
+
+Spark runs their tasks again.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ VALUE_BYTES = 700
 
 
 def written(cluster: LocalCluster, topic: str) -> int:
-    """The number of offsets, also of rows that do not count."""
+    """The number of offsets, including rows that do not count."""
     with RangeReader(cluster.bootstrap, deadline_s=30.0) as reader:
         return sum(held.latest - held.earliest for held in reader.bounds(topic, range(PARTITIONS)).values())
 

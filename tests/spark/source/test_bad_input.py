@@ -30,7 +30,7 @@ def first_line(error: PySparkException) -> str:
 
 
 def fill(cluster: LocalCluster, topic: str, count: int, value: bytes = b"v") -> None:
-    """Send so many records to partition 0."""
+    """Send this number of records to partition 0."""
     with Producer(cluster.bootstrap) as producer:
         producer.send_table(topic, pa.table({"value": pa.array([value] * count, pa.binary())}), partition=0)
         producer.flush(60)
@@ -163,7 +163,7 @@ def of_held(cluster: LocalCluster) -> dict[str, str]:
 
 
 def last_offsets(directory: Path) -> Path:
-    """The file that states where the query was, without the checksum that Spark keeps beside it."""
+    """The file with the offsets of the query, without its checksum file."""
     path = max((directory / "checkpoint").glob("offsets/[0-9]*"), key=lambda path: int(path.name))
     path.with_name(f".{path.name}.crc").unlink()
     return path

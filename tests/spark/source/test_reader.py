@@ -53,7 +53,7 @@ def options_of(cluster: LocalCluster, topic: str, **more: str) -> dict[str, str]
 
 
 def fill(cluster: LocalCluster, topic: str, counts: dict[int, int], *, value: bytes = b"v") -> None:
-    """Send so many records to each partition."""
+    """Send this number of records to each partition."""
     with Producer(cluster.bootstrap) as producer:
         for partition, count in counts.items():
             producer.send_table(topic, pa.table({"value": pa.array([value] * count, pa.binary())}), partition=partition)
@@ -244,7 +244,7 @@ def shortened(cluster: LocalCluster) -> str:
 
 
 def start_at(cluster: LocalCluster, topic: str, offset: int) -> dict[str, Any]:
-    """An offset of a checkpoint that was written when all was well."""
+    """An offset of a checkpoint that was written before the fault."""
     start = stream_reader(options_of(cluster, topic)).initialOffset()
     start["topics"][topic]["partitions"]["0"]["offset"] = offset
     return start
@@ -329,7 +329,7 @@ def test_records_that_were_skipped_are_counted_in_the_offsets(
 
 @pytest.fixture
 def no_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task with an epoch above the leader's does not wait for a successor, of which there is none here."""
+    """A task with an epoch above the leader's does not wait for a new leader; this cluster elects none."""
     monkeypatch.setattr(range_reader, "REPLACED_LEADER_S", 0.0)
 
 

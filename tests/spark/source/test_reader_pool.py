@@ -16,7 +16,7 @@ PATIENCE_S = 20.0
 
 
 class Reader(RangeReader):
-    """A reader without a broker that notes its close."""
+    """A reader without a broker; it records its close."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", deadline_s=1.0)

@@ -233,7 +233,7 @@ def test_every_version_is_read_as_that_of_the_load(cluster: LocalCluster) -> Non
     assert read(options_of(cluster, "typed-old", schemaVersion="2")) == in_second
     with pytest.raises(ValueError, match="option 'schemaVersion' is '9'; topic typed-old has versions 1 to 3"):
         schema_of(TidemarkDataSource(options_of(cluster, "typed-old", schemaVersion="9")))
-    # A table that was loaded before the change stays as it was, and raises an error where it cannot.
+    # A table that was loaded before the change keeps its schema, or raises an error if that is impossible.
     narrow = StructType([field for field in before.fields if field.name in ("b", "c")])
     reader = first.reader(narrow)
     assert [one for batch in batches(reader, reader.partitions()) for one in batch.to_pylist()] == [

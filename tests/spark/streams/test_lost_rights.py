@@ -31,7 +31,7 @@ def append(cluster: LocalCluster, topic: str) -> None:
 
 
 class Right:
-    """The right of the user with the token to see a topic; a rule takes it away until the end of the test."""
+    """The right of the user with the token to see a topic; a rule denies it until the end of the test."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster

@@ -93,7 +93,8 @@ def test_a_query_survives_restarts_and_growth_and_gives_every_record_once(
         assert lag == [60, 20, 0]
     else:
         assert sizes == [100], "one micro-batch, with any option"
-    # The driver died after the last batch was planned and written, and before the commit log had it: it is read again.
+    # The driver was killed after it planned and wrote the last micro-batch, and before the commit log had it: Spark
+    # reads it again.
     last = max((job.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
