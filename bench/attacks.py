@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other clients' times while a broker is attacked: each figure is the p99 during an attack, of the p99 without one.
+"""Other clients' times while a broker is attacked: each figure is the ratio of the p99 during an attack to the p99
+without one.
 
 A client sends a record every 5 ms to one broker and waits for its acknowledgement, before each attack and during it,
-from the attack's first connection on. The broker has a core, the client and the attackers the other one. Figures: one
-for each attack of `attackers.ATTACKS`, and `memory_mb`, the most that the broker grew. Wanted: at most 2.
+from the attack's first connection on. The broker has one core; the client and the attackers share the other one.
+Figures: one for each attack of `attackers.ATTACKS`, and `memory_mb`, the largest growth of the broker. Target for the
+    ratios: at most 2.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def percentiles(times: list[float]) -> tuple[float, float, float]:
 
 
 class Memory:
-    """The most memory of a process while this runs."""
+    """The largest memory of a process while this runs."""
 
     def __init__(self, pid: int) -> None:
         self._pid, self._ended = pid, threading.Event()

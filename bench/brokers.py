@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One, two and three broker processes, each with a fixed share of a core: does the rate grow with the brokers?
+"""The rate of one, two and three broker processes, each with a fixed share of a core.
 
 `python -m bench brokers [--share 0.2] [--seconds 3] [--rounds 3]`: each broker runs in a control group of its own with
 a quota, so that the clients keep the rest of the machine, and the brokers are the limit. 100-byte records in batches of
@@ -48,8 +48,8 @@ class Rate(NamedTuple):
     Attributes:
         per_s: records a second.
         cpu_us: CPU time of all brokers for a batch, in µs.
-        loop_us: that of the threads of their event loops.
-        busy: CPU time of all brokers, of the share that they have together.
+        loop_us: CPU time of the threads of their event loops for a batch, in µs.
+        busy: CPU time of all brokers as a ratio to their total share.
     """
 
     per_s: float

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tidemark beside Apache Kafka: produce, consume, end to end; three brokers each on loopback, RF 3, acks=all.
+"""Tidemark compared with Apache Kafka: produce, consume, end to end; three brokers each on loopback, RF 3, acks=all.
 
 `python -m bench compare [--rounds 5] [--seconds 4] [--cores 0,1]`: medians of the rounds, and of their ratios with an
 interval. The first round warms both up and does not count. In each round every phase runs once on either side, on the
 same cores, and each round swaps the order; a phase takes about `--seconds`.
 
-Use an idle machine. A round in which other programs took the machine is repeated; with fewer than three undisturbed
+Use an idle machine. A round that other programs disturbed is repeated; with fewer than three undisturbed
 rounds there is no ratio (`bench/measuring/disturbance.py` has the limits).
 
 - `produce_all_100b_64k`, `produce_all_100b_256k`, `produce_all_1k` (64 KiB): columns through the Arrow API, with
@@ -120,7 +120,7 @@ BATCHES = {
 E2E = "e2e"
 WARM_UP_S = 4.0
 UNDISTURBED_MIN = 3
-"""Rounds without which a ratio means nothing."""
+"""Number of undisturbed rounds that a ratio needs."""
 
 
 def our_phases(bootstrap: str) -> list[Phase]:

@@ -61,7 +61,10 @@ TIMEOUT_S = 120.0
 IDLE_S = 20.0
 SETTLE_S = 3.0
 LOOK_S = 10.0
-"""Time after which all replicas are looked at even while they change: 0.1 s of CPU time with 10,000 partitions."""
+"""Time after which all replicas are checked even while they change.
+
+A check takes 0.1 s of CPU time with 10,000 partitions.
+"""
 CONFIGS = {"min.insync.replicas": "1"}
 """Kafka's default for both: the remaining ISR can continue alone."""
 SETTINGS = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log on disk: append, sequential read and the scan after a kill, each beside a minimal program.
+"""The log on disk: append, sequential read and the scan after a kill, each compared with a minimal program.
 
 Peers, in the same run and on the same file system: a loop of write(2), a loop of pread(2), a pass of CRC-32C over the
 same bytes; for compaction, a loop with a dict over records in memory. Batches of 64 KiB; the appends include the checks
@@ -210,7 +210,7 @@ def rounds(root: Path, data: bytes) -> dict[str, list[float]]:
 
 
 def open_figures(root: Path, data: bytes, size_bytes: int) -> dict[str, Figure]:
-    """Figures of opening many logs, each beside its plain loop."""
+    """Figures of opening many logs, each with that of its plain loop."""
     figures: dict[str, Figure] = {}
     for name, opened in measure(root, data, partitions=PARTITIONS, size_bytes=size_bytes).items():
         figures[name] = Figure(opened.seconds, "s", opened.peer_seconds, lower_is_better=True)

@@ -3,8 +3,8 @@
 
 `python -m bench regress BEFORE [AFTER] [--bench produce] [--rounds 5] [--arguments "--rounds 1"]`: each commit gets a
 worktree in a temporary directory, is installed there, and runs with the dependencies of this environment. The value of
-a figure is AFTER's (default: HEAD), its peer is BEFORE's, so a ratio above 1 means that AFTER is better. A round in
-which other programs took the machine is repeated.
+a figure is AFTER's (default: HEAD), its peer is BEFORE's, so a ratio above 1 means that AFTER is better. A round that
+other programs disturbed is repeated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def worktree(commit: str, directory: Path) -> Iterator[Path]:
         sys.exit(f"{commit} cannot be checked out: {made.stderr.strip()}")
     try:
         into = ["--no-deps", "--quiet", "--disable-pip-version-check", "--target", str(directory / _INSTALLED)]
-        # Older commits have extensions only if asked.
+        # Older commits have extensions only on request.
         environment = os.environ | {compiled.SETTING: "1" if compiled.missing() is None else "0"}
         subprocess.run([sys.executable, "-m", "pip", "install", *into, str(directory)], check=True, env=environment)
         yield directory
@@ -78,7 +78,7 @@ def run_once(directory: Path, bench: str, arguments: Sequence[str]) -> Found:
 
 
 def figures_of(rounds: Sequence[Mapping[str, Found]]) -> dict[str, Figure]:
-    """The figures that both commits have, as AFTER's beside BEFORE's.
+    """The figures that both commits have: AFTER's as the value, BEFORE's as the peer.
 
     Args:
         rounds: the figures of each side in each round.

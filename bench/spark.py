@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's reads and writes of 100-byte records in 6 partitions, local[2], beside Spark's own Kafka source and sink.
+"""Spark's reads and writes of 100-byte records in 6 partitions, local[2], compared with Spark's own Kafka source and
+sink.
 
 `python -m bench spark [--records 4000000] [--fetch-peer]`. Each side runs alone, with three brokers on loopback,
 RF 3, and a fresh Spark session. Tidemark uses the installed PySpark. The peer uses PySpark 4.0.0 and the connector of
@@ -12,7 +13,7 @@ that version with Apache Kafka, if both are in .peers/ (`--fetch-peer` downloads
 - `write_keyed`: the same, each row with its own key, whose hash chooses the partition.
 - `small_ranges_ms`: a count and the length of all values, of 20 records in each of 500 partitions; best of five.
 - `ceiling_of_batch_read_cold`, `ceiling_of_batch_read_warm`, `ceiling_of_stream_read`: these rates, as a share of those
-  of a source in Python that gives the same rows from memory, in sessions of its own after Tidemark's. Spark looks for
+  of a source in Python that returns the same rows from memory, in separate sessions after Tidemark's. Spark looks for
   installed sources when that one is registered, so its cold read begins there.
 - `microbatch_overhead_ms`: driver time of a micro-batch on a topic of 1,000 partitions (without its tasks), minus the
   same with Spark's `rate-micro-batch` source; median of ten.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late the event loops of brokers and controllers are: in steady produce and fetch, and in control events.
+"""The lateness of the event loops of brokers and controllers: in steady produce and fetch, and in control events.
 
 `steady_p999_ms`: under a steady load of produce and fetch, the 99.9th percentile (by time) of the lateness in the worst
     broker; `steady_busy_p999_ms`: the part of it that was that broker's own work, at most.
@@ -61,7 +61,7 @@ Histogram = dict[float, float]
 
 
 def histogram(address: str, name: str) -> Histogram:
-    """The present histogram; empty if the service does not answer."""
+    """The current histogram; empty if the service does not answer."""
     return {
         float(labels[0]): value
         for (sample, labels), value in scrape(address, f"{name}_bucket").items()
@@ -201,7 +201,7 @@ class Arena:
 
 
 class Member:
-    """A group member, as its coordinator sees it: it follows each assignment at once."""
+    """A group member, as its coordinator sees it: it follows each assignment immediately."""
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub

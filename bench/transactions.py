@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions beside plain producing and Kafka's: 100-byte records, 6 partitions, RF 3, three brokers on loopback.
+"""Transactions compared with plain producing, and with Kafka's transactions: 100-byte records, 6 partitions, RF 3,
+three brokers on loopback.
 
 `python -m bench transactions [--rounds 3] [--records 1000000] [--commits 200]`: medians of the rounds, in which the
 sides take turns.

@@ -14,8 +14,8 @@ after the first one of a session.
 - `spark_pruned_vs_json`, `spark_pruned_vs_value_format`: a job of two of the twelve columns, which are all that
   brokers send; peers as above.
 - `stream_typed_vs_json`: the job as an availableNow query over the whole topic.
-- `pruned_bytes_share`: bytes that leave the brokers for these two columns, of those for all; `pruned_cpu_share`: CPU
-  time of the brokers likewise.
+- `pruned_bytes_share`: bytes that leave the brokers for these two columns, as a share of those for all;
+`pruned_cpu_share`: the same share of the brokers' CPU time.
 - `produce_table_vs_serializer`, `produce_rows_vs_serializer`: rows as tables, and as a dict each; peer: the faster of
   confluent-kafka's AvroSerializer and JSONSerializer, a dict each. All acks=all.
 - `polars_scan_rows_per_s`: sums of the two columns by `tidemark.scan`.
@@ -171,7 +171,10 @@ def theirs(rows: int, *, fetch: bool) -> tuple[Found, dict[str, float]]:
 
 
 def produced(python: Path, rows: int) -> dict[str, float]:
-    """Rows a second of confluent-kafka by serializer; empty if it is not installed beside the peer's PySpark."""
+    """Rows a second of confluent-kafka by serializer.
+
+    Empty if it is not installed in the environment of the peer's PySpark.
+    """
     columns = [column.name for column in draft_from_ddl(DDL).columns]
     with tempfile.TemporaryDirectory(prefix="bench-rows-") as directory:
         lines, schema = Path(directory, "rows.jsonl"), Path(directory, "flight.avsc")

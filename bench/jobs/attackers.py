@@ -59,7 +59,7 @@ class Uplink:
         self._free_s = 0.0
 
     async def carry(self, size_bytes: int) -> None:
-        """Wait until so many bytes may leave."""
+        """Wait until the rate limit permits this number of bytes."""
         now_s = time.monotonic()
         self._free_s = max(now_s, self._free_s) + size_bytes / UPLINK_BYTES_PER_S
         if (wait_s := self._free_s - now_s) > 0:
@@ -122,7 +122,7 @@ class Connection:
         await self._settled.wait()
 
     async def unless_closed(self, work: Coroutine[None, None, None]) -> None:
-        """Do the work, or raise the error of the connection."""
+        """Run the attack, or raise the error of the connection."""
         working = asyncio.ensure_future(work)
         try:
             await asyncio.wait([working, self._reading], return_when=asyncio.FIRST_COMPLETED)
@@ -237,11 +237,11 @@ def repeats(request: bytes) -> Callable[[int], Awaitable[None]]:
 
 
 class Attack(NamedTuple):
-    """Connections, which are opened again when the server has closed them.
+    """Connections, which the attacker opens again when the server has closed them.
 
     Attributes:
         connections: at a time.
-        per_s: first attempts per second. Thousands at once would stop the attacker's own processor for long.
+        per_s: first attempts per second. Thousands at the same time would occupy the attacker's own processor for long.
         one: the action of one connection.
     """
 

@@ -51,7 +51,7 @@ ROUNDS = 5
 
 
 class World:
-    """The state of ZooKeeper, and brokers that answer commands at once.
+    """The state of ZooKeeper, and brokers that answer commands immediately.
 
     The brokers do not answer UpdateMetadata: one process cannot hold the metadata of a hundred brokers.
     """
@@ -93,7 +93,7 @@ class World:
         return written
 
     def handle(self, event: ControllerEvent) -> list[ControllerEffect]:
-        """Run all turns of the work at once."""
+        """Run all turns of the work without a pause."""
         effects = self.core.handle(event, self.now_ms)
         while self.core.has_more:
             effects = [*effects, *self.core.handle(MoreToDo(), self.now_ms)]

@@ -80,7 +80,7 @@ class MemorySource(DataSource):
 
 
 class MemoryReader(DataSourceReader):
-    """A task for each of six partitions; each gives one batch of rows again and again."""
+    """A task for each of six partitions; each returns the same batch of rows repeatedly."""
 
     def __init__(self, options: MutableMapping[str, str], schema: StructType) -> None:
         self.records = int(options["records"])

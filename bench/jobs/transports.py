@@ -35,14 +35,14 @@ Receive = Callable[["Link", bytes], None]
 
 
 class Link:
-    """One connection that sends messages; a transport calls the receiver with each message that comes."""
+    """One connection that sends messages; a transport calls the receiver with each message that arrives."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self.send = send
 
 
 class SocketLink(asyncio.Protocol):
-    """Messages with their length in front, on a socket."""
+    """Messages with a length prefix, on a socket."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

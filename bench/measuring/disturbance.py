@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a machine other programs took while a benchmark ran: its ratios mean nothing then.
+"""The share of a machine that other programs took while a benchmark ran: above a limit, ratios are not valid.
 
 A benchmark keeps the machine busy itself, so the load is no evidence. Counted are CPU time that the hypervisor gave to
 other machines (steal), CPU time of processes that the benchmark did not start, and stalls for memory (PSI).

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A part of the CPU for the processes that a benchmark starts, as on a slow or a shared machine.
 
-A control group with a quota (cgroup version 2 or 1) confines all these processes together. Where none can be made,
-busy processes of the same priority run beside them; the scheduler then gives a group of several busy threads more than
-the stated part.
+A control group with a quota (cgroup version 2 or 1) confines all these processes together. If no group can be made,
+busy processes of the same priority run at the same time. The scheduler then gives a group of several busy threads more
+than the stated part.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Slowdown(Protocol):
         """Processes that start within are slow, and so are their children."""
 
     def lift(self) -> None:
-        """Give these processes the whole machine again, for instance to stop. Idempotent."""
+        """Remove the limit of these processes, for instance for their stop. Idempotent."""
 
 
 class NoSlowdown:
@@ -107,7 +107,9 @@ class QuotaGroup:
             (self._group / "cpu.max").write_text(f"{'max' if quota_us is None else quota_us} {PERIOD_US}")
 
     def _prefer(self) -> None:
-        """Give the group its part while other programs are busy: a whole group counts as one process by default."""
+        """Set the weight of the group, so that it gets its part while other programs are busy: by default a group
+        counts as one process.
+        """
         for name, most in _WEIGHTS.items():
             if (self._group / name).exists():
                 (self._group / name).write_text(str(most))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of TLS beside Kafka's, and the pause of producers while all certificates are renewed."""
+"""The cost of TLS compared with Kafka's, and the pause of producers while all certificates are renewed."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def rotation_pause_s(cluster: LocalCluster) -> float:
     """The longest time without an acknowledgement while all certificates are renewed again and again, in seconds.
 
     Raises:
-        AssertionError: a record was refused, lost, or is there twice.
+        AssertionError: a record was refused, lost, or duplicated.
     """
     topic = "rotated"
     with AdminClient(cluster.admin_address, tls=cluster.client_files) as admin:

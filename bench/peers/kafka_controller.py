@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same for Apache Kafka, as far as its admin client and its processes show: create, delete, shutdown, restart.
+"""The figures of `bench controller` for Apache Kafka, as far as its admin client and its processes show them: create,
+delete, shutdown, restart.
 
 The script of `peers` starts the peer.
 """
@@ -28,7 +29,7 @@ SMALL_INDEXES_BYTES = "65536"
 
 
 def kafka_figures(partitions: int, rounds: int, times: float = 1) -> dict[str, float]:
-    """Medians by the names of Tidemark's figures, with 1/`times` of the CPU; empty without a peer."""
+    """Medians of the peer, under the names of Tidemark's figures, with 1/`times` of the CPU; empty without a peer."""
     os.environ.setdefault("IDX", SMALL_INDEXES_BYTES)
     with ExitStack() as stack:
         slow = stack.enter_context(slowed(times))

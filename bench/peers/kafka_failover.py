@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same for Apache Kafka: confluent-kafka, acks=all, idempotent, while a leader is killed or stopped.
+"""The figures of `bench failover` for Apache Kafka: confluent-kafka, acks=all, idempotent, while a leader is killed or
+stopped.
 
 The script of `peers` starts the peer.
 """
@@ -28,7 +29,7 @@ Restore = Callable[[], object]
 
 
 def kafka_figures(rounds: int) -> dict[str, float]:
-    """Medians by the names of Tidemark's figures; empty without a peer."""
+    """Medians of the peer, under the names of Tidemark's figures; empty without a peer."""
     with kafka_peer() as peer:
         if peer is None or not confluent_is_there():
             return {}
