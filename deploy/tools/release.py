@@ -99,14 +99,20 @@ def notes(changes: str, version: str) -> str:
     Raises:
         ReleaseError: the section is missing or empty.
     """
-    found = re.search(rf"(?ms)^## \[{re.escape(version)}\][^\n]*\n(.*?)(?=^## \[|^\[[^\]]+\]: |\Z)", changes)
-    if found is None or not found.group(1).strip():
+    found = _section(changes, version)
+    if not found:
         raise ReleaseError(f"{_CHANGES} has no changes of {version}: add a section '## [{version}] - YYYY-MM-DD'")
-    return found.group(1).strip() + "\n"
+    return found + "\n"
+
+
+def _section(changes: str, heading: str) -> str:
+    """The text below a heading, empty without the heading."""
+    found = re.search(rf"(?ms)^## \[{re.escape(heading)}\][^\n]*\n(.*?)(?=^## \[|^\[[^\]]+\]: |\Z)", changes)
+    return found.group(1).strip() if found else ""
 
 
 def refuse_unreleasable(root: Path, version: str) -> None:
-    """Raise ReleaseError if the work tree differs from its commit, or the version has a tag."""
+    """Raise ReleaseError if the work tree differs from its commit, the version has a tag, or changes are unreleased."""
     if changed := _git(root, "status", "--porcelain").splitlines():
         others = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise ReleaseError(
@@ -115,6 +121,8 @@ def refuse_unreleasable(root: Path, version: str) -> None:
         )
     if _git(root, "tag", "--list", f"v{version}").strip():
         raise ReleaseError(f"the tag v{version} exists: choose the next version with make version VERSION=X.Y.Z")
+    if _section((root / _CHANGES).read_text(encoding="utf-8"), "Unreleased"):
+        raise ReleaseError(f"{_CHANGES} has unreleased changes: give them a version with make version VERSION=X.Y.Z")
 
 
 def build(root: Path, *, is_dry: bool) -> list[Path]:

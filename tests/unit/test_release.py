@@ -135,8 +135,16 @@ def test_a_version_without_notes_is_refused(changes: str) -> None:
 
 
 def test_a_clean_tree_without_the_tag_is_released(tree: Path) -> None:
+    write_version(tree, "0.2.0", TODAY)
     commit(tree)
     refuse_unreleasable(tree, "0.2.0")
+
+
+def test_a_changelog_with_unreleased_changes_is_refused_with_the_way_out(tree: Path) -> None:
+    """Otherwise the archives have these changes, and the notes of the release do not."""
+    commit(tree)
+    with pytest.raises(ReleaseError, match="has unreleased changes: give them a version with make version VERSION="):
+        refuse_unreleasable(tree, "0.1.0")
 
 
 def test_a_changed_tree_is_refused_with_the_way_out(tree: Path) -> None:
