@@ -319,8 +319,9 @@ async def test_a_partition_that_a_member_is_given_before_it_heard_of_it_is_waite
         async with Consumer(cluster.bootstrap) as consumer:
             await consumer.assign(TOPIC)
             await cluster.change(whole, tell=False)
-            cursor = await consumer.starts(TopicPartition(TOPIC, 1), "earliest")
-            assert (cursor.partition, cursor.position) == (TopicPartition(TOPIC, 1), 0)
+            where = TopicPartition(TOPIC, 1)
+            made = await consumer.starts({where: "earliest"})
+            assert [(found, cursor.partition, cursor.position) for found, cursor in made.items()] == [(where, where, 0)]
 
 
 @pytest.mark.usefixtures("impatient")

@@ -31,6 +31,7 @@ from tidemark.client.consuming.health import (
     log_missing,
     total_lag,
     unknown_topics,
+    waiting_for,
 )
 from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start, move_into_range
 from tidemark.client.consuming.partition_cursor import Cursor, cursor_at
@@ -430,7 +431,10 @@ class Consumer(Lifecycle):
         Example: `consumer.health()[TopicPartition("orders", 0)].state`
         """
         fetcher = self._fetcher
-        missing = unknown_topics(frozenset() if self._group is None else self._group.topics, self.cluster)
+        topics, waiting = (
+            (frozenset(), frozenset()) if self._group is None else (self._group.topics, self._group.waiting)
+        )
+        missing = unknown_topics(topics, self.cluster) | waiting_for(sorted(waiting), self.cluster)
         return missing | health_of(fetcher.cursors, self.cluster, fetcher.nearest, suspended=fetcher.suspended)
 
     def metrics(self) -> ConsumerMetrics:
@@ -616,9 +620,24 @@ class Consumer(Lifecycle):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def starts(self, where: TopicPartition, start: Start) -> Cursor:
-        """Make a cursor at a start; waits for a partition that only the coordinator knows yet."""
-        await self.cluster.with_partitions(where.topic, [where.partition], timeout_s=self._timeout_s)
-        offset = await self._offsets.find(where, start)
-        view = await self.cluster.with_partitions(where.topic, [where.partition], timeout_s=self._timeout_s)
-        return cursor_at(view, where, offset, await self._typed.open(where.topic))
+    async def starts(self, starts: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Cursor]:
+        """Make cursors at an offset, "earliest" or "latest"; waits for partitions that only the coordinator knows yet.
+
+        A partition whose leader does not answer soon has no cursor, so that the others are read meanwhile.
+        """
+        indexes: dict[str, list[int]] = {}
+        for topic, index in starts:
+            indexes.setdefault(topic, []).append(index)
+        for topic, some in indexes.items():
+            await self.cluster.with_partitions(topic, some, timeout_s=self._timeout_s)
+        offsets = {where: start for where, start in starts.items() if isinstance(start, int)}
+        for position in ("earliest", "latest"):
+            offsets |= await self._offsets.find_soon([one for one in starts if starts[one] == position], position)
+        made: dict[TopicPartition, Cursor] = {}
+        for topic, some in indexes.items():
+            view = await self.cluster.with_partitions(topic, some, timeout_s=self._timeout_s)
+            typed = await self._typed.open(topic)
+            for where in (TopicPartition(topic, index) for index in some):
+                if where in offsets:
+                    made[where] = cursor_at(view, where, offsets[where], typed)
+        return made

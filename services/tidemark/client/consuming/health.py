@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
-from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.metadata.cluster import Cluster, Leader
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 _log = logging.getLogger("tidemark.client")
+
+_WITHOUT_LEADER: Final = "no leader is known: an election is running, or all replicas are offline"
 
 
 class ConsumerMetrics(NamedTuple):
@@ -93,6 +95,17 @@ def unknown_topics(topics: Iterable[str], cluster: Cluster) -> dict[TopicPartiti
     }
 
 
+def waiting_for(partitions: Iterable[TopicPartition], cluster: Cluster) -> dict[TopicPartition, PartitionHealth]:
+    """Return the health of assigned partitions that are not read, because no leader has stated their start yet."""
+    return {where: PartitionHealth(*_waits(cluster.leader(where)), -1, -1, 0, -1) for where in partitions}
+
+
+def _waits(leader: Leader | None) -> tuple[str, str]:
+    if leader is None:
+        return "without leader", _WITHOUT_LEADER
+    return "not answered", f"broker {leader.broker_id} at {leader.address} has not stated the offset to begin at yet"
+
+
 def _reads_from(where: TopicPartition, cluster: Cluster, nearest: PreferredReplicas) -> int:
     leader, replica = cluster.leader(where), nearest.replica(where)
     if replica is not None:
@@ -111,7 +124,7 @@ def _state(cursor: Cursor, cluster: Cluster, replica: int | None, suspended: boo
     if cursor.paused:
         return "paused", "by the application"
     if leader is None:
-        return "without leader", "no leader is known: an election is running, or all replicas are offline"
+        return "without leader", _WITHOUT_LEADER
     place = f"broker {leader.broker_id} at {leader.address} leads in epoch {leader.leader_epoch}"
     if replica is not None:
         place += f"; broker {replica}, in this consumer's rack, is read from"

@@ -8,7 +8,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -29,6 +29,8 @@ _ATTEMPT_S: Final = 2.0
 """Timeout of the first attempt; the timeout doubles after an attempt that timed out."""
 _AT_ONCE: Final = 1_000
 """Largest number of partitions in one request."""
+_SOON_S: Final = 1.0
+"""Time after which `find_soon` makes no further attempt."""
 
 Start = str | int | Timestamp
 """A start: "earliest", "latest", an offset, or a Timestamp (the end, if no record is at or after that time)."""
@@ -50,6 +52,13 @@ def _check_int64(name: str, number: int, smallest: int) -> None:
         raise invalid_request(
             f"{name} is {number}, not an offset: expected earliest, latest, an offset from 0 or a Timestamp"
         )
+
+
+class _Answers(NamedTuple):
+    """Answers and refusals of leaders, by partition."""
+
+    found: dict[TopicPartition, OffsetAndTimestamp]
+    refusals: dict[TopicPartition, TidemarkError]
 
 
 class OffsetLookup:
@@ -89,6 +98,27 @@ class OffsetLookup:
             return dict.fromkeys(wanted, integer("start", start))
         return {where: one.offset for where, one in (await self._look_up_each(wanted, **{start: True})).items()}
 
+    async def find_soon(self, wanted: Sequence[TopicPartition], position: str) -> dict[TopicPartition, int]:
+        """`find_each` of "earliest" or "latest", without the partitions whose leader does not answer within seconds.
+
+        Raises:
+            TidemarkError: the first permanent refusal of a leader.
+        """
+        found: dict[TopicPartition, int] = {}
+        backoff, until_s = Backoff(), time.monotonic() + _SOON_S
+        while rest := [where for where in wanted if where not in found]:
+            answers, refusals = await self._look_up_together(rest, {position: True}, _ATTEMPT_S)
+            found |= {where: one.offset for where, one in answers.items()}
+            for where, error in refusals.items():
+                if not error.retriable and error.code not in MISPLACED:
+                    raise error
+                self._cluster.note_refusal(where, error)
+            if len(found) == len(wanted) or time.monotonic() >= until_s:
+                break
+            self._cluster.refresh()
+            await self._cluster.wait_for_update(backoff.next_s())
+        return found
+
     async def _look_up_each(
         self, wanted: Sequence[TopicPartition], **position: Any
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
@@ -96,36 +126,49 @@ class OffsetLookup:
         refused.
         """
         deadline_s = time.monotonic() + self._timeout_s
+        many = wanted if len(wanted) > 1 else ()
+        found, _ = await self._look_up_together(many, position, self._timeout_s / 2)
+        rest = [where for where in wanted if where not in found]
+        alone = await asyncio.gather(*(self.look_up(where, deadline_s=deadline_s, **position) for where in rest))
+        return found | dict(zip(rest, alone, strict=True))
+
+    async def _look_up_together(
+        self, wanted: Sequence[TopicPartition], position: Mapping[str, Any], timeout_s: float
+    ) -> _Answers:
+        """One request to each leader that is known: its answers and refusals by partition."""
         by_address: defaultdict[str, list[tuple[TopicPartition, Leader]]] = defaultdict(list)
-        for where in wanted if len(wanted) > 1 else ():
+        for where in wanted:
             leader = self._cluster.leader(where)
             if leader is not None:
                 by_address[leader.address].append((where, leader))
         answers = await asyncio.gather(
             *(
-                self._look_up_some(address, led[first : first + _AT_ONCE], position)
+                self._look_up_some(address, led[first : first + _AT_ONCE], position, timeout_s)
                 for address, led in by_address.items()
                 for first in range(0, len(led), _AT_ONCE)
             )
         )
-        found = {where: one for answer in answers for where, one in answer.items()}
-        rest = [where for where in wanted if where not in found]
-        alone = await asyncio.gather(*(self.look_up(where, deadline_s=deadline_s, **position) for where in rest))
-        return found | dict(zip(rest, alone, strict=True))
+        together = _Answers({}, {})
+        for found, refusals in answers:
+            together.found.update(found)
+            together.refusals.update(refusals)
+        return together
 
     async def _look_up_some(
-        self, address: str, led: Sequence[tuple[TopicPartition, Leader]], position: Mapping[str, Any]
-    ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The offsets of the partitions that the leader does not refuse; none without an answer."""
+        self, address: str, led: Sequence[tuple[TopicPartition, Leader]], position: Mapping[str, Any], timeout_s: float
+    ) -> _Answers:
+        """The answers of a leader; without any, the error of the call for each partition."""
         try:
-            results = await self._ask(address, led, position, self._timeout_s / 2)
-        except TidemarkError:
-            return {}
-        return {
-            where: OffsetAndTimestamp(result.offset, result.timestamp_us)
-            for (where, _), result in zip(led, results, strict=True)
-            if not result.HasField("error")
-        }
+            results = await self._ask(address, led, position, timeout_s)
+        except TidemarkError as error:
+            return _Answers({}, {where: error for where, _ in led})
+        answers = _Answers({}, {})
+        for (where, _), result in zip(led, results, strict=True):
+            if result.HasField("error"):
+                answers.refusals[where] = errors.from_proto(result.error)
+            else:
+                answers.found[where] = OffsetAndTimestamp(result.offset, result.timestamp_us)
+        return answers
 
     async def look_up(
         self, where: TopicPartition, *, deadline_s: float | None = None, **position: Any

@@ -42,7 +42,7 @@ class GroupReader:
         cluster: metadata and channels.
         fetcher: fetches for the cursors.
         settings: settings of the group.
-        starts: makes a cursor of a partition at a start.
+        starts: makes cursors of partitions at their starts, of those whose leaders answer soon.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class GroupReader:
         cluster: Cluster,
         fetcher: Fetcher,
         settings: GroupSettings,
-        starts: Callable[[TopicPartition, Any], Awaitable[Cursor]],
+        starts: Callable[[Mapping[TopicPartition, Any]], Awaitable[dict[TopicPartition, Cursor]]],
     ) -> None:
         self.error: TidemarkError | None = None
         self._cluster = cluster
@@ -89,6 +89,11 @@ class GroupReader:
     def topics(self) -> frozenset[str]:
         """The topics that the consumer has subscribed to."""
         return frozenset() if self._membership is None else self._membership.topics
+
+    @property
+    def waiting(self) -> frozenset[TopicPartition]:
+        """Assigned partitions that are not read yet, because their start is not known."""
+        return frozenset() if self._membership is None else self._membership.waiting
 
     @property
     def member_id(self) -> str:
@@ -295,26 +300,32 @@ class GroupReader:
             for where, cursor in self._fetcher.cursors.items()
         }
 
-    async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read these partitions, too, from the committed offsets, after `on_assigned`."""
+    async def take_up(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Read these partitions, too, from the committed offsets, after `on_assigned`; returns those that are read.
+
+        A partition without a committed offset is not read while its leader does not answer.
+        """
         membership = self._membership
         known = await self.fetch(sorted(partitions), timeout_s=_FETCH_TIMEOUT_S, as_member=True)
-        made: dict[TopicPartition, Cursor] = {}
-        for where in sorted(partitions):
-            offset = known[where].offset if where in known else -1
-            made[where] = await self._starts(where, offset if offset >= 0 else self._reset(where))
-            if offset >= 0:
-                self._check_same(made[where], known[where])
-                made[where].follows(known[where].leader_epoch)
-            if membership is not None and offset >= 0:
-                membership.began_at(where, offset)
+        committed = {where: known[where] for where in partitions if where in known and known[where].offset >= 0}
+        made = await self._starts(
+            {
+                where: committed[where].offset if where in committed else self._reset(where)
+                for where in sorted(partitions)
+            }
+        )
+        for where in made.keys() & committed.keys():
+            self._check_same(made[where], committed[where])
+            made[where].follows(committed[where].leader_epoch)
+            if membership is not None:
+                membership.began_at(where, committed[where].offset)
         while self._ending:
             await asyncio.wait(self._ending)
-        self._announced |= partitions
+        self._announced |= made.keys()
         for cursor in made.values():
             cursor.withheld = True  # until the end of `on_assigned`, which may seek and pause
         self._fetcher.cursors.update(made)
-        self._assigned_call = asyncio.ensure_future(self._call(self._callbacks[0], partitions))
+        self._assigned_call = asyncio.ensure_future(self._call(self._callbacks[0], made))
         try:
             await self._assigned_call
         except asyncio.CancelledError:
@@ -324,6 +335,7 @@ class GroupReader:
         for where in self._among_cursors(made):
             made[where].withheld = False
             self._fetcher.moved(made[where])
+        return frozenset(made)
 
     def _check_same(self, cursor: Cursor, committed: pb.CommittedOffset) -> None:
         """Refuse an offset of another incarnation of the partition: metadata of a broker may be old for a moment."""

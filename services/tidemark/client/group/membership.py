@@ -50,8 +50,8 @@ class Reader(Protocol):
     def processed(self) -> Mapping[TopicPartition, GroupPosition]:
         """Return the positions up to which the application has processed records."""
 
-    async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read these partitions, too, from the committed offsets."""
+    async def take_up(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Read these partitions, too, from the committed offsets; returns those that are read now."""
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions immediately."""
@@ -115,6 +115,11 @@ class Membership:
         """Whether other members may have this member's partitions: its timers start before those of the coordinator."""
         now_s = time.monotonic()
         return now_s - self._session_since_s > self._session_s or now_s > self._confirm_by_s
+
+    @property
+    def waiting(self) -> frozenset[TopicPartition]:
+        """The assigned partitions that are not read yet."""
+        return (self._wanted or frozenset()) - self.owned
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
@@ -403,6 +408,9 @@ class Membership:
             await self._new_assignment.wait()
             self._new_assignment.clear()
             while self._wanted is not None and self._wanted != self.owned:
+                if self._new_assignment.is_set():  # came while this member waited for a partition without a leader
+                    self._new_assignment.clear()
+                    self._confirm()
                 try:
                     await self._step(self._wanted)
                 except TidemarkError as error:
@@ -416,10 +424,13 @@ class Membership:
                         return
                     _log.info("group %s: the reconciliation is retried: %s", self._settings.group, error)
                     await asyncio.sleep(_LOOK_S)
-            if self._wanted is not None and self.member_epoch > JOINING:
-                # Confirm an assignment even if it is unchanged, because the coordinator may wait for the confirmation.
-                self._full_heartbeat = True
-                self._poke.set()
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Confirm an assignment even if it is unchanged, because the coordinator may wait for the confirmation."""
+        if self._wanted is not None and self.member_epoch > JOINING:
+            self._full_heartbeat = True
+            self._poke.set()
 
     async def _step(self, wanted: frozenset[TopicPartition]) -> None:
         gone = self.owned - wanted
@@ -428,11 +439,14 @@ class Membership:
         added = (self._wanted or frozenset()) & (wanted - self.owned)
         if added:
             joins = self._joins
-            await self._reader.take_up(added)
+            taken = await self._reader.take_up(added)
             # After a new join the positions are too old, since another member may have read further.
-            kept = added & (self._wanted or frozenset()) if joins == self._joins else frozenset()
-            self._reader.drop(added - kept)
+            kept = taken & (self._wanted or frozenset()) if joins == self._joins else frozenset()
+            self._reader.drop(taken - kept)
             self.owned |= kept
+            if not taken and not gone:
+                await asyncio.sleep(_LOOK_S)  # no leader of these partitions answers
+                return
         self._full_heartbeat = True
         self._poke.set()
         self._on_reconciled()

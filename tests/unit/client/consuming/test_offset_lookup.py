@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tidemark.client.consuming import offset_lookup
 from tidemark.client.consuming.offset_lookup import OffsetLookup
 from tidemark.client.metadata.cluster import Leader
 from tidemark.client.records import Timestamp
@@ -24,12 +25,14 @@ class FakeCluster:
     Attributes:
         asked: address and number of partitions of each request.
         refused: partitions that are refused once.
+        offline: partitions without a leader.
         down: addresses that answer nothing once.
         empty: partitions without a record at or after any time.
         lagging: partitions that their leader does not have yet; a refusal comes with metadata without a leader.
     """
 
     headers = ()
+    refusal = TidemarkError(ErrorCode.NOT_LEADER, "it moved")
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -37,11 +40,12 @@ class FakeCluster:
         self.down: set[str] = set()
         self.empty: set[int] = set()
         self.lagging: set[int] = set()
+        self.offline: set[int] = set()
         self._without_leader: set[int] = set()
 
     def leader(self, where: TopicPartition) -> Leader | None:
         broker = where.partition % 2
-        known = where.partition not in self._without_leader
+        known = where.partition not in self._without_leader | self.offline
         return Leader(BrokerId(broker), f"broker-{broker}", LeaderEpoch(3), "t", "i") if known else None
 
     async def leader_in_time(self, where: TopicPartition, *, deadline_s: float) -> Leader:
@@ -72,7 +76,7 @@ class FakeCluster:
             result.offset = -1 if part.partition in self.empty else 5
         if part.partition in self.refused:
             self.refused.remove(part.partition)
-            result.error.CopyFrom(errors.to_proto(TidemarkError(ErrorCode.NOT_LEADER, "it moved")))
+            result.error.CopyFrom(errors.to_proto(self.refusal))
         if part.partition in self.lagging:
             self.lagging.remove(part.partition)
             self._without_leader.add(part.partition)
@@ -80,6 +84,9 @@ class FakeCluster:
         return result
 
     def note_refusal(self, where: TopicPartition, error: TidemarkError) -> None:
+        pass
+
+    def refresh(self) -> None:
         pass
 
     async def wait_for_update(self, timeout_s: float) -> None:
@@ -127,6 +134,26 @@ async def test_partitions_of_a_broker_that_does_not_answer_are_asked_again(
     cluster.down = {"broker-1"}
     assert len(await lookup.find_each(PARTITIONS, "latest")) == COUNT
     assert cluster.asked.count(("broker-1", 1)) == COUNT // 2
+
+
+async def test_a_partition_without_a_leader_does_not_delay_the_others(
+    lookup: OffsetLookup, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_lookup, "_SOON_S", 0.05)
+    cluster.offline, cluster.refused, cluster.down = {3}, {7, 8}, {"broker-0"}
+    found = await lookup.find_soon(PARTITIONS, "earliest")
+    assert found == {where: 10 * where.partition for where in PARTITIONS if where.partition != 3}
+
+
+async def test_a_permanent_refusal_is_raised_at_once(
+    lookup: OffsetLookup, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denied = TidemarkError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no right to READ")
+    monkeypatch.setattr(cluster, "refusal", denied)
+    cluster.refused = {7}
+    with pytest.raises(TidemarkError, match="no right to READ"):
+        await lookup.find_soon(PARTITIONS, "earliest")
+    assert len(cluster.asked) == 2
 
 
 async def test_a_partition_without_a_record_at_the_time_starts_at_its_end(

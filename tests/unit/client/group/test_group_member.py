@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tidemark.client.group import membership
 from tidemark.client.group.coordinator import Coordinator
 from tidemark.client.group.membership import LEAVING, Membership
 from tidemark.client.group.offset_commits import Commits, GroupPosition
@@ -64,6 +65,7 @@ class SlowReader:
         self.idle_s = 0.0
         self.refusal: TidemarkError | None = None
         self.position: int | None = None
+        self.without_leader: set[int] = set()
         self.events: list[str] = []
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
@@ -74,11 +76,12 @@ class SlowReader:
             return {}
         return {TopicPartition("a", 0): GroupPosition(TopicPartition("a", 0), self.position, 0, "i", "")}
 
-    async def take_up(self, partitions: frozenset[TopicPartition]) -> None:
+    async def take_up(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         self.events.append("take up")
         await self.may_take.wait()
         if self.refusal is not None:
             raise self.refusal
+        return frozenset(one for one in partitions if one.partition not in self.without_leader)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         if partitions:
@@ -157,6 +160,21 @@ async def test_assigned_partitions_are_reported_as_owned_before_they_are_read(
             break
     assert owned(request) == [0, 1], "the application may read partition 1 at any time"
     assert member.owned == {TopicPartition("a", 0)}
+
+
+async def test_partitions_without_a_leader_keep_a_member_from_no_other_partition(
+    coordinator: ByHand, reader: SlowReader, member: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "_LOOK_S", 0.01)
+    reader.without_leader = {1, 2}
+    assert owned(await coordinator.assign(1, 0, 1, 2)) == [0, 1, 2]
+    assert member.owned == {TopicPartition("a", 0)}
+    assert member.waiting == {TopicPartition("a", 1), TopicPartition("a", 2)}
+    assert owned(await coordinator.assign(1, 0, 1)) == [0, 1], "the coordinator waits for this confirmation"
+    reader.without_leader = set()
+    while member.waiting:
+        await coordinator.beat()
+    assert member.owned == {TopicPartition("a", 0), TopicPartition("a", 1)}
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER, ErrorCode.FENCED_MEMBER_EPOCH])
@@ -376,7 +394,7 @@ async def test_member_with_a_failed_task_fails(
 ) -> None:
     failed: asyncio.Future[TidemarkError] = asyncio.get_running_loop().create_future()
 
-    async def take_up(partitions: frozenset[TopicPartition]) -> None:
+    async def take_up(partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         raise failure
 
     monkeypatch.setattr(reader, "take_up", take_up)

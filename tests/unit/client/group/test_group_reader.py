@@ -294,11 +294,11 @@ def assignable(reader: GroupReader, monkeypatch: pytest.MonkeyPatch) -> GroupRea
     async def fetch(*_: Any, **__: Any) -> dict[TopicPartition, Any]:
         return {}
 
-    async def start(where: TopicPartition, _: Any) -> Cursor:
-        return Cursor(where, 0, topic_id="t", incarnation="i")
+    async def starts(wanted: Iterable[TopicPartition]) -> dict[TopicPartition, Cursor]:
+        return {where: Cursor(where, 0, topic_id="t", incarnation="i") for where in wanted}
 
     monkeypatch.setattr(reader, "fetch", fetch)
-    monkeypatch.setattr(reader, "_starts", start)
+    monkeypatch.setattr(reader, "_starts", starts)
     return reader
 
 
