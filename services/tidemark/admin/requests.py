@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Idempotent requests: a retry with the same request id gets the response of the first attempt.
 
-A znode for each request id stores the method, a digest of the request and the response, for 24 hours. An attempt that
-failed leaves a znode without a response. The next attempt repeats the work, except for completed parts. A refusal
-changes nothing and is not stored, so the request may be repeated.
+A znode for each request id stores the method, a digest of the request and the response, for 24 hours. Above a size of
+all requests, the oldest of the callers with the most are removed earlier, so that no caller can fill ZooKeeper. An
+attempt that failed leaves a znode without a response. The next attempt repeats the work, except for completed parts. A
+refusal changes nothing and is not stored, so the request may be repeated.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from typing import Any, Final, TypeVar
 from tidemark.model import REQUEST_ID_CHARACTERS_MAX, ErrorCode, TidemarkError
 from tidemark.ports import AdminRequest, Clock
 from tidemark.rpc.security.access import CURRENT
+from tidemark.zookeeper.requests import NODE_BYTES
 from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 
 KEPT_MS: Final = 24 * 3600 * 1000
 _EXPIRE_EVERY_MS: Final = 3600 * 1000
+_EXPIRE_EVERY_BYTES: Final = 16 << 20
+"""Size of records that this service stores until it looks for records beyond the limit again."""
 
 _PRINCIPAL_DIGITS: Final = 16
 
@@ -42,6 +46,8 @@ class AnsweredOnce:
         self._store = store
         self._clock = clock
         self._expired_ms: int | None = None
+        self._stored_bytes = 0
+        """Size of the records that this service stored since it last removed some."""
 
     async def once(
         self,
@@ -83,7 +89,7 @@ class AnsweredOnce:
             raise
         if not is_final(answer):
             return answer
-        return await self._keep(replace(kept, answer=_bytes_of(answer)), response_type, answer)
+        return await self._keep(self._answered(kept, answer), response_type, answer)
 
     async def answer_to(self, method: str, request: Any, response_type: type[Response]) -> Response | None:
         """Return the stored response to this request; None if no response is stored. Raises as `once`."""
@@ -109,9 +115,15 @@ class AnsweredOnce:
         """Build the record that a multi stores together with its change; None: the request has no id."""
         if not request.request_id:
             return None
-        return replace(self._record(method, request), answer=_bytes_of(answer))
+        return self._answered(self._record(method, request), answer)
+
+    def _answered(self, record: AdminRequest, answer: Any) -> AdminRequest:
+        serialized: bytes = answer.SerializeToString()
+        self._stored_bytes += len(serialized)
+        return replace(record, answer=serialized)
 
     def _record(self, method: str, request: Any, *, facts: Facts | None = None) -> AdminRequest:
+        self._stored_bytes += NODE_BYTES
         return AdminRequest(_key(request), method, _digest(request), self._now_ms(), facts or {})
 
     def _check(self, kept: AdminRequest, method: str, request: Any) -> None:
@@ -147,9 +159,10 @@ class AnsweredOnce:
 
     async def _maybe_expire(self) -> None:
         now_ms = self._clock.now_ms()
-        if self._expired_ms is not None and now_ms - self._expired_ms < _EXPIRE_EVERY_MS:
+        is_due = self._expired_ms is None or now_ms - self._expired_ms >= _EXPIRE_EVERY_MS
+        if not is_due and self._stored_bytes < _EXPIRE_EVERY_BYTES:
             return
-        self._expired_ms = now_ms
+        self._expired_ms, self._stored_bytes = now_ms, 0
         removed = await self._store.expire_requests(self._now_ms() - KEPT_MS)
         if removed:
             _log.info("stored responses expired", extra={"count": removed})
@@ -186,11 +199,6 @@ def _digest(request: Any) -> str:
     content.CopyFrom(request)
     content.ClearField("request_id")
     return hashlib.sha256(content.SerializeToString(deterministic=True)).hexdigest()
-
-
-def _bytes_of(answer: Any) -> bytes:
-    serialized: bytes = answer.SerializeToString()
-    return serialized
 
 
 def _parsed(response_type: type[Response], answer: bytes) -> Response:

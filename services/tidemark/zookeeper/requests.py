@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import base64
+import heapq
 import logging
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -15,7 +17,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from tidemark.model import TidemarkError
 from tidemark.ports import AdminRequest
 from tidemark.zookeeper import codecs
-from tidemark.zookeeper.multis import BYTES_MAX, Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import BYTES_MAX, Create, Delete, MultiFailed, Operation, Set, batches, commit
 from tidemark.zookeeper.session_port import NodeRead, Session
 
 _log = logging.getLogger(__name__)
@@ -24,6 +26,12 @@ REQUESTS: Final = "/admin/requests"
 
 _NODE_BYTES_MAX: Final = BYTES_MAX // 4
 """Largest kept answer; a request with a larger answer is carried out again, without a further effect."""
+
+
+KEPT_BYTES_MAX: Final = 64 << 20
+"""Size of all kept requests: beyond it, the oldest of the callers with the most go, before their time."""
+NODE_BYTES: Final = 1_024
+"""Memory of a node in a ZooKeeper server, in addition to its data."""
 
 
 def path_of(request_id: str) -> str:
@@ -116,33 +124,79 @@ async def finish(session: Session, request: AdminRequest) -> AdminRequest:
 
 async def forget(session: Session, request: AdminRequest) -> None:
     """Remove the request if its znode is unchanged; idempotent."""
-    try:
-        await commit(session, [Delete(path_of(request.request_id), request.version)])
-    except MultiFailed as failed:
-        if not isinstance(failed.cause, BadVersionError | NoNodeError):
-            raise failed.error from failed
+    await _is_deleted(session, [Delete(path_of(request.request_id), request.version)])
+
+
+class _Kept(NamedTuple):
+    """A node of a request; `owner`: the beginning of the id that names the caller, "" without one."""
+
+    path: str
+    version: int
+    owner: str
+    at_ms: int
+    size_bytes: int
 
 
 async def expire(session: Session, before_ms: int) -> int:
-    """Remove requests from before that time (since 1970, UTC), and znodes that do not parse; returns their number."""
-    node_paths = [f"{REQUESTS}/{name}" for name in await session.children(REQUESTS)]
-    nodes = await session.read_many(node_paths) if node_paths else []
+    """Remove requests from before that time (since 1970, UTC), znodes that do not parse, and requests beyond
+    `KEPT_BYTES_MAX`; returns their number.
+    """
+    paths = [f"{REQUESTS}/{name}" for name in await session.children(REQUESTS)]
+    nodes = await session.read_many(paths) if paths else []
+    found = [_kept(path, node) for path, node in zip(paths, nodes, strict=True) if node is not None]
+    old = [one for one in found if one.at_ms < before_ms]
+    surplus = _surplus([one for one in found if one.at_ms >= before_ms])
+    return await _delete(session, [Delete(one.path, one.version) for one in (*old, *surplus)])
+
+
+def _kept(path: str, node: NodeRead) -> _Kept:
+    size_bytes, version = len(node[0]) + NODE_BYTES, node[1].version
+    try:
+        request = _decode(path, node)
+    except TidemarkError as error:
+        _log.error("a kept request cannot be read and is removed", extra={"path": path, "why": error.message})
+        return _Kept(path, version, "", -1, size_bytes)
+    owner, colon, _ = request.request_id.partition(":")
+    return _Kept(path, version, owner if colon else "", request.at_ms, size_bytes)
+
+
+def _surplus(kept: Iterable[_Kept]) -> list[_Kept]:
+    """The oldest requests of the owners with the most, of a whole above the limit: three quarters of the limit stay."""
+    by_owner: dict[str, list[_Kept]] = {}
+    for one in sorted(kept, key=lambda one: -one.at_ms):
+        by_owner.setdefault(one.owner, []).append(one)
+    largest = [(-sum(one.size_bytes for one in of), owner) for owner, of in by_owner.items()]
+    excess_bytes = -sum(size_bytes for size_bytes, _ in largest) - KEPT_BYTES_MAX
+    if excess_bytes <= 0:
+        return []
+    heapq.heapify(largest)
+    surplus, left_bytes = [], excess_bytes + KEPT_BYTES_MAX // 4
+    while left_bytes > 0:
+        negated_bytes, owner = largest[0]
+        oldest = by_owner[owner].pop()
+        heapq.heapreplace(largest, (negated_bytes + oldest.size_bytes, owner))
+        surplus.append(oldest)
+        left_bytes -= oldest.size_bytes
+    return surplus
+
+
+async def _delete(session: Session, deletions: Sequence[Delete]) -> int:
+    """Delete nodes in few multis, apart from those that have changed; returns their number."""
     removed = 0
-    for path, node in zip(node_paths, nodes, strict=True):
-        if node is None or not _is_older(path, node, before_ms):
-            continue
-        try:
-            await commit(session, [Delete(path, node[1].version)])
-            removed += 1
-        except MultiFailed as failed:
-            if not isinstance(failed.cause, BadVersionError | NoNodeError):
-                raise failed.error from failed
+    for batch in batches([(one, [one]) for one in deletions]):
+        if await _is_deleted(session, [one for one, _ in batch]):
+            removed += len(batch)
+        else:
+            removed += sum([await _is_deleted(session, [one]) for one, _ in batch])
     return removed
 
 
-def _is_older(path: str, node: NodeRead, before_ms: int) -> bool:
+async def _is_deleted(session: Session, together: Sequence[Delete]) -> bool:
+    """Delete nodes in one multi; False if one of them has changed, and then none is deleted."""
     try:
-        return _decode(path, node).at_ms < before_ms
-    except TidemarkError as error:
-        _log.error("a kept request cannot be read and is removed", extra={"path": path, "why": error.message})
-        return True
+        await commit(session, together)
+    except MultiFailed as failed:
+        if not isinstance(failed.cause, BadVersionError | NoNodeError):
+            raise failed.error from failed
+        return False
+    return True

@@ -7,9 +7,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tidemark.admin import requests
 from tidemark.admin.requests import KEPT_MS, AnsweredOnce, Facts
+from tidemark.core.security.authorizer import Authorizer
+from tidemark.core.security.principals import Principal
 from tidemark.model import ErrorCode, TidemarkError
+from tidemark.ports import AdminRequest
+from tidemark.rpc.security.access import CURRENT, Access
+from tidemark.rpc.security.audit import Audit
 from tidemark.v1 import admin_service_pb2 as pb
+from tidemark.zookeeper import requests as zookeeper_requests
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 from tests.refusals import raises_code
@@ -172,3 +179,47 @@ async def test_response_that_is_not_final_is_not_stored(admin: Admin) -> None:
             "DeleteTopic", DELETION, pb.CreateTopicResponse, admin.work, is_final=lambda _: next(finals)
         )
         assert response.topic.topic == expected
+
+
+async def test_stored_responses_have_a_bounded_size(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper_requests, "KEPT_BYTES_MAX", 100 << 10)
+    monkeypatch.setattr(requests, "_EXPIRE_EVERY_BYTES", 10 << 10)
+    for number in range(300):
+        admin.clock.at_ms += 1
+        await admin.call(pb.DeleteTopicRequest(topic="flights", request_id=f"r{number}"))
+    kept = [number for number in range(300) if await admin.store.kept_request(f"r{number}") is not None]
+    assert 30 < len(kept) < 110
+    assert kept == list(range(300 - len(kept), 300)), "the newest are kept"
+
+
+async def test_requests_of_a_caller_displace_no_response_of_another(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_requests, "KEPT_BYTES_MAX", 100 << 10)
+    monkeypatch.setattr(requests, "_EXPIRE_EVERY_BYTES", 10 << 10)
+    authorizer = Authorizer(["User:token:alice", "User:token:mallory"])
+
+    async def call_of(name: str, request_id: str) -> str:
+        CURRENT.set(Access(authorizer, Audit(), Principal(name), "127.0.0.1", ""))
+        return await admin.call(pb.DeleteTopicRequest(topic="flights", request_id=request_id))
+
+    assert await call_of("User:token:alice", "r1") == "done 1"
+    for number in range(300):
+        admin.clock.at_ms += 1
+        await call_of("User:token:mallory", f"r{number}")
+    assert await call_of("User:token:alice", "r1") == "done 1"
+
+
+async def test_many_old_responses_are_removed_together(admin: Admin) -> None:
+    for number in range(1_200):
+        await admin.store.begin_request(AdminRequest(f"r{number}", "DeleteTopic", "digest", number))
+    commits, commit = 0, admin.store.session.commit
+
+    async def counted(build: Callable[[object], None]) -> list[object]:
+        nonlocal commits
+        commits += 1
+        return await commit(build)
+
+    admin.store.session.commit = counted
+    assert await admin.store.expire_requests(1_100) == 1_100
+    assert commits < 10
