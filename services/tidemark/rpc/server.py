@@ -76,7 +76,7 @@ UNBOUNDED_CALL_S = 60.0
 
 _PLAIN_BESIDE_TLS: Final = METRICS.gauge(
     "plain_beside_tls",
-    "1 while a listener with plain text is open beside one with TLS",
+    "1 while both a listener with plain text and one with TLS are open",
 )
 
 

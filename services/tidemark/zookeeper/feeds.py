@@ -182,7 +182,7 @@ class AclFeed(NodeFeed[Rules]):
 
     def show(self, metrics: Metrics) -> None:
         """Register the metrics of the rules."""
-        count = metrics.gauge("acl_rules", "Access rules in effect; 0 also while authorization is off")
+        count = metrics.gauge("acl_rules", "Access rules in effect; also 0 while authorization is off")
         generation = metrics.gauge("acl_rules_generation", "Version of the access rules in effect; -1: none")
         age = metrics.gauge(
             "acl_rules_age_seconds",

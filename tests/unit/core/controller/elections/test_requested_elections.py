@@ -53,7 +53,7 @@ def led_by_another(*assigned: int, partitions: int = 1) -> World:
 
 
 def offline(*assigned: int, gone: tuple[int, ...] = (), **configs: str) -> World:
-    """No trusted replica is left, and the topic does not allow an unclean election."""
+    """No replica can be elected cleanly, and the topic does not allow an unclean election."""
     world = World()
     for broker in assigned:
         world.register(broker)
