@@ -132,8 +132,8 @@ class Log(Protocol):
     def read(self, offset: Offset, *, end_offset: Offset, max_bytes: int, cached_only: bool = False) -> bytes | None:
         """Whole batches from the batch with `offset`, all below `end_offset` (exclusive); b"" without any.
 
-        The first batch is returned even above `max_bytes`. Thread-safe beside one appender. With `cached_only`, None if
-        the read would wait for the disk.
+        The first batch is returned even above `max_bytes`. Thread-safe during appends of one thread. With
+        `cached_only`, None if the read would wait for the disk.
         """
 
     def read_parts(self, offset: Offset, *, end_offset: Offset, max_bytes: int, take: TakeParts) -> bytes:
@@ -167,7 +167,7 @@ class Log(Protocol):
         """Write the leader-epoch-checkpoint."""
 
     def flush(self) -> Offset:
-        """fdatasync; all offsets below the result are on disk. Thread-safe beside one appender.
+        """fdatasync; all offsets below the result are on disk. Thread-safe during appends of one thread.
 
         A failed flush is not retried: the replica is offline.
         """

@@ -194,7 +194,7 @@ def _size_class(task: Sequence[OffsetRange]) -> int:
 
 def _range(options: ReadOptions, topic: str, partition: int, held: PartitionBounds, by_time: ByTime) -> OffsetRange:
     strict = options.fail_on_data_loss
-    # A lookup by time comes after the bounds, and may find a record that came in between.
+    # A lookup by time follows that of the bounds, and may find a record that was appended in between.
     start = min(held.end, resolve(options.starting, topic, partition, held, by_time, strict=strict))
     end = min(held.end, resolve(options.ending, topic, partition, held, by_time, strict=strict))
     if end < start:

@@ -319,7 +319,7 @@ class StreamPlanner:
     def _without_deleted(
         self, whole: dict[tuple[str, int], _Whole], start: StreamOffset
     ) -> dict[tuple[str, int], _Whole]:
-        """Ranges without deleted records, before tasks meet the loss; raises DataLossError, or logs the loss."""
+        """Ranges without deleted records, computed before tasks run; raises DataLossError, or logs the loss."""
         if not whole:
             return whole
         try:

@@ -292,7 +292,7 @@ def _before(partition: TopicPartition, snapshot: _Snapshot) -> ElectionOutcome:
 
 
 def _with_state(facts: PartitionFacts) -> PartitionFacts:
-    """A partition whose node is unreadable is asked about in no leader epoch."""
+    """The request for a partition with an unreadable node names no leader epoch."""
     unknown = LeaderAndIsr(leader=NO_LEADER, leader_epoch=NO_EPOCH, isr=())
     return facts if facts.state is not None else replace(facts, state=unknown)
 

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 KEPT_MS: Final = 24 * 3600 * 1000
 _EXPIRE_EVERY_MS: Final = 3600 * 1000
 _EXPIRE_EVERY_BYTES: Final = 16 << 20
-"""Size of records that this service stores until it looks for records beyond the limit again."""
+"""Size of records that this service stores between two checks for records above the limit."""
 
 _PRINCIPAL_DIGITS: Final = 16
 

@@ -11,7 +11,7 @@ from typing import Final
 from tidemark.rpc.security.changed_file import signature
 
 _CHECK_S: Final = 0.5
-"""Interval at which a handshake looks whether the files changed."""
+"""Interval at which a handshake checks whether the files changed."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The identity of a request: a bearer token from the header or the login's cookie, or no token if security is off.
 
-The token is handed on to the cluster, which decides on every call. The console stores no token. The cookie is in the
-browser, and a client of the cluster keeps the token in memory while pages use it.
+The console forwards the token to the cluster, which decides on every call. The console stores no token. The cookie is
+in the browser, and a client of the cluster keeps the token in memory while pages use it.
 """
 
 from __future__ import annotations

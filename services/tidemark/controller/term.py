@@ -409,7 +409,7 @@ class ActiveTerm:
     ) -> None:
         """Remove finished requests, retrying, then read the requests again.
 
-        A request repeated before the removal looked like the finished request.
+        A request that is repeated before the removal would equal the finished request.
         """
         while True:
             try:

@@ -127,9 +127,9 @@ def apply(view: ClusterView, update: ClusterView) -> ClusterView:
 def taken_over(view: ClusterView, update: ClusterView) -> ClusterView:
     """A client's view after the answer of a broker.
 
-    A broker that is behind takes back nothing: the controller's sequence decides whether a topic was created or deleted
-    last. A new cluster may have the addresses of an earlier one. Its epochs and zxids are lower, so its view replaces
-    the known one.
+    An answer of a lagging broker removes no newer metadata: the controller's sequence decides whether a topic was
+    created or deleted last. A new cluster may have the addresses of an earlier one. Its epochs and zxids are lower, so
+    its view replaces the known one.
     """
     is_other = "" not in (view.cluster_id, update.cluster_id) and view.cluster_id != update.cluster_id
     known = ClusterView() if is_other else view

@@ -25,7 +25,7 @@ class _Pending(Generic[V]):
     """A value, the epoch of its transaction, and its place in the order of the log.
 
     Attributes:
-        undone: the value was not written after all.
+        undone: the value was not written.
         before: for a value of a transaction, the earlier value of the same producer and key, which counts instead.
     """
 

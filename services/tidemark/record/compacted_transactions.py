@@ -27,7 +27,7 @@ class CompactedTransactions:
         self._left: set[int] = set()
 
     def keep(self, envelope: Envelope) -> None:
-        """Note that the cleaned log has this batch, perhaps without records."""
+        """Note that the cleaned log has this batch, possibly without records."""
         if envelope.is_pending and not envelope.is_control:
             self._left.add(envelope.producer_id)
 

@@ -122,7 +122,7 @@ class KeyOffsets:
         return True
 
     def _add_folded(self, new: pa.Table) -> bool:
-        """New rows with known keys may fit: fold them in and measure."""
+        """New rows with known keys may fit: add them and measure."""
         if self._folded is None or self._size_bytes > _FULL_SHARE * self._max_bytes:
             return False
         together = _latest(pa.concat_tables([self._folded, new]))

@@ -291,7 +291,7 @@ async def _refuse_at_the_start(requests: object, context: Any) -> None:
 
 
 _STOPPED: Final = "Server already stopped."
-"""gRPC's error for the request of a call that came as the server stopped."""
+"""gRPC's error for the request of a call that arrived while the server stopped."""
 
 _STARTING: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse_at_the_start)
 """Handler of calls before the start is complete: reads no request, and so serves calls of every kind."""

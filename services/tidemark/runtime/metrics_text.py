@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class TextSource(Protocol):
-    """A source that gives whole families of series as text at each scrape."""
+    """A source that returns complete families of series as text at each scrape."""
 
     def render(self, names: Collection[str] = ()) -> str:
         """The present families in Prometheus' text format, or "" if the families are unknown. With `names`, at least

@@ -24,8 +24,8 @@ class SharedCall(Generic[T]):
         work: a run with a time limit of its own. A caller that is cancelled does not cancel the run.
         max_age_ms: oldest start of a run, before the call; 0: every run begins after its calls.
         now_ms: the clock of the bound.
-        pause_ms: from the end of a run to the run of the callers that came meanwhile; more callers share that run then.
-            A call without a run in progress is not delayed.
+        pause_ms: from the end of a run to the run of the callers that arrived meanwhile; more callers share that run
+            then. A call without a run in progress is not delayed.
     """
 
     def __init__(

@@ -31,7 +31,8 @@ class SlicedCalls:
             self._loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        # Cleared before the queue is read: a call that is queued after this line schedules again, perhaps once more
+        # Cleared before the queue is read: a call that is queued after this line schedules again, possibly once too
+        # often
         # than needed.
         self._scheduled = False
         until_s = time.perf_counter() + SLICE_S

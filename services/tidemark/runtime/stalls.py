@@ -81,7 +81,7 @@ class Tally(Collector):
         return next((seconds for when_s, seconds in tuple(self._longest) if when_s >= self._now_s - WINDOW_S), 0.0)
 
     def collect(self) -> Iterable[Metric]:
-        """The present histogram and its longest value."""
+        """Return the current histogram and the longest stall."""
         counts, total, buckets = tuple(self._counts), 0, []
         for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), counts, strict=True):
             total += count

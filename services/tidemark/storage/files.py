@@ -117,7 +117,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_temporary(path: Path, content: bytes, *, durable: bool = False) -> Path:
-    """Write the content to a temporary file beside `path`, for the caller to rename."""
+    """Write the content to a temporary file in the directory of `path`, for the caller to rename."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     descriptor = Descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:

@@ -19,7 +19,10 @@ from tidemark.zookeeper.session_port import NodeRead, Session
 from tidemark.zookeeper.topics import not_active, term_check
 
 _RAISED_MAX: Final = 400
-"""Versions raised in one multi. A leader with a higher version cannot meet the new znode's version soon."""
+"""Versions raised in one multi.
+
+The new znode does not soon reach the version that a leader with a higher version knows.
+"""
 _log = logging.getLogger(__name__)
 
 

@@ -99,8 +99,10 @@ async def cluster_id(session: Session) -> str:
 
 
 async def next_producer_ids(session: Session, count: int, *, at_least: int = 0) -> range:
-    """The next `count` producer ids, the first `at_least` or above; a block whose answer was lost is never handed out
-    again (rule P1)."""
+    """The next `count` producer ids, the first `at_least` or above.
+
+    A block whose answer was lost is never assigned again (rule P1).
+    """
     assert count > 0
     for _ in range(_RETRIES):
         found = await session.get(paths.PRODUCER_IDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads all topics again and again; only changed topics are parsed and watched again.
+"""Reads all topics repeatedly; only changed topics are parsed and watched again.
 
 A znode with an unchanged mzxid has unchanged data, and the watch on it is still set. So a thousand topics that are
 created one by one need a thousand parses and watches, not half a million. A watch event without a path (a lost

@@ -131,7 +131,7 @@ def _call(
 ) -> T:
     """The answer of the coordinator, by connections that are closed after it.
 
-    `connect_s` is the least time for which brokers are looked for while none answers.
+    `connect_s` is the shortest time of the search for a broker while none answers.
     """
 
     async def work() -> T:

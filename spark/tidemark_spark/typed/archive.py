@@ -98,7 +98,7 @@ def read_typed_archive(spark: SparkSession, root: str) -> DataFrame:
 def archived_table(spark: SparkSession, root: str) -> DataFrame:
     """All rows of an archive in its newest version, with defaults, and the metadata columns.
 
-    A task has the rows of one partition, in order. No broker is asked.
+    A task has the rows of one partition, in order. The read calls no broker.
     """
     archive = Archive(root)
     footers = {partition: [file.footer() for file in files] for partition, files in archive.files().items()}

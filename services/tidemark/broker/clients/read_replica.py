@@ -116,7 +116,7 @@ def _read_checked(
 
 
 def damaged_offset(error: TidemarkError, start_offset: int) -> int | None:
-    """The offset at which a read that began at `start_offset` met a damaged batch; None for another error."""
+    """The offset of the damaged batch that a read from `start_offset` found; None for another error."""
     if error.code is not ErrorCode.CORRUPT_BATCH:
         return None
     return int(error.metadata.get("offset", start_offset))

@@ -128,7 +128,9 @@ class Coordinators(Generic[_Shard]):
         return True
 
     async def _sweep_each(self, interval_ms: int) -> None:
-        """Sweep the shards periodically, and extend timeouts by the time for which this process was suspended."""
+        """Check the timeouts of the shards periodically, and extend timeouts by the time for which this process was
+        suspended.
+        """
         clock = self._logs.clock
         due_ms = clock.now_ms()
         while True:

@@ -41,7 +41,7 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
         self._metrics = metrics
         self._events: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._markers: list[tuple[int, int, bool]] = []
-        """Markers that came while the state was being loaded."""
+        """Markers that arrived while the state was being loaded."""
         super().__init__(log, _replay, situation, write_timeout_s, metrics)
 
     def change_of(self, group_id: str) -> asyncio.Event:

@@ -90,7 +90,7 @@ async def check_advertised(address: HostPort, name: str, timeout_ms: int) -> Non
 
 
 async def _why_unreached(address: HostPort, name: str, timeout_s: float) -> _Cause | None:
-    """Why this broker cannot be reached at the address; None if answers came, all of them from this process."""
+    """The reason why this broker cannot be reached at the address; None if all answers are from this process."""
     try:
         hosts = await _resolve(address.host, timeout_s)
     except _UnreachedError as unreached:

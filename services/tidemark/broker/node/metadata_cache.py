@@ -179,7 +179,7 @@ class MetadataCache:
         led = f"{partition} is led by broker {known.leader} in epoch {known.leader_epoch}"
         sentence = led if "leader_epoch" in error.metadata else error.message  # this broker may lead, without its lease
         metadata = {"leader": str(known.leader), "leader_epoch": str(known.leader_epoch)}
-        # If this broker lags behind, these ids and this epoch are those of an earlier topic.
+        # If the metadata of this broker are stale, these ids and this epoch are those of an earlier topic.
         ids = {"topic_id": topic.topic_id, "incarnation": known.incarnation}
         return TidemarkError(ErrorCode.NOT_LEADER, sentence, {**metadata, **ids})
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from tidemark.model import TidemarkError, TopicPartition
 
 _WIDTH_WITHOUT_TERMINAL: Final = 10_000
-"""Width of a table, large enough that rich does not fold cells."""
+"""Width of a table, large enough that rich does not wrap cells."""
 
 
 class Output(StrEnum):

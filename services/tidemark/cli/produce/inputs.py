@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Input formats of `produce`: lines, JSON lines, CSV and Parquet, as rows of key, value, timestamp and headers.
 
-Rows are yielded in chunks of about a megabyte, as soon as they arrive. So a pipe is sent as it is written, and a file
-of any size needs the memory of one chunk. Malformed input raises an error with its place, after the rows before it.
+Rows are yielded in chunks of about a megabyte, as soon as they arrive. So rows of a pipe are sent when they are
+written, and a file of any size needs the memory of one chunk. Malformed input raises an error with its place, after the
+rows before it.
 """
 
 from __future__ import annotations
@@ -264,7 +265,7 @@ def parquet_chunks(file: BinaryIO, columns: Columns) -> Iterator[pa.RecordBatch]
 
 
 def parquet_batches(file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """The rows as they are. A pipe is copied into a temporary file first, since Parquet's metadata is at the end.
+    """The rows unchanged. A pipe is copied into a temporary file first, since Parquet's metadata is at the end.
 
     Raises:
         TidemarkError: INVALID_REQUEST for a file that is not Parquet.

@@ -214,7 +214,7 @@ class TypedInput:
         return converted(column.name, cell, self._of_text[column.name])
 
     def _by_column(self, names: Sequence[str], chunk: Sequence[tuple[int, list[str]]]) -> pa.RecordBatch | None:
-        """The rows, cast column by column; None if a cell needs a closer look."""
+        """The rows, cast column by column; None if a cell needs a check by itself."""
         if any(len(cells) != len(names) for _, cells in chunk):
             return None
         if DELETED in names and any(cells[names.index(DELETED)] for _, cells in chunk):
@@ -420,7 +420,7 @@ def _is_true(cell: str) -> bool:
 
 
 def _cast_texts(texts: Any, wanted: Any) -> Any:
-    """Texts as values, empty ones as null; raises ArrowInvalid for a text that needs a closer look."""
+    """Texts as values, empty ones as null; raises ArrowInvalid for a text that needs a check by itself."""
     texts = _compute.if_else(_compute.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     if pa.types.is_string(wanted):
         return texts

@@ -116,7 +116,7 @@ def between_brokers(moved: ReassignmentProgress) -> tuple[str, str]:
 def row_of(
     moved: ReassignmentProgress, ends: Callable[[ReassignmentProgress], tuple[str, str]] = between_brokers
 ) -> tuple[str, ...]:
-    """The cells of a reassignment under `COLUMNS`; `ends` gives source and target."""
+    """The cells of a reassignment under `COLUMNS`; `ends` returns source and target."""
     return (
         name_of(moved.partition),
         *ends(moved),
@@ -191,7 +191,7 @@ def summary(moves: Sequence[ReassignmentProgress]) -> str:
 
 
 class MoveView:
-    """Shows progress on stdout, unless `silent`; `ends` gives source and target of a move, as shown."""
+    """Shows progress on stdout, unless `silent`; `ends` returns source and target of a move, as shown."""
 
     def __init__(
         self,

@@ -395,7 +395,7 @@ def _schema_json(schema: TopicSchema | None) -> Mapping[str, object]:
 def print_topic(topic: TopicView, beside: str = "") -> None:
     """Print a topic in the form of Kafka's tools: a line for the topic, and a line for each partition.
 
-    `beside`: facts about its schema.
+    `beside`: facts about its schema, for the line of the topic.
     """
     configs = ",".join(f"{name}={value}" for name, value in sorted(topic.configs.items()))
     schema = f" SchemaVersion:{topic.schema_version}" if topic.schema_version else ""

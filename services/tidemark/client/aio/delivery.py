@@ -30,7 +30,7 @@ class Delivery:
 
     Attributes:
         held: the cursor of the last returned records; None once the application polls again.
-        passed: whether the last look for rows moved positions over markers or aborted records.
+        passed: whether the last search for rows moved positions over markers or aborted records.
         given_records: number of returned records.
     """
 

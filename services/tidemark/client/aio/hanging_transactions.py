@@ -62,7 +62,7 @@ async def find_hanging(
     """The transactions that hold a last stable offset back, and the errors of unknown partitions and transactions.
 
     The transaction that has been open longest is first. A transaction may end between the calls to its partitions and
-    to its coordinator. So the partitions of transactions that no coordinator has are looked at again.
+    to its coordinator. So the partitions of transactions without a coordinator are read again.
     """
     states, unknown = await admin.partition_states(topics)
     holders = {partition: state for partition, state in states.items() if state.open}
@@ -80,7 +80,7 @@ async def find_hanging(
 
 
 async def _without_ended(admin: TransactionAdmin, found: list[Hanging]) -> tuple[list[Hanging], list[TidemarkError]]:
-    """Omit the transactions without a coordinator that have ended meanwhile; also returns the errors of this look."""
+    """Omit the transactions without a coordinator that have ended meanwhile; also returns the errors of this read."""
     topics = {one.partition.topic for one in found if not one.transactional_id}
     if not topics:
         return found, []

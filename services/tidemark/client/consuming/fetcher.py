@@ -347,7 +347,7 @@ class Fetcher:
         now_s = time.monotonic()
         loop.free_at_s = now_s + wait_s
         self.throttled_s += wait_s
-        for question in asked:  # a follower that must not be asked is not silent
+        for question in asked:  # a follower that gets no request does not count as silent
             self.nearest.asked(question.cursor.partition, now_s, wanted=False)
 
     def _part(self, question: _Asked) -> pb.PartitionFetch:

@@ -64,7 +64,7 @@ def lag_of(cursor: Cursor) -> int:
 
 
 def before(health: PartitionHealth, offsets: int) -> PartitionHealth:
-    """Return the health at a position so many offsets before."""
+    """Return the health at a position that is this number of offsets lower."""
     state = "reading" if offsets and health.state == "caught up" else health.state
     lag = health.lag + offsets if health.lag >= 0 else health.lag
     return health._replace(state=state, position=health.position - offsets, lag=lag)

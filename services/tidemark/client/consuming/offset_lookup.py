@@ -193,7 +193,7 @@ class OffsetLookup:
             except TidemarkError as error:
                 attempt.note([error])
                 left_s = deadline_s - time.monotonic()
-                misplaced = leader is not None and error.code in MISPLACED  # the leader may learn of a partition late
+                misplaced = leader is not None and error.code in MISPLACED  # the leader may get its metadata late
                 if not error.retriable and not misplaced:
                     raise
                 if left_s <= 0:

@@ -238,7 +238,7 @@ class RangeReader:
             fetch_bytes: soft limit of one response.
             first: result of `fetch_together` for this range, if any.
             typed: makes the rows of a topic with a schema, and names the columns that brokers send.
-            passed: called with the offset behind rows that were yielded, once the caller asks for more.
+            passed: called with the end offset of yielded rows, once the caller requests further rows.
 
         Raises:
             TidemarkError: OFFSET_OUT_OF_RANGE if rows were deleted. UNKNOWN_TOPIC_ID if the topic or partition was

@@ -408,7 +408,7 @@ class Membership:
             await self._new_assignment.wait()
             self._new_assignment.clear()
             while self._wanted is not None and self._wanted != self.owned:
-                if self._new_assignment.is_set():  # came while this member waited for a partition without a leader
+                if self._new_assignment.is_set():  # arrived while this member waited for a partition without a leader
                     self._new_assignment.clear()
                     self._confirm()
                 try:
@@ -488,7 +488,7 @@ class Membership:
         self._committed[partition] = offset
 
     async def _newer_epoch(self, epoch: int, deadline_s: float) -> bool:
-        """Wait for another member epoch; False if none came in time."""
+        """Wait for another member epoch; False after the timeout."""
         self._full_heartbeat = True
         self._poke.set()
         while self.member_epoch == epoch:

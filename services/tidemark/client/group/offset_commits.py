@@ -100,7 +100,8 @@ def commit_positions(positions: Iterable[tuple[TopicPartition, int, int, str, st
 
 
 class CommitPatience:
-    """Decides after refused partitions whether a commit is retried: a coordinator may learn of a new topic last.
+    """Decides after refused partitions whether a commit is retried: a coordinator may be the last broker to receive the
+    metadata of a new topic.
 
     Args:
         deadline_s: end of the retries, of time.monotonic.

@@ -137,7 +137,7 @@ class Cluster:
         self._others: dict[str, ClusterView] = {}
         """The last answer of addresses whose brokers are of another cluster."""
         self.other_services: set[str] = set()
-        """Addresses that answered without BrokerService: no brokers, but perhaps the admin service."""
+        """Addresses that answered without BrokerService: they are not brokers; one may be the admin service."""
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
@@ -414,7 +414,7 @@ class Cluster:
                 await self._updated.wait()
 
     def note_refusal(self, partition: TopicPartition, error: TidemarkError) -> None:
-        """After a refusal, take over the leader that it names, if its epoch is newer, and refresh the metadata.
+        """After a refusal, use the leader that the refusal names, if its epoch is newer, and refresh the metadata.
 
         The refusal of a broker that is behind may be about an earlier topic of this name, whose epochs do not compare.
         """

@@ -216,7 +216,7 @@ class PartitionQueue:
     def refused(
         self, batch: PendingBatch, attempt: object, error: TidemarkError, *, lost: bool = False, shared: bool = False
     ) -> None:
-        """Record a failed attempt. `lost`: no response came. `shared`: other batches of the request failed with this
+        """Record a failed attempt. `lost`: no response arrived. `shared`: other batches of the request failed with this
         batch.
         """
         if batch.attempt is not attempt:

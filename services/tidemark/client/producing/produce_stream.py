@@ -53,7 +53,7 @@ class _Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The outcome of an attempt; `lost`: no response came, so the batch may have been appended."""
+    """The outcome of an attempt; `lost`: no response arrived, so the batch may have been appended."""
 
     attempt: Attempt
     base_offset: int
@@ -199,7 +199,7 @@ class ProduceStream:
     def _loss(self, failure: grpc.RpcError) -> TidemarkError:
         """Make the error of a broken stream. The error is not a refusal of a batch (rule K3), so always retriable.
 
-        gRPC ends a call as INTERNAL if a write meets a stream that the broker is closing.
+        gRPC ends a call as INTERNAL if a write arrives at a stream that the broker is closing.
         """
         error = errors.from_rpc_error(failure, address=self.address)
         return error if error.retriable else TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, error.message)

@@ -287,7 +287,7 @@ class PartitionVerifier:
 
 
 def _standing(state: Stretch) -> tuple[bool, int, int]:
-    """Order of the reference: the leader's replica, or else that with the highest epoch and high watermark."""
+    """Sort key of the reference: the leader's replica first, then the highest epoch and high watermark."""
     return state.leader, state.leader_epoch, state.high_watermark
 
 

@@ -25,7 +25,7 @@ _log = logging.getLogger("tidemark.client")
 _END_S: Final = 5.0
 """Time for a call to end after its timeout; longer only if another callback holds the loop."""
 _INTERRUPTED_S: Final = 0.5
-"""Time that an interrupted call gives the loop to see its cancellation."""
+"""Time for which an interrupted call waits until the loop has handled its cancellation."""
 
 
 class _Call(Coroutine[Any, Any, T]):

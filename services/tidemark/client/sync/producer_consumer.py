@@ -548,7 +548,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         if self._records and self._client.wants_back:
             self._give_back()
         if not self._records:
-            # An interrupted poll gives nothing of the batch back: its partition may have been lost meanwhile.
+            # An interrupted poll returns no record of the batch: the member may have lost its partition meanwhile.
             self._batch = None
             batch = self.poll(timeout_s)
             if batch is not None:
@@ -613,7 +613,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         return [(where, self._client.position(where) - here.offset)]
 
     def _give_back_unless_in_callback(self) -> None:
-        """Not in a callback: the thread that iterates the records runs meanwhile, and gives them back if wanted."""
+        """Not in a callback: the thread that iterates the records runs meanwhile, and returns them on request."""
         if not in_callback():
             self._give_back()
 

@@ -7,8 +7,8 @@
     lease, merging.lease          locked by the one run that may add rows, and by the one that may merge files
     tables                        ids and names of the Iceberg tables that have these files, one a line
 
-Invariant: the valid files of a partition follow one another, and each row is in one of them. A whole file appears at
-once, by a link to a name with its first offset; the link fails if that name is taken. So the files themselves show
+Invariant: the valid files of a partition follow one another, and each row is in one of them. A complete file appears in
+one step, by a link to a name with its first offset. The link fails if that name exists. So the files themselves show
 which rows are archived and which files are replaced, and a second writer cannot archive a row twice, lease or not.
 """
 

@@ -68,7 +68,9 @@ def compact_archive(
     run: Run | None = None,
     catalog: Mapping[str, str] | None = None,
 ) -> Compacted:
-    """Merge files of an archive that follow one another; may run beside `archive_topic`, one compaction at a time.
+    """Merge files of an archive that follow one another; may run at the same time as `archive_topic`.
+
+    One compaction at a time.
 
     Files of several versions of the schema stay apart, so that no column is lost. A file of half of `file_mib` or more
     is not merged. An Iceberg table of the archive gets the merged files in one snapshot that changes no row. A file

@@ -17,7 +17,7 @@ from tidemark.v1 import topic_schemas_pb2 as pb
 
 _CALL_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 5.0
-"""Shortest time between two looks for a version that metadata has not announced."""
+"""Shortest time between two requests for a version that metadata has not announced."""
 _LOOK_S: Final = 1.0
 """Duration of this lookup: a new version may not have reached the brokers yet."""
 
@@ -46,7 +46,7 @@ class SchemaPendingError(TidemarkError):
 
 
 class TopicPendingError(SchemaPendingError):
-    """Metadata do not have the topic, perhaps only for a short time: the topic may have no schema."""
+    """Metadata do not have the topic, possibly only for a short time: the topic may have no schema."""
 
 
 def versions_of(response: pb.GetTopicSchemasResponse) -> dict[int, TopicSchema]:

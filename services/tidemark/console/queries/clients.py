@@ -23,7 +23,7 @@ CALL_TIMEOUT_S: Final = 5.0
 IDLE_S: Final = 300.0
 _IDENTITIES_MAX: Final = 1_000
 _LOOK_AGAIN: Final = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.SHUTTING_DOWN, ErrorCode.CLIENT_CLOSED)
-"""Errors after which the addresses are looked up again: the admin service may be another one now."""
+"""Errors after which the addresses are looked up again: another admin service may be at the address now."""
 
 
 class ClientClass(Protocol[C_co]):

@@ -53,7 +53,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Records that a page or a download asks for.
+    """Records that a page or a download requests.
 
     Attributes:
         until: end offset, exclusive; None: the high watermark.

@@ -145,9 +145,11 @@ class PartitionCountChanges:
         return (kind, TopicPartition(topic, index)) not in self._finishing
 
     def _finishing_in(self, kind: str) -> set[str]:
-        """Topics with finished or refused requests of this kind whose nodes are still there. The next controller would
-        take such a node for a request about partitions that were added or removed after it. So a request of the other
-        kind waits; the requests are read again after the deletion of the nodes."""
+        """Topics with finished or refused requests of this kind whose nodes are still there.
+
+        The next controller would apply such a node to partitions that were added or removed after it. So a request of
+        the other kind waits; the requests are read again after the deletion of the nodes.
+        """
         return {one.topic for of_kind, one in self._finishing if of_kind == kind}
 
     def _finish_written(self, name: str, added: Mapping[int, tuple[BrokerId, ...]]) -> None:
@@ -361,7 +363,7 @@ class PartitionCountChanges:
         )
 
     def topic_learned(self, topic: TopicDescription) -> None:
-        """The node as it is now: additions and removals that it shows are done."""
+        """The current node: additions and removals that the node shows are complete."""
         name = topic.topic
         added = [index for index in self._added.get(name, {}) if index in topic.partitions]
         if added:

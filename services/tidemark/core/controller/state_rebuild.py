@@ -2,7 +2,7 @@
 """The last leaderAndISR of a partition whose node was damaged or deleted, from the replicas that hold it (rule Z4).
 
 The leader of the newest leader epoch knows the newest ISR, and each member of that ISR has every committed record. So
-the rule asks for two proofs: this leader has answered, and no later leader epoch can have committed a record.
+the rule requires two proofs: this leader has answered, and no later leader epoch can have committed a record.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def _why_not_newest(
     """Why a later leader epoch may have committed records; None: it cannot have any.
 
     In its term, only this controller begins leader epochs. This controller does not know leader epochs of an earlier
-    term: then the silent replicas must be a minority, and too few to commit anything by themselves (rule R4).
+    term: then the replicas without an answer must be a minority, and too few to commit a record by themselves (rule
+        R4).
     """
     if known is not None and known[1] == state.leader_epoch:
         return None

@@ -55,8 +55,8 @@ class _Step(NamedTuple):
 class Loads:
     """An assignment in progress. Members are named by their index.
 
-    Topics with the same subscribers are of one kind: a search that looked at each topic would take seconds for
-    thousands of topics.
+    Topics with the same subscribers are of one kind: a search over each topic would take seconds for thousands of
+    topics.
 
     Balanced: no chain of moves takes a partition from a member to one with at least two fewer. Each move of a chain is
     to a member that subscribes to the topic. Then no assignment has a smaller sum of squared loads (Harvey et al.,

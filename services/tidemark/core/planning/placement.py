@@ -36,7 +36,7 @@ def assign_replicas(
     successors = Counter((replicas[0], replicas[1]) for replicas in before if len(replicas) > 1)
     with_successor = Counter(replicas[0] for replicas in before if len(replicas) > 1)
     held = Counter(broker for replicas in before for broker in replicas)
-    # The leaders of this topic are known already: a broker must not look idle because its turn to lead comes later.
+    # The leaders of this topic are known already: a broker must not count as idle because it leads a later partition.
     held.update(ring[(start + partition) % len(ring)] for partition in range(partitions))
     apart = _shares_a_rack(brokers)
     assigned = []

@@ -22,7 +22,7 @@ BURST_S: Final = 1.0
 """A caller that was idle may use its quota of this time in one burst."""
 ACCOUNTS_MAX: Final = 10_000
 _CLOSE_EVERY_S: Final = 1.0
-"""Interval in which a full table looks for accounts that it can close."""
+"""Interval at which a full table closes unused accounts."""
 _OTHER: Final = "_other"
 OTHERS: Final = QuotaEntity(_OTHER, _OTHER)
 """Client ids beyond `ACCOUNTS_MAX` whose quota is of no user, and users beyond twice as many."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quotas, as Kafka has them: limits for a user, a client id, both, or their defaults, and the limit that applies.
 
-Each kind of quota is looked up by itself. The first entity with a limit of that kind decides, in this order: (user,
+Each kind of quota is looked up separately. The first entity with a limit of that kind decides, in this order: (user,
 client id), (user, default client id), user, (default user, client id). Then come (default user, default client id),
 default user, client id, default client id.
 """

@@ -29,8 +29,9 @@ from tidemark.model import (
 
 LAG_CHECKS_PER_LAG_TIME: Final = 20
 _FETCHED_MIN: Final = 10_000
-"""A stream to a leader that has fetched so many partitions, beyond twice the present ones, is replaced: both ends
-remember each of them until the stream ends."""
+"""Partitions fetched on a stream, beyond twice the present number, after which the stream is replaced: both
+ends remember each of them until the stream ends.
+"""
 
 
 class BrokerStreams:

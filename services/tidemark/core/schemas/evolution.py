@@ -38,7 +38,7 @@ _EVENT_TIME_RULE: Final = "the event time is the same in every version; use anot
 
 
 class _Ids:
-    """Hands out column ids, each once."""
+    """Assigns column ids, each once."""
 
     def __init__(self, last: int) -> None:
         self.last = last

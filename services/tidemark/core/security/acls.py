@@ -271,7 +271,7 @@ def option(kind: type[_OptionT], text: str) -> _OptionT:
 
 
 def denial(principal: str, operation: Operation, resource: Resource, reason: str) -> TidemarkError:
-    """The error of a denied call: the missing right, and the command that gives it or lists the rules. Not retriable.
+    """The error of a denied call: the missing right, and the command that grants it or lists the rules. Not retriable.
 
     The sentence does not depend on whether the resource exists.
 

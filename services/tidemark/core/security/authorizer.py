@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides by the rules: an index of the rules of one generation, and the authorizer that keeps the newest.
 
-A decision that is known costs one look into a mapping. Another decision costs a few lookups for each length of a
+A known decision costs one lookup in a mapping. Another decision costs a few lookups for each length of a
 prefix, independent of the number of rules.
 """
 

@@ -3,8 +3,8 @@
 
 Bytes in flight of a connection are held for its peer. These are the bytes of messages that have not arrived completely,
 and of answers that the peer has not received. Answers are counted when they are made. gRPC reports no message before
-its end. Arriving bytes are therefore the bytes that the kernel received, less the messages that came of them. Each call
-holds one unfinished message at most.
+its end. Arriving bytes are therefore the bytes that the kernel received, less the complete messages among them. Each
+call holds one unfinished message at most.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Connections:
         return address in self._full
 
     async def glance_is_over(self, found: Iterable[Found], pace: Pace) -> None:
-        """Take the connections that came since the last check or quick check. Other tasks run between slices."""
+        """Add the connections that were opened since the last check or quick check. Other tasks run between slices."""
         for one in found:
             if pace.is_due:
                 await pace.give_way()

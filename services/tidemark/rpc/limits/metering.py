@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the bytes of every call for its connection: messages that came whole, and answers that gRPC has not sent.
+"""Counts the bytes of every call for its connection: messages that arrived completely, and answers that gRPC has not
+sent.
 
 A call begins with its headers: gRPC gives each call here as a stream, and `Call` reads a single request itself.
 """
@@ -83,7 +84,7 @@ class Call:
     async def request(self, context: Any) -> Any:
         """The only request; raises INVALID_REQUEST if the request is too long, has too many items or cannot be decoded.
 
-        Cancelled for a call that ended before its request came.
+        Cancelled for a call that ended before its request arrived.
         """
         data = await context.read()
         if data is grpc.aio.EOF:

@@ -11,7 +11,7 @@ class Rate:
 
     Args:
         per_s: events per second.
-        at_once: events that may come together after a quiet time.
+        at_once: events that may occur together after a time without events.
     """
 
     def __init__(self, per_s: float, at_once: int = 1) -> None:
@@ -26,7 +26,7 @@ class Rate:
         return max(0.0, due_s - self._ahead_s - now_s)
 
     def forget(self, now_s: float) -> None:
-        """Drop the addresses that have been quiet."""
+        """Drop the addresses without recent events."""
         quiet = [host for host, due_s in self._due_s.items() if due_s <= now_s]
         for host in quiet:
             del self._due_s[host]

@@ -73,7 +73,7 @@ class ConnectionWatch:
         self._task = asyncio.create_task(self._run(), name="connection watch")
 
     async def stop(self) -> None:
-        """Stop looking at the connections."""
+        """Stop the checks of connections."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

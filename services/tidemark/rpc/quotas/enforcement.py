@@ -24,7 +24,7 @@ from tidemark.runtime.clock import timeout
 _NEARLY_S: Final = 0.001
 """Shorter waits are ignored: a timer of the client may be too early by this time."""
 _FETCH_S: Final = 1.0
-"""A response has at most the bytes that the quota gives in this time, so that a small quota is spread evenly."""
+"""A response has at most the bytes that the quota allows in this time, so that a small quota is spread evenly."""
 
 
 class ClientQuotas:
@@ -45,7 +45,7 @@ class ClientQuotas:
         self._changed = asyncio.Event()
 
     def use(self, quotas: Quotas) -> None:
-        """Put quotas into effect; waiting callers look again."""
+        """Put quotas into effect; waiting callers check them again."""
         self.accounts.use(quotas)
         self._changed.set()
         self._changed = asyncio.Event()

@@ -91,7 +91,7 @@ _CALL: ContextVar[_Call] = ContextVar("call", default=_NO_CALL)
 
 
 def listener_of_call() -> Listener:
-    """The listener that the present call came in on."""
+    """The listener of the present call."""
     return _CALL.get().listener
 
 

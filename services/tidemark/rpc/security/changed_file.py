@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _CHECK_S: Final = 0.5
-"""Interval at which a use of the contents looks whether the file changed."""
+"""Interval at which a use of the contents checks whether the file changed."""
 
 
 class ChangedFile(Generic[T]):

@@ -32,7 +32,7 @@ _TOKEN: Final = re.compile(r"[!-~]{1,8192}")
 
 
 class TokenSource:
-    """Gives the newest token; safe for several threads.
+    """Returns the newest token; safe for several threads.
 
     Args:
         given: the path of a file, or a callable.
@@ -114,7 +114,7 @@ def _checked(token: object, whence: str) -> str:
 
 
 def _asked_again_s(token: str, now_s: float) -> float:
-    """The time at which a callable is asked again. The claim `exp` is read, not verified: that is the server's part."""
+    """The time at which a callable is asked again. The claim `exp` is read, not verified: the server verifies it."""
     try:
         part = token.split(".")[1]
         expires_s = float(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"])

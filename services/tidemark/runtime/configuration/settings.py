@@ -380,7 +380,7 @@ def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) 
 
 
 _OF_CLIENTS: Final = ("TIDEMARK_TOKEN_FILE", "TIDEMARK_PROFILE")
-"""Variables of clients, which look like settings but are not."""
+"""Variables of clients, which have names like settings and are not settings."""
 _SERVICE_LINK: Final = re.compile(r"TIDEMARK_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
 """Variables that Kubernetes sets for a Service named tidemark-..."""
 

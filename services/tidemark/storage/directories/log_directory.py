@@ -173,7 +173,7 @@ class LogDirectory:
 
     Attributes:
         failed: why the directory is offline; None while it is online; a failed sync is never retried.
-        on_failed: called once `failed` is set, on the thread that met the error.
+        on_failed: called once `failed` is set, on the thread that got the error.
         logs: the open logs.
         futures: open copies of replicas that move into this directory (rule M3).
         unfinished: unfinished copies found at the start.

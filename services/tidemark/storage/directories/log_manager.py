@@ -154,7 +154,7 @@ class LogManager:
         return tuple(DirectoryState(one.directory_id, one.path, one.failed) for one in self._directories)
 
     def watch_failures(self, on_failed: Callable[[], None]) -> None:
-        """Set the function that is called when a directory goes offline, on the thread that met the error."""
+        """Set the function that is called when a directory goes offline, on the thread that got the error."""
         for directory in self._directories:
             directory.on_failed = on_failed
 

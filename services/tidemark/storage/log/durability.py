@@ -45,7 +45,9 @@ class Captured(NamedTuple):
 
 
 class Durability:
-    """Flushes a log and gives its offsets to checkpoints. Thread-safe beside appends, unless a method states otherwise.
+    """Flushes a log and supplies its offsets to checkpoints.
+
+    Thread-safe during appends, unless a method states otherwise.
 
     Attributes:
         flushed_offset: all records below are on disk; written under `memory_lock`.

@@ -24,7 +24,7 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 class LogReader:
     """Reads of one log; stateless.
 
-    `LogSegments.moves` differs before and after a read that met a truncation or a replacement of segments: this read is
+    `LogSegments.moves` differs before and after a read during which segments were truncated or replaced: such a read is
     repeated.
     """
 
@@ -49,7 +49,7 @@ class LogReader:
         return self._repeated(lambda: self._read(offset, end_offset, max_bytes, False, take), "read from") or b""
 
     def _repeated(self, look: Callable[[], _T], doing: str, cached_only: bool = False) -> _T | None:
-        """The result of a `look` that met no truncation or replacement; None if a `look` with `cached_only` met one."""
+        """Repeat `look` until no segment was truncated or replaced meanwhile; with `cached_only`, None instead."""
         segments = self._segments
         while True:
             moves, start = segments.moves, segments.start_offset

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds damage in sealed segments below the high watermark, and replaces the damaged bytes (rule T6).
 
-A repaired segment is written beside the damaged one, and checked from its first byte to its last. The new file is
-swapped in as a cleaned segment is (`recovery/segment_swap.py`). Other segments are not changed. Damaged bytes without a
-valid copy on any replica are copied, so that each range is repaired independently.
+A repaired segment is written to a new file in the same directory, and checked from its first byte to its last. The new
+file is swapped in as a cleaned segment is (`recovery/segment_swap.py`). Other segments are not changed. Damaged bytes
+without a valid copy on any replica are copied, so that each range is repaired independently.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ def find_damage_on_disk(cleaning: SegmentCleaning, segment: Segment, pace: Pace)
 def _extent(opened: Descriptor, segment: Segment, damage: Damage, position: int, offset: int) -> DamagedRange:
     """The damage from `position` on, where the batch at or after `offset` starts, to the next valid batch.
 
-    A damaged header hides the length of its batch, and a record may look like a batch. So the search continues at the
-    next entry of the index, whose blocks have separate CRCs. Without the index file, the damage ends with the segment.
+    A damaged header hides the length of its batch, and a record may contain the bytes of a batch. So the search
+    continues at the next entry of the index, whose blocks have separate CRCs. Without the index file, the damage ends
+    with the segment.
     """
     size = segment.size_bytes
     index = segment.index or load_index(segment.stem)

@@ -66,7 +66,7 @@ class StoredAborted:
         self._rows += kept
 
     def replay(self, ended: EndedTransaction | None, states: ProducerStates) -> None:
-        """Fold in a batch of a replay; `ended`: the transaction that it ended."""
+        """Apply a batch of a replay; `ended`: the transaction that the batch ended."""
         if ended is None or ended.commit:
             return
         marker = ended.marker_offset

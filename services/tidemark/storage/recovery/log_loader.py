@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery of one log at a start: which bytes of the replica's directory are trusted (rule T5).
+"""Recovery of one log at a start: which bytes of the replica's directory count as valid (rule T5).
 
 Everything below the recovery point was made durable. A segment below this offset whose end mark fits its file needs no
 scan, so a start after a clean stop needs none. Above the recovery point every batch is checked as a produced batch
@@ -149,7 +149,7 @@ def recover(
         try:
             recovered = _recover(directory, expected, reading, trusting=True)
         except Damage:
-            # A damaged header below the recovery point, met while folding: check every batch.
+            # A damaged header below the recovery point, found during the replay: check every batch.
             recovered = _recover(directory, expected, reading, trusting=False)
     recovered.cut = cut
     if CLEANER_FILE in names:
@@ -455,7 +455,7 @@ def _fold(
 ) -> StoredAborted:
     """Leader epochs, producer states and aborted transactions up to the log end, from their files and the envelopes.
 
-    `doubted`: the log was or is damaged, and a checkpoint may stand for records that were lost. Then the epochs and the
+    `doubted`: the log was or is damaged, and a checkpoint may cover records that were lost. Then the epochs and the
     aborted transactions of every batch count, even if the files differ.
     """
     end, recovery_point = recovered.segments[-1].next_offset, expected.recovery_point

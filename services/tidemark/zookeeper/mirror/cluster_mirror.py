@@ -71,7 +71,7 @@ class ClusterMirror:
                 self._changes.add(changes)
                 raise
             self._snapshot = snapshot
-            # A server of a new session may be behind the server that has synced.
+            # The server of a new session may lag behind the server that has synced.
             if self._session.session_id == session_id:
                 return snapshot
 

@@ -36,7 +36,7 @@ _SYSTEM_NODES: Final = ("/zookeeper", "/zookeeper/quota")
 """ZooKeeper's own znodes that every session may write at first."""
 
 CHECK_S: Final = 2.0
-"""Interval at which each session looks whether the tree was closed or opened."""
+"""Interval at which each session checks whether the tree was closed or opened."""
 
 SIGNED_ACL: Final = [*OPEN_ACL_UNSAFE, *CREATOR_ALL_ACL]
 """ACL of znodes in an open tree: open, with the subject of their creator."""
@@ -101,7 +101,7 @@ class NodeAccess:
         """Learn the subject and the state of the tree, at the start of a session with TLS; close a new tree.
 
         Raises:
-            AccessError: ZooKeeper did not check the certificate, or the root gives rights to others.
+            AccessError: ZooKeeper did not check the certificate, or the root grants rights to other sessions.
         """
         self.subject = await subject_of(ask)
         root = chroot or "/"

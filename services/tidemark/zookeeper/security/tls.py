@@ -158,7 +158,7 @@ class TlsSocket(ReadAheadSocket, ssl.SSLSocket):
     """A connection that knows if decrypted bytes are left.
 
     Attributes:
-        tls: learns of a refusal.
+        tls: is notified of a refusal.
         server: host:port.
     """
 

@@ -157,7 +157,10 @@ class ZooKeeperSession:
         await asyncio.sleep(0)
 
     async def gather(self, calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """Results in order; after all have ended, raises the first failure, so that no coroutine runs on unnoticed."""
+        """Results in order.
+
+        After all have ended, raises the first failure, so that no coroutine continues without its caller.
+        """
         results = await asyncio.gather(*calls, return_exceptions=True)
         found: list[T] = []
         for result in results:
