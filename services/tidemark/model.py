@@ -49,6 +49,11 @@ class TopicPartition(NamedTuple):
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Topic and partition, for the metadata of an error."""
+        return {"topic": self.topic, "partition": str(self.partition)}
+
 
 class ReplicaIdentity(NamedTuple):
     """Distinguishes a partition from an earlier partition of the same name (rules F4, C7): two uuids in hex."""
@@ -383,6 +388,11 @@ class Refusal:
     error: TidemarkError
     request_id: str = ""
     at_ms: int = 0
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Different for each refusal, so that new ones are distinguished from known ones."""
+        return self.kind, self.partition, self.request_id, self.at_ms, self.error.code
 
 
 @dataclass(frozen=True, slots=True)

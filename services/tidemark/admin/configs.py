@@ -15,9 +15,10 @@ import grpc
 
 from tidemark.admin.planning import check_configs
 from tidemark.admin.schemas import check_may_be_compacted
+from tidemark.admin.views import existing_topic
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription, unknown_topic
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
 from tidemark.ports import AdminRequest
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
@@ -85,7 +86,7 @@ class ConfigAdministration:
         """
         resource = alteration.resource
         check_resource(resource)
-        topic = await self._topic(resource.name) if resource.kind is ConfigKind.TOPIC else None
+        topic = await existing_topic(self._store, resource.name) if resource.kind is ConfigKind.TOPIC else None
         check_alterable(resource.kind, alteration.set_, alteration.deleted)
         if resource.kind is ConfigKind.BROKER and LAG_KEY in alteration.set_:
             await self._check_lag(resource, int(alteration.set_[LAG_KEY]))
@@ -111,7 +112,7 @@ class ConfigAdministration:
         """Describe settings (empty `keys`: all); raises UNKNOWN_CONFIG and the errors of `plan` for a resource."""
         check_resource(resource)
         if resource.kind is ConfigKind.TOPIC:
-            return topic_entries((await self._topic(resource.name)).configs, keys)
+            return topic_entries((await existing_topic(self._store, resource.name)).configs, keys)
         found = await self._store.configs([EVERY_BROKER, resource])
         cluster, own = found[EVERY_BROKER].configs, found[resource].configs
         if resource == EVERY_BROKER:
@@ -119,12 +120,6 @@ class ConfigAdministration:
         entries = absent_broker_entries(cluster, own, keys)
         reported = {entry.key: entry for entry in await self._ask(BrokerId(int(resource.name)), found[resource])}
         return [reported.get(entry.key, entry) for entry in entries]
-
-    async def _topic(self, name: str) -> TopicDescription:
-        topic = (await self._store.topics([name])).get(name)
-        if topic is None:
-            raise unknown_topic(name)
-        return topic
 
     async def _check_lag(self, resource: ConfigResource, lag_max_ms: int) -> None:
         """Compare the lag limit with the heartbeat intervals of the affected brokers that answer."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from tidemark.admin.polling import poll
 from tidemark.admin.surveys import Survey
+from tidemark.admin.views import no_such_partition
 from tidemark.core.controller.leader_election import BrokerFacts, PartitionFacts
 from tidemark.core.controller.log_comparison import live_replicas
 from tidemark.core.topic_name import check_topic_name
@@ -30,7 +31,6 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
     UncleanElection,
-    unknown_partition,
     unknown_topic,
 )
 from tidemark.zookeeper.store import MetadataStore
@@ -139,7 +139,7 @@ class ElectionAdministration:
         for partition in sorted(targets):
             topic = there.get(partition.topic)
             if topic is None or partition not in known:
-                error = misnamed.get(partition.topic) or _unknown(partition, topic)
+                error = misnamed.get(partition.topic) or no_such_partition(partition, topic)
                 snapshot.settled[partition] = ElectionOutcome(partition, error=error)
                 continue
             versioned = states.get(partition)
@@ -370,7 +370,7 @@ def _no_live_replica(partition: TopicPartition, facts: PartitionFacts) -> Electi
 
 
 def _refusal(partition: TopicPartition, facts: PartitionFacts, code: ErrorCode, sentence: str) -> ElectionOutcome:
-    error = TidemarkError(code, sentence, {"topic": partition.topic, "partition": str(partition.partition)})
+    error = TidemarkError(code, sentence, partition.facts)
     if facts.state is None:
         return ElectionOutcome(partition, error=error)
     leader = facts.state.leader
@@ -379,7 +379,7 @@ def _refusal(partition: TopicPartition, facts: PartitionFacts, code: ErrorCode, 
 
 def _refused(kind: ElectionKind, partition: TopicPartition, facts: PartitionFacts) -> TidemarkError:
     """Make the error of a partition for which the controller settled the request without an election."""
-    where = {"topic": partition.topic, "partition": str(partition.partition)}
+    where = partition.facts
     if kind is ElectionKind.PREFERRED:
         return TidemarkError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
@@ -406,12 +406,6 @@ def _misnamed(name: str) -> TidemarkError | None:
     except TidemarkError as error:
         return error
     return None
-
-
-def _unknown(partition: TopicPartition, topic: TopicDescription | None) -> TidemarkError:
-    if topic is None:
-        return unknown_topic(partition.topic)
-    return unknown_partition(*partition, len(topic.partitions))
 
 
 def _listed(brokers: Iterable[int]) -> str:

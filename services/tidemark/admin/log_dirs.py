@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import grpc
 
+from tidemark.admin.views import no_such_partition
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
 from tidemark.core.reassignment.request import named_log_dirs
 from tidemark.core.topic_name import check_topic_name
@@ -26,7 +27,6 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
-    unknown_partition,
     unknown_topic,
 )
 from tidemark.ports import Clock
@@ -219,24 +219,22 @@ def _check(places: Sequence[ReplicaLogDir], throttle_bytes_per_s: int) -> None:
 def _obstacle(place: ReplicaLogDir, topics: Mapping[str, TopicDescription]) -> TidemarkError | None:
     """Return the error that this service finds without a call to the broker; None without an error."""
     partition, broker = place.partition, place.broker_id
-    where = {"topic": partition.topic, "partition": str(partition.partition)}
+    where = {**partition.facts, "broker": str(broker)}
     topic = topics.get(partition.topic)
-    if topic is None:
-        return unknown_topic(partition.topic, where)
-    replicas = topic.partitions.get(partition.partition)
-    if replicas is None:
-        return unknown_partition(*partition, len(topic.partitions))
+    if topic is None or partition.partition not in topic.partitions:
+        return no_such_partition(partition, topic)
+    replicas = topic.partitions[partition.partition]
     if broker not in replicas:
         listed = ", ".join(str(one) for one in replicas)
         return TidemarkError(
             ErrorCode.NOT_A_REPLICA,
             f"broker {broker} holds no replica of {partition}, whose replicas are on {listed}. Name one of these, or "
             "reassign the partition to this broker with tidemark reassign, which takes log_dirs",
-            {**where, "broker": str(broker)},
+            where,
         )
     if not place.log_dir:
         sentence = f"no directory is named for {partition} on broker {broker}: give its path or uuid"
-        return TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, sentence, {**where, "broker": str(broker)})
+        return TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, sentence, where)
     return None
 
 
@@ -253,5 +251,5 @@ def _of(broker: BrokerId, partition: TopicPartition, error: TidemarkError | None
     """Add the replica to the error."""
     if error is None:
         return None
-    facts = {"topic": partition.topic, "partition": str(partition.partition), "broker": str(broker)}
+    facts = {**partition.facts, "broker": str(broker)}
     return TidemarkError(error.code, f"{partition} on broker {broker}: {error.message}", {**error.metadata, **facts})

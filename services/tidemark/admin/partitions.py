@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tidemark.admin.planning import check_count_may_change, plan_partitions
-from tidemark.admin.polling import poll
-from tidemark.admin.views import partitions_of, partitions_without_leader, topic_view
+from tidemark.admin.polling import poll, why_late
+from tidemark.admin.views import existing_topic, partitions_of, partitions_without_leader, some_of, topic_view
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
 from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition, unknown_topic
 from tidemark.zookeeper.store import MetadataStore
-
-_SHOWN_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class PartitionAdministration:
             planned, added, requested = await self._planned(name, total_count, assignments)
             if validate_only:
                 return topic_view(planned, await self._store.states(partitions_of([planned])))
-            known = {_identity(one) for one in await self._store.refusals()}
+            known = {one.key for one in await self._store.refusals()}
             if added.keys() - requested:  # a retry is not counted again
                 admit(len(added.keys() - requested))
             if added:
@@ -91,7 +89,7 @@ class PartitionAdministration:
             refusal = await self._refusal("partitions_add", added, known)
             if refusal is not None:
                 raise refusal.error
-            topic = await self._topic(name)
+            topic = await existing_topic(self._store, name)
             if topic.topic_id != planned.topic_id:
                 raise _recreated(name)
             if len(topic.partitions) < total_count:
@@ -112,7 +110,7 @@ class PartitionAdministration:
             TidemarkError: INVALID_TOPIC_NAME, UNKNOWN_TOPIC, INVALID_REQUEST, INVALID_PARTITIONS or
                 NOT_HIGHEST_PARTITION.
         """
-        topic = await self._topic(name)
+        topic = await existing_topic(self._store, name)
         return TopicCounts(topic.topic_id, len(topic.partitions), count_to_keep(topic, which))
 
     async def delete_partitions(
@@ -139,7 +137,7 @@ class PartitionAdministration:
             TidemarkError: UNKNOWN_TOPIC, also for another topic than before; PARTITION_NOT_EMPTY unless forced;
                 REASSIGNMENT_IN_PROGRESS; REQUEST_TIMED_OUT, while the controller continues.
         """
-        topic = await self._topic(name)
+        topic = await existing_topic(self._store, name)
         before = before or TopicCounts(topic.topic_id, len(topic.partitions), total_count)
         if topic.topic_id != before.topic_id:
             raise _recreated(name)
@@ -150,11 +148,11 @@ class PartitionAdministration:
         if moving:
             raise TidemarkError(
                 ErrorCode.REASSIGNMENT_IN_PROGRESS,
-                f"partitions {_listed(moving)} of {name} are being reassigned: wait, or run tidemark reassign cancel",
+                f"partitions {some_of(moving)} of {name} are being reassigned: wait, or run tidemark reassign cancel",
                 {"topic": name},
             )
         if not validate_only and indexes:
-            known = {_identity(one) for one in await self._store.refusals()}
+            known = {one.key for one in await self._store.refusals()}
             removed = {TopicPartition(name, index): force for index in indexes}
             await self._store.request_partition_removal(removed, {name: before.topic_id})
 
@@ -173,7 +171,7 @@ class PartitionAdministration:
                 raise await self._late(
                     name, f"the removal of {len(indexes)} partitions is requested, but not all are deleted", timeout_s
                 )
-        now = await self._topic(name)
+        now = await existing_topic(self._store, name)
         view = topic_view(now, await self._store.states(partitions_of([now])))
         return Removed(view, tuple(sorted({*indexes, *range(total_count, before.partition_count)})))
 
@@ -203,31 +201,18 @@ class PartitionAdministration:
         }
         return planned, added, set(requests.added)
 
-    async def _topic(self, name: str) -> TopicDescription:
-        check_topic_name(name)
-        topic = (await self._store.topics([name])).get(name)
-        if topic is None:
-            raise unknown_topic(name)
-        return topic
-
     async def _refusal(
         self, kind: str, asked: Collection[TopicPartition], known: Collection[tuple[object, ...]]
     ) -> Refusal | None:
         """The first new refusal of the controller."""
         for refusal in await self._store.refusals():
-            if refusal.kind == kind and refusal.partition in asked and _identity(refusal) not in known:
+            if refusal.kind == kind and refusal.partition in asked and refusal.key not in known:
                 return refusal
         return None
 
     async def _late(self, name: str, state: str, timeout_s: float) -> TidemarkError:
-        try:
-            controller = await self._store.controller()
-            cause = "no controller is active" if controller is None else "the controller continues"
-        except TidemarkError:
-            cause = "ZooKeeper does not answer"
-        return TidemarkError(
-            ErrorCode.REQUEST_TIMED_OUT, f"topic {name}: {state} after {timeout_s:.1f} s; {cause}", {"topic": name}
-        )
+        sentence = f"topic {name}: {state} after {timeout_s:.1f} s; {await why_late(self._store)}"
+        return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, sentence, {"topic": name})
 
 
 def count_to_keep(topic: TopicDescription, which: PartitionsToRemove) -> int:
@@ -246,7 +231,7 @@ def count_to_keep(topic: TopicDescription, which: PartitionsToRemove) -> int:
             raise TidemarkError(
                 ErrorCode.NOT_HIGHEST_PARTITION,
                 f"only the highest-numbered partitions of {topic.topic} can be removed: to remove {len(wanted)} of "
-                f"its {there} name {_listed(highest) if len(wanted) < there else 'fewer'}",
+                f"its {there} name {some_of(highest) if len(wanted) < there else 'fewer'}",
                 {"topic": topic.topic, "partition_count": str(there)},
             )
         keep = there - len(wanted)
@@ -275,12 +260,3 @@ def _recreated(topic: str) -> TidemarkError:
         f"{topic} was recreated during this request: describe the new topic, and retry if it has the wrong count",
         {"topic": topic},
     )
-
-
-def _listed(indexes: Sequence[int]) -> str:
-    shown = ", ".join(str(index) for index in indexes[:_SHOWN_MAX])
-    return shown if len(indexes) <= _SHOWN_MAX else f"{shown}, ..."
-
-
-def _identity(refusal: Refusal) -> tuple[object, ...]:
-    return refusal.kind, refusal.partition, refusal.request_id, refusal.at_ms, refusal.error.code

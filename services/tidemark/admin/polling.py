@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.clock import timeout
+from tidemark.zookeeper.store import MetadataStore
 
 _FIRST_PAUSE_S = 0.01
 _PAUSE_S_MAX = 0.25
@@ -37,3 +38,12 @@ async def poll(look: Callable[[], Awaitable[Found | None]], timeout_s: float) ->
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
     except TimeoutError:
         return None
+
+
+async def why_late(store: MetadataStore) -> str:
+    """Say why the controller has not carried out a request in time."""
+    try:
+        controller = await store.controller()
+    except TidemarkError:
+        return "ZooKeeper does not answer"
+    return "no controller is active" if controller is None else "the controller continues"

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from tidemark.admin.log_dirs import LogDirAdministration
 from tidemark.admin.move_tracker import LOOKS_APART_S, MoveTracker
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
+from tidemark.admin.views import no_such_partition
 from tidemark.core.reassignment.progress import (
     ClusterFacts,
     EndedReassignment,
@@ -40,8 +41,6 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
     VersionedState,
-    unknown_partition,
-    unknown_topic,
 )
 from tidemark.zookeeper.store import MetadataStore
 
@@ -201,7 +200,7 @@ class ReassignmentAdministration:
         """Yield updates, the first immediately, until all reassignments of these partitions (empty: all now) have
         ended."""
         seen_before = {
-            _name(one) for one in await self._store.refusals() if not request_id or one.request_id != request_id
+            one.key for one in await self._store.refusals() if not request_id or one.request_id != request_id
         }
         left: dict[TopicPartition, ReassignmentProgress | None] = dict.fromkeys(partitions)
         everything = not partitions
@@ -225,21 +224,21 @@ class ReassignmentAdministration:
         topics, refusals = await asyncio.gather(
             self._store.topics(sorted({partition.topic for partition in gone})), self._store.refusals()
         )
-        why = {one.partition: one.error for one in refusals if one.kind == "reassign" and _name(one) not in seen_before}
+        why = {one.partition: one.error for one in refusals if one.kind == "reassign" and one.key not in seen_before}
         ended = []
         for partition, last in sorted(gone.items(), key=lambda item: item[0]):
             topic = topics.get(partition.topic)
             replicas = () if topic is None else topic.partitions.get(partition.partition, ())
             error = why.get(partition)
             if error is None and not replicas:
-                error = _unknown(partition, topic)
+                error = no_such_partition(partition, topic)
             elif error is None and last is not None and replicas != last.target:
                 listed = ",".join(str(broker) for broker in replicas)
                 how = "ended before it could be" if last.phase is ReassignmentPhase.CANCELLING else "was"
                 error = TidemarkError(
                     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
                     f"the reassignment of {partition} {how} cancelled; its replicas are {listed}",
-                    _where(partition),
+                    partition.facts,
                 )
             ended.append(EndedReassignment(partition, replicas, error))
         return ended
@@ -307,12 +306,12 @@ class ReassignmentAdministration:
         for partition in query.cancel:
             if partition in asked:
                 sentence = f"one request cannot both start and cancel a reassignment of {partition}; send two"
-                refused[partition] = TidemarkError(ErrorCode.DUPLICATE_PARTITION, sentence, _where(partition))
+                refused[partition] = TidemarkError(ErrorCode.DUPLICATE_PARTITION, sentence, partition.facts)
             elif not snapshot.assigned(partition):
-                refused[partition] = _unknown(partition, snapshot.topics.get(partition.topic))
+                refused[partition] = no_such_partition(partition, snapshot.topics.get(partition.topic))
             elif partition not in under_way:
                 sentence = f"{partition} has no reassignment to cancel"
-                refused[partition] = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence, _where(partition))
+                refused[partition] = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence, partition.facts)
         return refused
 
     async def _submit(
@@ -397,7 +396,7 @@ def _refuse_throttle(
                 f"a throttle of {throttle} bytes/s is no more than the {rate:.0f} bytes/s that broker {leader} must "
                 f"send to keep up with its producers. The reassignment of {move.partition} would never end: raise the "
                 "throttle, or reassign fewer partitions at the same time",
-                {**_where(move.partition), "inbound_bytes_per_s": f"{rate:.0f}", "broker": str(leader)},
+                {**move.partition.facts, "inbound_bytes_per_s": f"{rate:.0f}", "broker": str(leader)},
             )
     return refused
 
@@ -407,20 +406,5 @@ def _drained(move: PartitionReassignment, broker: BrokerId) -> TidemarkError:
         ErrorCode.BROKER_NOT_AVAILABLE,
         f"{move.partition} cannot be reassigned to broker {broker}, which is being removed: name another, or add it "
         f"again with tidemark cluster add-brokers {broker}",
-        {**_where(move.partition), "broker": str(broker)},
+        {**move.partition.facts, "broker": str(broker)},
     )
-
-
-def _where(partition: TopicPartition) -> dict[str, str]:
-    return {"topic": partition.topic, "partition": str(partition.partition)}
-
-
-def _name(refusal: Refusal) -> tuple[object, ...]:
-    """Key of a refusal, different for each update, so that refusals of two updates are distinguished."""
-    return refusal.kind, refusal.partition, refusal.request_id, refusal.at_ms, refusal.error.code
-
-
-def _unknown(partition: TopicPartition, topic: TopicDescription | None) -> TidemarkError:
-    if topic is None:
-        return unknown_topic(partition.topic, _where(partition))
-    return unknown_partition(*partition, len(topic.partitions))

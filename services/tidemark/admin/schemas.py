@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.admin.views import existing_topic
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.differences import differences
 from tidemark.core.schemas.document import draft_from_document
@@ -15,8 +16,7 @@ from tidemark.core.schemas.evolution import first_version, next_version
 from tidemark.core.schemas.model import SchemaDraft, TopicSchema
 from tidemark.core.schemas.refusals import naming
 from tidemark.core.schemas.text import from_text, parse_json, to_text
-from tidemark.core.topic_name import check_topic_name
-from tidemark.model import ErrorCode, SchemaText, TidemarkError, TopicDescription, unknown_topic
+from tidemark.model import ErrorCode, SchemaText, TidemarkError, TopicDescription
 from tidemark.ports import AdminRequest, Clock
 from tidemark.runtime.configuration.settings import topic_settings
 from tidemark.zookeeper.store import MetadataStore
@@ -95,11 +95,7 @@ class SchemaAdministration:
 
     async def describe(self, name: str) -> TopicDescription:
         """The topic with every version of its schema; raises INVALID_TOPIC_NAME, UNKNOWN_TOPIC."""
-        check_topic_name(name)
-        topic = (await self._store.topics([name])).get(name)
-        if topic is None:
-            raise unknown_topic(name)
-        return topic
+        return await existing_topic(self._store, name)
 
     async def plan(self, request: SchemaRequest) -> SchemaPlan:
         """Check a change and compute the new version, without a write.

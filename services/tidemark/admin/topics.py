@@ -8,7 +8,7 @@ admin service waits for both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tidemark.admin.planning import (
     MIN_ISR_DEFAULT,
@@ -18,14 +18,12 @@ from tidemark.admin.planning import (
     new_topic_id,
     plan_topic,
 )
-from tidemark.admin.polling import poll
-from tidemark.admin.views import partitions_of, partitions_without_leader, topic_view
+from tidemark.admin.polling import poll, why_late
+from tidemark.admin.views import existing_topic, partitions_of, partitions_without_leader, some_of, topic_view
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import ErrorCode, TidemarkError, TopicDescription, unknown_topic
+from tidemark.model import ErrorCode, TidemarkError, TopicDescription
 from tidemark.zookeeper.store import MetadataStore
-
-_SHOWN_PARTITIONS_MAX = 10
 
 
 class TopicAdministration:
@@ -137,18 +135,11 @@ class TopicAdministration:
             raise TidemarkError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the topic {topic.topic} is created, but after {timeout_s:.1f} s {len(missing)} of "
-                f"{len(topic.partitions)} partitions have no leader yet ({_shortened(missing)}); "
-                f"{await self._why_no_leader()}",
+                f"{len(topic.partitions)} partitions have no leader yet ({some_of(missing)}); "
+                f"{await why_late(self._store)}",
                 {"topic": topic.topic, "partitions_missing": str(len(missing))},
             )
         return view
-
-    async def _why_no_leader(self) -> str:
-        try:
-            controller = await self._store.controller()
-        except TidemarkError:
-            return "ZooKeeper does not answer"
-        return "no controller is active" if controller is None else "the controller continues"
 
     async def topic_id(self, name: str) -> str:
         """Return the id of a topic that may be deleted.
@@ -158,10 +149,7 @@ class TopicAdministration:
         """
         check_topic_name(name)
         check_may_go(name)
-        topic = (await self._store.topics([name])).get(name)
-        if topic is None:
-            raise unknown_topic(name)
-        return topic.topic_id
+        return (await existing_topic(self._store, name)).topic_id
 
     async def delete_topic(self, name: str, topic_id: str, *, timeout_s: float) -> None:
         """Request the deletion of the topic with this id and return when its znodes are deleted.
@@ -187,11 +175,6 @@ class TopicAdministration:
             raise TidemarkError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"the deletion of topic {name} is requested, but after {timeout_s:.1f} s it is still there; "
-                f"{await self._why_no_leader()}",
+                f"{await why_late(self._store)}",
                 {"topic": name},
             )
-
-
-def _shortened(partitions: Sequence[int]) -> str:
-    shown = ", ".join(str(partition) for partition in partitions[:_SHOWN_PARTITIONS_MAX])
-    return shown if len(partitions) <= _SHOWN_PARTITIONS_MAX else f"{shown}, ..."

@@ -1,16 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that make clients' views of topics from ZooKeeper's data, and count unhealthy partitions."""
+"""Topics of ZooKeeper as clients see them, counts of unhealthy partitions, and errors of topics that do not exist."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tidemark.core.cluster_view import PartitionView, TopicView
-from tidemark.model import NO_EPOCH, NO_LEADER, TopicDescription, TopicPartition, VersionedState
+from tidemark.core.topic_name import check_topic_name
+from tidemark.model import (
+    NO_EPOCH,
+    NO_LEADER,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+    VersionedState,
+    unknown_partition,
+    unknown_topic,
+)
 from tidemark.runtime.configuration.settings import topic_settings
+from tidemark.zookeeper.store import MetadataStore
 
 States = Mapping[TopicPartition, VersionedState]
+_SHOWN_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,28 @@ def partitions_without_leader(topic: TopicDescription, states: States) -> list[i
         for partition in partitions_of([topic])
         if partition not in states or states[partition].state.leader == NO_LEADER
     ]
+
+
+async def existing_topic(store: MetadataStore, name: str) -> TopicDescription:
+    """Read a topic; raises INVALID_TOPIC_NAME, UNKNOWN_TOPIC."""
+    check_topic_name(name)
+    topic = (await store.topics([name])).get(name)
+    if topic is None:
+        raise unknown_topic(name)
+    return topic
+
+
+def no_such_partition(partition: TopicPartition, topic: TopicDescription | None) -> TidemarkError:
+    """Make the error for a partition that does not exist; `topic` is its topic, if that exists."""
+    if topic is None:
+        return unknown_topic(partition.topic, partition.facts)
+    return unknown_partition(*partition, len(topic.partitions))
+
+
+def some_of(indexes: Sequence[int]) -> str:
+    """List the first indexes of partitions, for a sentence."""
+    shown = ", ".join(str(index) for index in indexes[:_SHOWN_MAX])
+    return shown if len(indexes) <= _SHOWN_MAX else f"{shown}, ..."
 
 
 def topic_view(

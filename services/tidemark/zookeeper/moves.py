@@ -58,7 +58,7 @@ async def submit(session: Session, moves: Sequence[PartitionReassignment]) -> No
                     ErrorCode.REASSIGNMENT_IN_PROGRESS,
                     f"{move.partition} is being reassigned to {list(other.replicas)} already; wait for that "
                     "reassignment, or cancel it",
-                    {"topic": move.partition.topic, "partition": str(move.partition.partition)},
+                    move.partition.facts,
                 )
         return [*found.moves, *(move for move in moves if move.partition not in known)]
 
@@ -75,7 +75,7 @@ async def cancel(session: Session, partitions: Iterable[TopicPartition]) -> None
             raise TidemarkError(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
                 f"{missing[0]} is not being moved; see which are: tidemark reassign list",
-                {"topic": missing[0].topic, "partition": str(missing[0].partition)},
+                missing[0].facts,
             )
         return [replace(move, cancel=True) if move.partition in wanted else move for move in found.moves]
 

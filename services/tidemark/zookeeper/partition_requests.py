@@ -107,7 +107,7 @@ async def _request(
                 raise TidemarkError(
                     ErrorCode.INVALID_REQUEST,
                     f"another request for {one} is in progress; wait for its end, then check its result",
-                    {"topic": one.topic, "partition": str(one.partition)},
+                    one.facts,
                 )
         if not missing:
             return

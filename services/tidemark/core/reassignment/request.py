@@ -331,4 +331,4 @@ def _ids(brokers: Iterable[BrokerId]) -> str:
 
 
 def _refusal(code: ErrorCode, partition: TopicPartition, message: str, **facts: str) -> TidemarkError:
-    return TidemarkError(code, message, {"topic": partition.topic, "partition": str(partition.partition), **facts})
+    return TidemarkError(code, message, {**partition.facts, **facts})
