@@ -6,13 +6,12 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from tidemark.console.page import Asked, Refused, View
+from tidemark.console.page import Asked, View
 from tidemark.console.pages.cluster import SLOW_LIFE_MS
-from tidemark.console.pages.paging import one_of, part_of
+from tidemark.console.pages.paging import one_of, part_of, searched
 from tidemark.core.quotas.quotas import Limits, QuotaEntity
 from tidemark.core.security.audit_lines import ServiceAudit
 
-SEARCH_CHARACTERS_MAX: Final = 249
 AUDIT_LINES_MAX: Final = 500
 """Number of lines of each service; a search finds older lines."""
 OUTCOMES: Final = ("all", "ok", "denied", "failed")
@@ -20,7 +19,7 @@ OUTCOMES: Final = ("all", "ok", "denied", "failed")
 
 async def load_acls(asked: Asked) -> View:
     """The page `/acls?q=TEXT&page=NUMBER`."""
-    text = _searched(asked)
+    text = searched(asked.query)
     found = await asked.need_admin("acls", lambda admin: admin.list_acls(), life_ms=SLOW_LIFE_MS)
     part = part_of([one for one in found if any(text.lower() in word.lower() for word in one)], asked.query)
     data = {
@@ -34,7 +33,7 @@ async def load_acls(asked: Asked) -> View:
 
 async def load_quotas(asked: Asked) -> View:
     """The page `/quotas?q=TEXT&page=NUMBER`."""
-    text = _searched(asked)
+    text = searched(asked.query)
     found = await asked.need_admin("quotas", lambda admin: admin.describe_client_quotas(), life_ms=SLOW_LIFE_MS)
     named = {str(entity): (entity, limits) for entity, limits in found.items()}
     part = part_of([named[name] for name in sorted(named) if text.lower() in name.lower()], asked.query)
@@ -49,7 +48,7 @@ async def load_quotas(asked: Asked) -> View:
 
 async def load_audit(asked: Asked) -> View:
     """The page `/audit?q=TEXT&principal=TEXT&outcome=ok|denied|failed&page=NUMBER`."""
-    text, principal = _searched(asked), _searched(asked, "principal")
+    text, principal = searched(asked.query), searched(asked.query, "principal")
     outcome = one_of(asked.query, "outcome", OUTCOMES)
     code = "" if outcome == OUTCOMES[0] else outcome.upper()
     services = await asked.need_admin(
@@ -79,13 +78,6 @@ async def load_audit(asked: Asked) -> View:
 def _service(one: ServiceAudit) -> dict[str, object]:
     error = None if one.error is None else one.error.message
     return {"service": one.service, "since_ms": one.since_ms, "error": error}
-
-
-def _searched(asked: Asked, name: str = "q") -> str:
-    text = asked.query.get(name, "").strip()
-    if len(text) > SEARCH_CHARACTERS_MAX:
-        raise Refused(400, f"{name} has {len(text)} characters: expected at most {SEARCH_CHARACTERS_MAX}.")
-    return text
 
 
 def _quota(entity: QuotaEntity, limits: Limits) -> dict[str, object]:

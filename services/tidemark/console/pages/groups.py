@@ -8,11 +8,10 @@ from typing import Final
 
 from tidemark.client.aio import Groups
 from tidemark.client.aio.groups import GroupDescription, GroupListing
-from tidemark.console.page import Asked, Refused, View
-from tidemark.console.pages.paging import one_of, part_of
+from tidemark.console.page import Asked, View
+from tidemark.console.pages.paging import one_of, part_of, searched
 from tidemark.console.queries.group_lags import describe_each
 
-GROUP_CHARACTERS_MAX: Final = 249
 _STATES: Final = ("all", "STABLE", "RECONCILING", "ASSIGNING", "EMPTY")
 _ORDERS: Final = ("name", "members")
 
@@ -20,9 +19,7 @@ _ORDERS: Final = ("name", "members")
 async def load(asked: Asked) -> View:
     """The page `/groups?q=TEXT&state=STATE&sort=ORDER&page=NUMBER`."""
     listed, missing = await asked.need("groups", lambda groups: groups.list_groups(), Groups)
-    text = asked.query.get("q", "").strip()
-    if len(text) > GROUP_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: expected at most {GROUP_CHARACTERS_MAX}.")
+    text = searched(asked.query)
     state, sort = one_of(asked.query, "state", _STATES), one_of(asked.query, "sort", _ORDERS)
     found = [one for one in listed if text.lower() in one.group.lower() and state in ("all", one.state)]
     if sort == "members":

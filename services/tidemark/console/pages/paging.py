@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists in parts of a fixed size, chosen by the parameter `page`; and numbers in addresses."""
+"""Lists in parts of a fixed size, chosen by the parameter `page`; and the other parameters of addresses."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tidemark.console.page import Refused
 T = TypeVar("T")
 
 ROWS: Final = 50
+SEARCH_CHARACTERS_MAX: Final = 249
+"""The longest name of a topic, group or transactional id."""
 _DIGITS_MAX: Final = 18
 
 
@@ -68,6 +70,14 @@ def one_of(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     text = query.get(name) or choices[0]
     if text not in choices:
         raise Refused(400, f"{name} is {text[:40]!r}: expected {', '.join(choices)}.")
+    return text
+
+
+def searched(query: Mapping[str, str], name: str = "q", characters_max: int = SEARCH_CHARACTERS_MAX) -> str:
+    """The text that an address searches for; raises `Refused` for a long text."""
+    text = query.get(name, "").strip()
+    if len(text) > characters_max:
+        raise Refused(400, f"{name} has {len(text)} characters: expected at most {characters_max}.")
     return text
 
 

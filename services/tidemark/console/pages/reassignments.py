@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidemark.client.outputs.reassignments import progress_json
-from tidemark.console.page import Asked, Refused, View
+from tidemark.console.page import Asked, View
 from tidemark.console.pages.cancel_reassignments import place_command
-from tidemark.console.pages.paging import one_of, part_of
+from tidemark.console.pages.paging import one_of, part_of, searched
 from tidemark.core.reassignment.progress import ReassignmentPhase, ReassignmentProgress
-from tidemark.core.topic_name import TOPIC_NAME_CHARACTERS_MAX
 from tidemark.model import Refusal
 
 REFUSALS_MAX: Final = 20
@@ -20,9 +19,7 @@ _STATES: Final = ("all", "waiting", *ReassignmentPhase)
 
 async def load(asked: Asked) -> View:
     """The page `/reassignments?q=TEXT&state=STATE&page=NUMBER`."""
-    text = asked.query.get("q", "").strip()
-    if len(text) > TOPIC_NAME_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: expected at most {TOPIC_NAME_CHARACTERS_MAX}.")
+    text = searched(asked.query)
     state = one_of(asked.query, "state", _STATES)
     found = await asked.need_admin("reassignments", lambda admin: admin.list_partition_reassignments())
     moves = [one for one in found.moves if text.lower() in one.partition.topic.lower() and _has_state(one, state)]

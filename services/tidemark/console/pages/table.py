@@ -22,7 +22,6 @@ from tidemark.console.pages import (
     schema,
     topic,
     topics,
-    transaction,
     transactions,
 )
 
@@ -49,7 +48,7 @@ PAGES: Final = (
     ),
     Page("reassignments", "/reassignments", reassignments.load, "Reassignments"),
     Page("transactions", "/transactions", transactions.load, "Transactions"),
-    Page("transaction", "/transactions/{id:path}", transaction.load),
+    Page("transaction", "/transactions/{id:path}", transactions.load_one),
     Page("elections", "/elections", elections.load, "Unclean elections"),
     Page("acls", "/acls", access.load_acls, "Access rules"),
     Page("quotas", "/quotas", access.load_quotas, "Quotas"),

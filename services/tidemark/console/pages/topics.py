@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from tidemark.console.page import Asked, Refused, View
+from tidemark.console.page import Asked, View
 from tidemark.console.pages.cluster import log_dirs_of, topics_of
-from tidemark.console.pages.paging import one_of, part_of
+from tidemark.console.pages.paging import one_of, part_of, searched
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.core.internal_topics import INTERNAL_TOPICS
-from tidemark.core.topic_name import TOPIC_NAME_CHARACTERS_MAX
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 
 SIZES_UP_TO: Final = 2_000
@@ -27,9 +26,7 @@ _SORTS: Final[Mapping[str, Callable[[TopicView], tuple[object, ...]]]] = {
 async def load(asked: Asked) -> View:
     """The page `/topics?q=TEXT&state=STATE&sort=ORDER&page=NUMBER`."""
     topics = await topics_of(asked)
-    text = asked.query.get("q", "").strip()
-    if len(text) > TOPIC_NAME_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: expected at most {TOPIC_NAME_CHARACTERS_MAX}.")
+    text = searched(asked.query)
     state, sort = one_of(asked.query, "state", _STATES), one_of(asked.query, "sort", tuple(_SORTS))
     found = [view for view in topics.values() if text.lower() in view.topic.lower() and _has_state(view, state)]
     part = part_of(sorted(found, key=_SORTS[sort]), asked.query)

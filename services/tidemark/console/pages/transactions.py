@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transactions: those that hold a stable offset back, and the transactional ids, open ones first."""
+"""Transactions: those that hold a stable offset back, the transactional ids, open ones first, and one of the ids."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from tidemark.client.aio.hanging_transactions import find_hanging
 from tidemark.client.aio.transaction_admin import TransactionAdmin, TransactionListing
-from tidemark.console.page import Asked, Refused, View
-from tidemark.console.pages.paging import one_of, part_of
+from tidemark.console.page import Asked, View
+from tidemark.console.pages.paging import one_of, part_of, searched
 from tidemark.core.transactions.phases import Phase
 
-ID_CHARACTERS_MAX: Final = 249
 HANGING_MAX: Final = 50
 HANGING_LIFE_MS: Final = 10_000
 """Every leader is asked for all of its partitions, so pages share the answer for longer."""
@@ -20,9 +20,7 @@ _STATES: Final = ("all", "open", *Phase)
 
 async def load(asked: Asked) -> View:
     """The page `/transactions?q=TEXT&state=STATE&page=NUMBER`."""
-    text = asked.query.get("q", "").strip()
-    if len(text) > ID_CHARACTERS_MAX:
-        raise Refused(400, f"q has {len(text)} characters: expected at most {ID_CHARACTERS_MAX}.")
+    text = searched(asked.query)
     state = one_of(asked.query, "state", _STATES)
     listed, missing = await asked.need("transactions", lambda admin: admin.list_transactions(), TransactionAdmin)
     held = await asked.see(
@@ -45,6 +43,31 @@ async def load(asked: Asked) -> View:
         **part.facts(),
     }
     return View("Transactions", "tidemark transaction find-hanging --open-longer-than 0", data)
+
+
+async def load_one(asked: Asked) -> View:
+    """The page `/transactions/{id}?page=NUMBER`."""
+    name = asked.path["id"]
+    (found,) = await asked.need(
+        "transaction", lambda admin: admin.describe_transactions([name]), TransactionAdmin, key=name
+    )
+    part = part_of(sorted(found.partitions), asked.query)
+    quoted = shlex.quote(name)
+    data = {
+        "transactional_id": found.transactional_id,
+        "phase": found.phase,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "started_at_ms": found.started_at_ms or None,
+        "timeout_ms": found.timeout_ms,
+        "updated_at_ms": found.updated_at_ms,
+        "generation": found.generation,
+        "last_sequence": found.last_sequence,
+        "partitions": [{**where._asdict(), **producer._asdict()} for where, producer in part.rows],
+        "abort_command": f"tidemark transaction abort {quoted}" if found.started_at_ms > 0 else None,
+        **part.facts(),
+    }
+    return View(f"Transactional id {name}", f"tidemark transaction describe {quoted}", data)
 
 
 def _has_state(one: TransactionListing, state: str) -> bool:
