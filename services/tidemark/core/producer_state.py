@@ -3,8 +3,8 @@
 
 For each producer: its epoch, its last batches, and its open transaction. The state follows the log: an append adds
 a batch (`observe`), truncation and failover rebuild the state from snapshot and log. A producer without a batch for the
-expiration time is removed when a new producer is added. So memory is bounded by the producers of that time. A producer
-with an open transaction stays.
+expiration time is removed when a new producer is added, and so is the longest idle one of `PRODUCERS_MAX`. So callers
+cannot fill the memory of brokers with new producers. A producer with an open transaction stays.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ NO_COORDINATOR_EPOCH: Final = -1
 NO_TRANSACTION: Final = Offset(-1)
 SEQUENCE_SPACE: Final = 1 << 31
 """Sequences run from 0 to 2^31 - 1 and start over at 0."""
+PRODUCERS_MAX: Final = 20_000
+"""Producers of a partition that a replica remembers, apart from those with an open transaction: 1 kB of memory each."""
+_OPEN_AT_ONCE: Final = 100
+"""Producers with an open transaction that are skipped for one new producer."""
 
 
 class RememberedBatch(NamedTuple):
@@ -247,16 +251,22 @@ class ProducerStates:
     def _see(self, producer_id: int, expired_ms: int, now_ms: int) -> None:
         """Invariant: `_seen_ms` is ordered by time, so that the oldest entry expires first."""
         if self._seen_ms.pop(producer_id, None) is None:
-            while self._seen_ms:
-                oldest = next(iter(self._seen_ms))
-                if self._seen_ms[oldest] > expired_ms:
-                    break
-                del self._seen_ms[oldest]
-                if oldest in self._open:
-                    self._seen_ms[oldest] = now_ms
-                else:
-                    self._entries.pop(oldest, None)
+            self._make_room(expired_ms, now_ms)
         self._seen_ms[producer_id] = now_ms
+
+    def _make_room(self, expired_ms: int, now_ms: int) -> None:
+        """Remove expired producers, and the longest idle ones at the limit; one with an open transaction stays."""
+        opened = 0
+        while self._seen_ms and opened < _OPEN_AT_ONCE:
+            oldest = next(iter(self._seen_ms))
+            if self._seen_ms[oldest] > expired_ms and len(self._seen_ms) < PRODUCERS_MAX:
+                return
+            del self._seen_ms[oldest]
+            if oldest in self._open:
+                self._seen_ms[oldest] = now_ms
+                opened += 1
+            else:
+                self._entries.pop(oldest, None)
 
     def close_deleted(self, log_start_offset: Offset) -> None:
         """Forget the open transactions without a record at or above a log start: no reader waits for their ends.

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import pytest
+from tidemark.core import producer_state
 from tidemark.core.producer_state import SEQUENCE_SPACE, ProducerStates
 from tidemark.model import REMEMBERED_BATCHES, ErrorCode, TidemarkError
-from tidemark.record.envelope import Envelope
+from tidemark.record.envelope import Attributes, Envelope
 
 
 def envelope(
@@ -207,6 +208,35 @@ def test_after_a_restart_the_expiration_time_of_known_producers_begins_again() -
     assert set(states.entries) == {1, 2}
     states.observe(envelope(0, producer_id=3), 8 * DAY_MS)
     assert set(states.entries) == {2, 3}
+
+
+def test_the_longest_idle_producers_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 10)
+    states = ProducerStates().expiring(DAY_MS, 0)
+    for number in range(100):
+        states.observe(envelope(0, producer_id=number + 1), number)
+        states.observe(envelope(number + 1 if number else 0, offset=number, producer_id=0), number)
+    assert set(states.entries) == {0, *range(92, 101)}, "the busy producer stays"
+
+
+def test_producers_with_an_open_transaction_stay_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 10)
+    states = ProducerStates().expiring(DAY_MS, 0)
+    for number in range(30):
+        opened = envelope(0, offset=number, producer_id=number)._replace(attributes=int(Attributes.PENDING))
+        states.observe(opened, number)
+    assert len(states.entries) == 30
+    for number in range(30, 60):
+        states.observe(envelope(0, producer_id=number), number)
+    assert set(range(30)) <= set(states.entries)
+    assert len(states.entries) <= 32
+
+
+def test_a_log_with_very_many_producers_remembers_the_limit_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 10)
+    states = observed(*(envelope(0, producer_id=number) for number in range(1000))).expiring(DAY_MS, 0)
+    states.observe(envelope(0, producer_id=1000), 1)
+    assert set(states.entries) == set(range(991, 1001))
 
 
 def test_a_refused_new_producer_leaves_no_state() -> None:
