@@ -12,10 +12,11 @@ from tidemark.client import AdminClient, Producer
 from tidemark.local.cluster import LocalCluster
 
 from tests.integration.cli.test_cli import Ended, refused, succeeds, tidemark
+from tests.integration.harness.broken_disk import DEADLINE_S, led, two_disks
 from tests.integration.harness.waiting import wait_for
 from tests.integration.reassign.test_reassign_log_dirs import moved
 from tests.integration.reassign.test_reassignments import assigned, file_of
-from tests.integration.storage.test_broken_disks import DEADLINE_S, cluster, led, metric, two_disks
+from tests.integration.storage.test_broken_disks import PARTITIONS, cluster, create, metric
 
 __all__ = ["cluster"]
 
@@ -26,7 +27,7 @@ def test_nothing_is_moved_into_or_out_of_a_directory_that_is_offline(
     tmp_path: Path,
 ) -> None:
     with AdminClient(cluster.admin_address) as admin, Producer(cluster.bootstrap) as producer:
-        bad, good = two_disks(cluster, admin, "safe", replicas=2)
+        bad, good = two_disks(cluster, admin, lambda: create(admin, "safe", replicas=2), leaderships=PARTITIONS)
         inside, outside = led(bad)[0], led(good)[0]
         broken.write_text(f"{errno.EIO} {bad.path}\n")
         producer.send("safe", b"record", partition=inside.partition).result(DEADLINE_S)
