@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from tidemark.admin.log_dirs import LogDirAdministration
-from tidemark.admin.move_tracker import LOOKS_APART_S, MoveTracker
+from tidemark.admin.move_tracker import MoveTracker
 from tidemark.admin.replica_sizes import OnBrokers, ReplicaSizes, inbound_bytes_per_s, sizes_of
 from tidemark.admin.views import no_such_partition
+from tidemark.core.reassignment.copy_rates import LOOKS_APART_S
 from tidemark.core.reassignment.progress import (
     ClusterFacts,
     EndedReassignment,

@@ -16,6 +16,7 @@ from tidemark.cli.common.output import error_json, name_of, print_table
 from tidemark.cli.reassign.submit import EXIT_INTERRUPTED
 from tidemark.cli.reassign.views import MoveView
 from tidemark.client.units import shown_bytes
+from tidemark.core.reassignment.copy_rates import CopyRates
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir
 from tidemark.core.reassignment.progress import (
     STALLED_AFTER_S,
@@ -37,7 +38,6 @@ _PAUSE_EACH_S: Final = 0.001
 """Additional pause per replica, since DescribeLogDirs for thousands of replicas costs the brokers time."""
 _MISSING_MAX: Final = 3
 """Answers in a row without the copy that mean a cancelled move; one such answer is possible at the end of a copy."""
-_NEW_WEIGHT: Final = 0.3
 _ALL_BUT: Final = 99
 """Percent of a copy that has every byte and did not replace the replica yet."""
 
@@ -148,17 +148,6 @@ def _replica(
     return None, None
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Progress of the copy of one replica, from the last answer of its broker."""
-
-    at_s: float
-    grew_at_s: float
-    bytes_done: int | None = None
-    rate_bytes_per_s: float | None = None
-    missing: int = 0
-
-
 def placed(found: FoundReplica) -> str:
     """Broker and log directory of a replica, as text."""
     return f"on broker {found.place.broker_id} in {found.log_dir or 'no directory yet'}"
@@ -176,7 +165,9 @@ class PlaceFollower:
         self._client = client
         self._pause = pause
         self._now_s = now_s
-        self._seen: dict[ReplicaLogDir, _Seen] = {}
+        self._rates = CopyRates()
+        self._missing: dict[ReplicaLogDir, int] = {}
+        """Number of answers in a row without the copy, of each copy that a broker has reported."""
         self._before: dict[tuple[TopicPartition, tuple[BrokerId, ...]], FoundReplica] = {}
 
     def ends(self, moved: ReassignmentProgress) -> tuple[str, str]:
@@ -189,44 +180,41 @@ class PlaceFollower:
         ended: list[Placed] = []
         left = list(places)
         while left:
-            moves, ends = [], []
+            moved: list[FoundReplica] = []
             for found in look(self._client, left):
-                why = self._failure(found)
-                if found.state is PlaceState.THERE or why is not None:
+                why, there = self._failure(found), found.state is PlaceState.THERE
+                if there or why is not None:
                     ended.append((found, why))
-                    ends.append(found)
+                    view.say(f"{name_of(found.place.partition)} {'is' if there else 'stays'} {placed(found)}")
                 else:
-                    moves.append(self._progress(found))
-            done = {one.place for one in ends}
-            left = [place for place in left if place not in done]
-            for found in ends:
-                there = found.state is PlaceState.THERE
-                view.say(f"{name_of(found.place.partition)} {'is' if there else 'stays'} {placed(found)}")
-            view.show(moves, ())
+                    moved.append(found)
+            left = [found.place for found in moved]
+            self._rates.look({found.place: found.bytes_done for found in moved}, self._now_s())
+            view.show([self._progress(found) for found in moved], ())
             if left:
                 self._pause(max(_PAUSE_S, len(left) * _PAUSE_EACH_S))
         return ended
 
     def _failure(self, found: FoundReplica) -> TidemarkError | None:
         """The error that ends the move; None: the move completed, or may complete."""
+        if found.state is PlaceState.COPYING:
+            self._missing[found.place] = 0
         if found.state is not PlaceState.ELSEWHERE:
             return None
         if found.why is not None:
             return found.why
-        seen = self._seen.get(found.place)
-        if seen is None or seen.bytes_done is None:
+        if found.place not in self._missing:
             return None
-        seen.missing += 1
-        if seen.missing < _MISSING_MAX:
+        self._missing[found.place] += 1
+        if self._missing[found.place] < _MISSING_MAX:
             return None
         partition, broker = found.place.partition, found.place.broker_id
         sentence = f"the copy of {partition} on broker {broker} was cancelled: the replica stays in {found.log_dir}"
         return TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, sentence)
 
     def _progress(self, found: FoundReplica) -> ReassignmentProgress:
-        now_s, broker = self._now_s(), found.place.broker_id
-        seen = self._measure(found, now_s)
-        rate, eta_s = seen.rate_bytes_per_s, None
+        broker = found.place.broker_id
+        rate, eta_s = self._rates.rate_bytes_per_s(found.place), None
         if rate and found.bytes_done is not None and found.bytes_total is not None:
             eta_s = max(0, found.bytes_total - found.bytes_done) / rate
         moved = ReassignmentProgress(
@@ -242,26 +230,10 @@ class PlaceFollower:
             bytes_total=found.bytes_total,
             rate_bytes_per_s=rate,
             eta_s=eta_s,
-            waiting_for=_waits_for(found, now_s - seen.grew_at_s),
+            waiting_for=_waits_for(found, self._rates.silent_s(found.place)),
         )
         self._before.setdefault((moved.partition, moved.target), found)
         return moved
-
-    def _measure(self, found: FoundReplica, now_s: float) -> _Seen:
-        seen = self._seen.setdefault(found.place, _Seen(now_s, now_s))
-        if found.bytes_done is None:
-            return seen
-        seen.missing = 0
-        if seen.bytes_done is None:
-            seen.at_s = seen.grew_at_s = now_s
-            seen.bytes_done = found.bytes_done
-        elif now_s > seen.at_s:
-            grown = max(0, found.bytes_done - seen.bytes_done)
-            rate, before = grown / (now_s - seen.at_s), seen.rate_bytes_per_s
-            seen.rate_bytes_per_s = rate if before is None else _NEW_WEIGHT * rate + (1 - _NEW_WEIGHT) * before
-            seen.at_s, seen.bytes_done = now_s, found.bytes_done
-            seen.grew_at_s = now_s if grown else seen.grew_at_s
-        return seen
 
 
 def _waits_for(found: FoundReplica, silent_s: float) -> str:
