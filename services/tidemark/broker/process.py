@@ -124,8 +124,8 @@ class BrokerProcess:
         on_stop(self._rules.stop)
         on_stop(self._quotas.stop)
         self._stack.callback(self._answer_waiting)
-        self._groups.start()
-        self._transactions.start()
+        self._groups.coordinators.start()
+        self._transactions.coordinators.start()
         await self._configs.start()
         await self._rules.start()
         await self._quotas.start()
@@ -295,8 +295,8 @@ class BrokerProcess:
 
     def _on_leadership(self, effect: ef.LeadershipChanged) -> None:
         self._purgatory.on_leadership(effect)
-        self._groups.on_leadership(effect)
-        self._transactions.on_leadership(effect)
+        self._groups.coordinators.on_leadership(effect)
+        self._transactions.coordinators.on_leadership(effect)
 
     def _on_changed_rules(self) -> None:
         """Open streams check the rights of their clients again."""
@@ -332,8 +332,8 @@ class BrokerProcess:
 
     def _answer_waiting(self) -> None:
         """Refuse all new requests, and answer every waiting request."""
-        self._groups.stop_coordinating()
-        self._transactions.stop_coordinating()
+        self._groups.coordinators.stop()
+        self._transactions.coordinators.stop()
         self._clients.stop()
         self._node.metadata.close()
         self._replication.control.stop()

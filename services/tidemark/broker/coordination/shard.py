@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from prometheus_client import Counter
 
@@ -31,13 +32,20 @@ _REFUSED_TRANSACTION: Final = frozenset(
 )
 """Refusals that precede the append: nothing was written."""
 
-_S = TypeVar("_S")  # the state: a pure coordinator
+_S = TypeVar("_S", bound="Coordinator")  # the state
 _C = TypeVar("_C")  # a change of the state, written as one record
 _N = TypeVar("_N")  # the facts that requests are checked against
 _T = TypeVar("_T")
 _C_co = TypeVar("_C_co", covariant=True)
 _T_co = TypeVar("_T_co", covariant=True)
 _log = logging.getLogger(__name__)
+
+
+class Coordinator(Protocol):
+    """A pure coordinator."""
+
+    def excuse(self, ms: int) -> None:
+        """Extend all timeouts by the time for which this process was suspended."""
 
 
 class Outcome(Protocol[_T_co, _C_co]):
@@ -111,6 +119,7 @@ class Shard(Generic[_S, _C, _N]):
         self._closed = False
         self._in_flight: deque[_Write[_C]] = deque()
         self._starting = False
+        self._events: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._loader = asyncio.create_task(self._load(), name=f"load {self.log.partition}")
 
     @property
@@ -231,10 +240,25 @@ class Shard(Generic[_S, _C, _N]):
         """Whether one write has taken longer than `time_s`."""
         return bool(self._in_flight) and time.monotonic() - self._in_flight[0].began_s > time_s
 
-    # -- for subclasses ----------------------------------------------------------------------------------------
-
     def excuse(self, ms: int) -> None:
         """Extend all timeouts by the time for which this process was suspended."""
+        if self._state is not None:
+            self._state.excuse(ms)
+
+    def event_of(self, key: str) -> asyncio.Event:
+        """An event that is set by `_wake`, and at the end of the state; kept while a caller has it."""
+        return self._events.setdefault(key, asyncio.Event())
+
+    def _wake(self, key: str) -> None:
+        event = self._events.pop(key, None)
+        if event is not None:
+            event.set()
+
+    def _dropped(self) -> None:
+        for key in tuple(self._events):
+            self._wake(key)
+
+    # -- for subclasses ----------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
         """Apply the changes of timeouts that have passed; called periodically."""
@@ -247,9 +271,6 @@ class Shard(Generic[_S, _C, _N]):
 
     def _loaded(self) -> None:
         """Called after the state was loaded."""
-
-    def _dropped(self) -> None:
-        """Called after the state was discarded."""
 
     # -- writing -----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from tidemark.broker.groups.partition_ends import PartitionEnds
 from tidemark.broker.groups.service import GroupService
 from tidemark.broker.node.broker_node import BrokerNode
 from tidemark.core.internal_topics import OFFSETS_TOPIC
-from tidemark.core.replication import effects as ef
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import TopicPartition
 from tidemark.runtime.configuration.settings import BrokerSettings
@@ -30,13 +29,14 @@ class GroupCoordination:
     """The parts of a broker that coordinate consumer groups.
 
     Attributes:
+        coordinators: started by the process, told of leaderships, and stopped.
         service: the servicer of the groups' RPCs.
     """
 
     def __init__(self, node: BrokerNode, logs: StateLogs, fetch: FetchService, pending: PendingBatches) -> None:
         settings = node.settings
         self._ends = PartitionEnds(node.broker_id, node.metadata, fetch.list_offsets)
-        self._coordinators = GroupCoordinators(
+        self.coordinators = GroupCoordinators(
             node.broker_id,
             settings,
             logs,
@@ -51,33 +51,21 @@ class GroupCoordination:
             GroupMetrics(METRICS),
             node.driver.fail,
         )
-        offsets = GroupOffsets(self._coordinators, self._ends)
+        offsets = GroupOffsets(self.coordinators, self._ends)
 
         async def verify(transaction: InTransaction, partition: TopicPartition) -> None:
             producer = ProducerIdentity(*transaction.writer)
             await pending.require(transaction.transactional_id, producer, partition, _VERIFY_S)
 
-        logs.appends.on_marker = self._coordinators.on_marker
-        self.service = GroupService(self._coordinators, offsets, verify)
-        self._lags = GroupLagMetrics(self._coordinators.known, offsets.progress, self._ends.ask)
+        logs.appends.on_marker = self.coordinators.on_marker
+        self.service = GroupService(self.coordinators, offsets, verify)
+        self._lags = GroupLagMetrics(self.coordinators.known, offsets.progress, self._ends.ask)
         METRICS.show(self._lags)
         self.use_settings(settings)
-
-    def on_leadership(self, effect: ef.LeadershipChanged) -> None:
-        """The leader of a partition of __consumer_offsets changed: load or drop its coordinator."""
-        self._coordinators.on_leadership(effect)
 
     def use_settings(self, settings: BrokerSettings) -> None:
         """Apply the dynamic settings."""
         self._lags.groups_shown = settings.metrics_groups
-
-    def start(self) -> None:
-        """Start the coordinators' tasks."""
-        self._coordinators.start()
-
-    def stop_coordinating(self) -> None:
-        """Stop coordinating groups; waiting members are answered."""
-        self._coordinators.stop()
 
     async def stop(self) -> None:
         """Stop the lag metrics, and close the channels to other brokers."""

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
-from weakref import WeakValueDictionary
 
 from tidemark.broker.coordination.shard import Shard
 from tidemark.broker.coordination.state_log import InTransaction, RecordFormat, Records, StateLog
@@ -27,7 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class GroupShard(Shard[GroupCoordinator, Change, Situation]):
-    """A `Shard` whose state is the group coordinator of one partition."""
+    """A `Shard` whose state is the group coordinator of one partition.
+
+    The event of a group is set at the next change of its members or assignments.
+    """
 
     noun = GROUP_RECORDS.noun
 
@@ -39,19 +41,9 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
         metrics: GroupMetrics,
     ) -> None:
         self._metrics = metrics
-        self._events: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
         self._markers: list[tuple[int, int, bool]] = []
         """Markers that arrived while the state was being loaded."""
         super().__init__(log, _replay, situation, write_timeout_s, metrics)
-
-    def change_of(self, group_id: str) -> asyncio.Event:
-        """An event that is set at the next change of the group's members or assignments; kept while a caller has it."""
-        return self._events.setdefault(group_id, asyncio.Event())
-
-    def excuse(self, ms: int) -> None:
-        """Extend all session timeouts by the time of a suspension of this process."""
-        if self._state is not None:
-            self._state.excuse(ms)
 
     def sweep(self) -> None:
         """Evict members whose session timed out; called periodically.
@@ -111,20 +103,13 @@ class GroupShard(Shard[GroupCoordinator, Change, Situation]):
     def _changed(self, changes: Sequence[Change]) -> None:
         self._metrics.note(changes)
         for group_id in dict.fromkeys(one.key.group_id for one in changes if not isinstance(one.key, OffsetKey)):
-            event = self._events.pop(group_id, None)
-            if event is not None:
-                event.set()
+            self._wake(group_id)
 
     def _loaded(self) -> None:
         markers, self._markers = self._markers, []
         for producer_id, marker_epoch, commit in markers:
             self.on_marker(producer_id, marker_epoch, commit=commit)
         self.refresh_topics()
-
-    def _dropped(self) -> None:
-        events, self._events = self._events, WeakValueDictionary()
-        for event in tuple(events.values()):
-            event.set()
 
 
 def _replay(changes: Records[Change], now: Situation) -> GroupCoordinator:

@@ -263,7 +263,7 @@ class GroupService(GroupServiceServicer):
         until_s = time.monotonic() + held_back_ms / 1000
         while True:
             shard = self._groups.shard_of(beat.group_id)
-            changed = shard.change_of(beat.group_id)
+            changed = shard.event_of(beat.group_id)
             answer = await self._answer(shard, beat)
             left_s = until_s - time.monotonic()
             # the coordinator does not know the topics yet

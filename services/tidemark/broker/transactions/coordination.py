@@ -20,7 +20,6 @@ from tidemark.broker.transactions.requests import Requests
 from tidemark.broker.transactions.service import TransactionService
 from tidemark.broker.transactions.verification import Verification
 from tidemark.core.internal_topics import TRANSACTIONS_TOPIC
-from tidemark.core.replication import effects as ef
 from tidemark.model import TopicDescription
 from tidemark.runtime.metrics import METRICS
 
@@ -29,6 +28,7 @@ class TransactionCoordination:
     """The parts of a broker that coordinate transactions.
 
     Attributes:
+        coordinators: started by the process, told of leaderships, and stopped.
         service: the servicer of the clients' RPCs.
         internal_service: the servicer of the brokers' RPCs.
         pending: the check of pending batches.
@@ -50,29 +50,17 @@ class TransactionCoordination:
             return await node.store.topics(tuple(names))
 
         self._sender = MarkerSender(node.broker_id, node.metadata, writer.write, existing, metrics)
-        self._coordinators = TransactionCoordinators(
+        self.coordinators = TransactionCoordinators(
             node.broker_id, settings, logs, node.metadata, topic, metrics, self._sender, node.driver.fail
         )
-        requests = Requests(self._coordinators, producer_ids.next)
+        requests = Requests(self.coordinators, producer_ids.next)
         producers = PartitionProducers(node.core.queries, node.metadata, node.lease)
-        self.service = TransactionService(self._coordinators, requests, producers)
+        self.service = TransactionService(self.coordinators, requests, producers)
         self.internal_service = TransactionCoordinationService(requests, writer)
         self._verification = Verification(
-            node.broker_id, node.metadata, self.internal_service.add_partitions, self._coordinators.located
+            node.broker_id, node.metadata, self.internal_service.add_partitions, self.coordinators.located
         )
         self.pending = PendingBatches(node.core.queries, self._verification)
-
-    def on_leadership(self, effect: ef.LeadershipChanged) -> None:
-        """The leader of a partition of __transaction_state changed: load or drop its coordinator."""
-        self._coordinators.on_leadership(effect)
-
-    def start(self) -> None:
-        """Start the coordinators' tasks."""
-        self._coordinators.start()
-
-    def stop_coordinating(self) -> None:
-        """Stop coordinating transactions."""
-        self._coordinators.stop()
 
     async def stop(self) -> None:
         """Stop sending markers and verifying transactions."""

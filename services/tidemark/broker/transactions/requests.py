@@ -65,7 +65,7 @@ class Requests:
         until_s = time.monotonic() + wait_s
         while True:
             shard = self._coordinators.shard_of(transactional_id)
-            completion = shard.completion_of(transactional_id)
+            completion = shard.event_of(transactional_id)
             try:
                 answer = await attempt(shard)
                 if not isinstance(answer, TidemarkError):

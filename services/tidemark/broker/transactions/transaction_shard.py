@@ -7,11 +7,9 @@ transaction sends its markers again, under the new leader epoch (rule X14).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
-from weakref import WeakValueDictionary
 
 from tidemark.broker.coordination.shard import Shard
 from tidemark.broker.coordination.state_log import RecordFormat, Records, StateLog
@@ -37,6 +35,8 @@ _log = logging.getLogger(__name__)
 class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
     """A `Shard` whose state is the transaction coordinator of one partition.
 
+    The event of an id is set when its transaction is complete.
+
     Args:
         send_markers: called with the ids whose decision is committed; `markers` of this shard has their markers.
     """
@@ -53,7 +53,6 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
     ) -> None:
         self._metrics = metrics
         self._send_markers = send_markers
-        self._completions: WeakValueDictionary[str, asyncio.Event] = WeakValueDictionary()
 
         def replay(changes: Records[Change], now: Situation) -> TransactionCoordinator:
             return TransactionCoordinator.replay(changes, now.now_ms, log.leader_epoch)
@@ -70,10 +69,6 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
         """The loaded state, even if the lease does not cover the state; None while it is being loaded."""
         return self._state
 
-    def completion_of(self, transactional_id: str) -> asyncio.Event:
-        """An event that is set when the transaction of the id is complete; kept while a caller has it."""
-        return self._completions.setdefault(transactional_id, asyncio.Event())
-
     def is_prepared(self, transactional_id: str) -> bool:
         """Whether a decision about the id is still being completed."""
         try:
@@ -84,11 +79,6 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
     def markers(self, transactional_id: str) -> Iterator[Marker]:
         """The markers of an id that have not been answered."""
         return iter(()) if self._state is None else self._state.markers(transactional_id)
-
-    def excuse(self, ms: int) -> None:
-        """Extend the timeout of all open transactions by the time for which this process was suspended."""
-        if self._state is not None:
-            self._state.excuse(ms)
 
     def sweep(self) -> None:
         """Abort the transactions whose timeout has passed (rule X13); called periodically."""
@@ -122,8 +112,8 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
 
     def _changed(self, changes: Sequence[Change]) -> None:
         for transactional_id, metadata in _transactions_in(changes):
-            if metadata.phase in CLOSED and (event := self._completions.pop(transactional_id, None)) is not None:
-                event.set()
+            if metadata.phase in CLOSED:
+                self._wake(transactional_id)
 
     def _committed(self, changes: Sequence[Change]) -> None:
         self._metrics.note(changes)
@@ -135,11 +125,6 @@ class TransactionShard(Shard[TransactionCoordinator, Change, Situation]):
         assert self._state is not None
         if self._state.prepared:
             self._send_markers(self, tuple(self._state.prepared))
-
-    def _dropped(self) -> None:
-        events, self._completions = self._completions, WeakValueDictionary()
-        for event in tuple(events.values()):
-            event.set()
 
 
 def _transactions_in(changes: Iterable[Change]) -> Iterator[tuple[str, TransactionMetadata]]:

@@ -173,7 +173,7 @@ async def test_members_are_woken_by_changes_of_their_own_group_only(log: Log, sh
     joining = beat(shard, "m1", 0)
     await log.finish_write()
     await joining
-    mine, other = shard.change_of("g"), shard.change_of("another")
+    mine, other = shard.event_of("g"), shard.event_of("another")
     committing = commit(shard, 1, "another")
     await log.finish_write()
     await committing

@@ -83,9 +83,9 @@ async def test_a_record_too_large_for_followers_is_refused_before_its_append() -
 async def test_waiting_for_changes_of_unknown_groups_leaves_no_state_behind() -> None:
     shard = GroupShard(cast(StateLog[Change], HeldLog(PARTITION)), situation, 1.0, GroupMetrics(Metrics()))
     await loaded(shard)
-    kept = shard.change_of("there")
+    kept = shard.event_of("there")
     for number in range(1000):
-        shard.change_of(f"not-there-{number}")
+        shard.event_of(f"not-there-{number}")
     gc.collect()
     assert len(shard._events) == 1
     shard.close()
