@@ -269,17 +269,20 @@ class ProducerStates:
                 self._entries.pop(oldest, None)
 
     def close_deleted(self, log_start_offset: Offset) -> None:
-        """Forget the open transactions without a record at or above a log start: no reader waits for their ends.
+        """Let each open transaction begin with its first batch that has records at or above a log start, if known.
 
-        The next batch of such a transaction opens it again.
+        Without such a batch the transaction is forgotten: no reader waits for its end. Its next batch opens it again.
         """
-        for producer_id, first in tuple(self._open.items()):
-            if first >= log_start_offset:
-                return
+        cut = [producer_id for producer_id, first in self._open.items() if first < log_start_offset]
+        for producer_id in cut:
             entry = self._entries[producer_id]
-            if entry.batches and entry.batches[-1].last_offset < log_start_offset:
+            first = _first_batch(entry, log_start_offset)
+            self._entries[producer_id] = entry._replace(open_offset=first)
+            self._open[producer_id] = first
+            if first < 0:
                 del self._open[producer_id]
-                self._entries[producer_id] = entry._replace(open_offset=NO_TRANSACTION)
+        if cut:
+            self._open = OrderedDict(sorted(self._open.items(), key=lambda item: item[1]))
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """The state of one producer; None: there is none."""
@@ -325,6 +328,17 @@ def _remembered(envelope: Envelope) -> RememberedBatch:
         Offset(first_offset + envelope.last_offset_delta),
         envelope.append_time_us,
     )
+
+
+def _first_batch(entry: ProducerEntry, log_start_offset: Offset) -> Offset:
+    """First offset of the open transaction's first batch with records at or above a log start; NO_TRANSACTION: none.
+
+    The present first offset, if earlier batches are no longer remembered.
+    """
+    batches = entry.batches
+    if not batches or (batches[0].first_offset > entry.open_offset and batches[0].last_offset >= log_start_offset):
+        return entry.open_offset
+    return next((one.first_offset for one in batches if one.last_offset >= log_start_offset), NO_TRANSACTION)
 
 
 def _next_sequence(entry: ProducerEntry) -> int:
