@@ -382,8 +382,8 @@ def _added_again(brokers: Sequence[BrokerId]) -> TidemarkError:
     listed = ", ".join(str(broker) for broker in brokers)
     return TidemarkError(
         ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-        f"the removal of broker {listed} was cancelled, because a request added the broker again; to remove it after "
-        "all, run the removal again",
+        f"the removal of broker {listed} was cancelled, because a request added the broker again; to remove "
+        "the broker, run the removal again",
         {"brokers": listed},
     )
 

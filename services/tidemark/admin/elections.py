@@ -228,7 +228,7 @@ class ElectionAdministration:
             return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"nothing was changed: {why}")
         if await poll(settled, left_s()) is None:
             controller = await self._store.controller()
-            why = "no controller is active" if controller is None else "the controller has not settled it yet"
+            why = "no controller is active" if controller is None else "the controller has not decided it yet"
             return TidemarkError(ErrorCode.REQUEST_TIMED_OUT, f"the election is requested, but {why}; check later")
         return None
 

@@ -234,7 +234,7 @@ class MetadataAssembler:
         elif update.part != self._next_part:
             raise TidemarkError(
                 ErrorCode.INVALID_REQUEST,
-                f"part {update.part} of the metadata came instead of part {self._next_part}: send all parts again",
+                f"part {update.part} of the metadata arrived instead of part {self._next_part}: send all parts again",
             )
         for name, topic in update.topics.items():
             self._topics[name] = merge_topic(self._topics.get(name) or view.topics.get(name), topic)

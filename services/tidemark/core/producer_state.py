@@ -384,7 +384,7 @@ def _out_of_order(envelope: Envelope, entry: ProducerEntry) -> TidemarkError:
     return _refusal(
         ErrorCode.OUT_OF_ORDER_SEQUENCE,
         envelope,
-        f"sequence {envelope.base_sequence} came where {expected} was expected",
+        f"the batch has sequence {envelope.base_sequence}, and {expected} was expected",
     )
 
 

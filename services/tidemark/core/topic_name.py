@@ -19,7 +19,7 @@ def check_topic_name(name: str) -> None:
     elif len(name) > TOPIC_NAME_CHARACTERS_MAX:
         why = f"it has {len(name)} characters, {TOPIC_NAME_CHARACTERS_MAX} are allowed"
     elif name in {".", ".."}:
-        why = "it is a path of its own"
+        why = "it names a directory"
     elif _TOPIC_NAME.fullmatch(name) is None:
         why = "only letters, digits, '.', '_' and '-' are allowed"
     else:

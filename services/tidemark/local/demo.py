@@ -331,7 +331,7 @@ def _report(console: Console, found: Found, replay: Replay, read_s: float) -> No
     )
     console.print(f"in:  {count / replay_s:,.0f} flights/s with acks=all, including the failover ({replay_s:.1f} s)")
     console.print(f"out: {count / read_s:,.0f} flights/s by Spark, read twice and collected ({read_s:.1f} s)")
-    console.print("the flights came to Spark as columns, with their types: no value was parsed, on any side")
+    console.print("Spark received the flights as columns, with their types: no program parsed a value")
 
 
 if __name__ == "__main__":

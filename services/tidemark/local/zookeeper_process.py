@@ -202,7 +202,7 @@ class ZooKeeperProcess(ChildProcess):
     def _not_up(self, what: str) -> TidemarkError:
         return TidemarkError(
             ErrorCode.COORDINATION_UNAVAILABLE,
-            f"the local ZooKeeper {what}; see {self._directory / 'zookeeper.log'} and console.log beside it; "
+            f"the local ZooKeeper {what}; see {self._directory / 'zookeeper.log'} and console.log in its directory; "
             f"the last line there: {_last_line(self._directory) or 'none'}",
         )
 

@@ -141,7 +141,9 @@ def _operations(
             before = codecs.decode_broker_epoch(epoch_path, data, stat.version)
             unclean_at, lost_at, crashed_at = before.unclean_at, before.lost_at, before.crashed_at
         except TidemarkError as error:
-            _log.error("the node cannot be read, so no earlier state is trusted", extra={"why": error.message})
+            _log.error(
+                "the node cannot be read: earlier ISR and ELR entries do not count", extra={"why": error.message}
+            )
             unclean_at = lost_at = crashed_at = epoch
     if not clean:
         unclean_at = epoch
@@ -187,7 +189,10 @@ def _epoch(broker_id: BrokerId, node: NodeRead) -> BrokerEpochRecord:
     try:
         return codecs.decode_broker_epoch(paths.broker_epoch(broker_id), data, stat.version)
     except TidemarkError as error:
-        _log.error("broker not trusted: its node cannot be read", extra={"broker": broker_id, "why": error.message})
+        _log.error(
+            "a broker node cannot be read: earlier ISR and ELR entries do not count",
+            extra={"broker": broker_id, "why": error.message},
+        )
         epoch = BrokerEpoch(stat.version)
         return BrokerEpochRecord(epoch, unclean_at=epoch, lost_at=epoch)
 

@@ -62,7 +62,7 @@ class ControlledShutdown:
             return "controlled.shutdown.max.wait.ms has passed"
         unpinged_s = now_s - max(self._pinged_s, began_s)
         if unpinged_s >= _NO_PING_S and self._leader_count() == 0:
-            return "this broker leads no partition, and no controller pings it any more"
+            return "this broker leads no partition, and no controller sends it heartbeats any more"
         if unpinged_s >= _NO_CONTROLLER_S:
             return f"no controller has pinged for {_NO_CONTROLLER_S:.0f} s, so no leadership will be moved"
         return None

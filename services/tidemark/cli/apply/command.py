@@ -66,7 +66,7 @@ def apply(
           replication_factor: 3      # of a new topic
           configs:                   # all overrides; without configs: they do not change
             retention.ms: 86400000
-          schema: flights.yaml       # a schema file beside this file, its content, or a DDL
+          schema: flights.yaml       # a schema file next to this file, its content, or a DDL
         greetings:
           delete: true
       brokers:

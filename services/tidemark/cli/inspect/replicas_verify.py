@@ -21,7 +21,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
 _NEXT = (
     "find the wrong broker (`tidemark log verify` on its log directory, or the one that differs from all others). "
-    "Stop that broker, move the replica's directory away, and start the broker: it fetches the whole replica again"
+    "Stop that broker, move the replica's directory out of log.dirs, and start the broker: it fetches all records again"
 )
 _NEXT_DAMAGED = (
     "`tidemark replicas verify --repair` has brokers fetch damaged batches from other replicas. "

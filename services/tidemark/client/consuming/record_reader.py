@@ -168,6 +168,6 @@ def _unreadable(problem: str, record: ConsumerRecord, error: Exception) -> Tidem
     return TidemarkError(
         ErrorCode.INVALID_PAYLOAD,
         f"{record.topic}-{record.partition}: {problem} at offset {record.offset}: "
-        f"{type(error).__name__}: {error}; seek behind this offset to skip the record",
+        f"{type(error).__name__}: {error}; seek to the next offset to skip the record",
         {"topic": record.topic, "partition": str(record.partition), "offset": str(record.offset)},
     )

@@ -67,8 +67,8 @@ def check_committer(group: Group, member_id: str, member_epoch: int, instance_id
     if member_epoch < current.epoch and not of_before:
         raise TidemarkError(
             ErrorCode.STALE_MEMBER_EPOCH,
-            f"the member {member_id!r} is in epoch {current.epoch} and asked in {member_epoch}. Apply the answer to "
-            "the next heartbeat, then retry for the partitions that are still assigned",
+            f"the member {member_id!r} is in epoch {current.epoch} and the request has epoch {member_epoch}. Apply the "
+            "answer to the next heartbeat, then retry for the partitions that are still assigned",
             {"member_epoch": str(current.epoch)},
         )
     why = "has joined again since" if of_before else f"is in epoch {current.epoch}, not in {member_epoch}"

@@ -113,7 +113,7 @@ def _check_siblings(above: Path, columns: Sequence[Column]) -> None:
             raise invalid(refusal, path)
         lower = column.name.lower()
         if lower in names:
-            raise invalid(f"there is a column {shown(names[lower])} beside it; Spark ignores the case of names", path)
+            raise invalid(f"another column is named {shown(names[lower])}; Spark ignores the case of names", path)
         names[lower] = column.name
 
 

@@ -66,7 +66,7 @@ def check_generation(transactional_id: str, generation: int, metadata: Transacti
     if generation != metadata.generation:
         raise TidemarkError(
             ErrorCode.PRODUCER_FENCED,
-            f"transactional id {transactional_id!r}: generation {generation} is over, the present one is "
+            f"transactional id {transactional_id!r}: generation {generation} has ended, the present one is "
             f"{metadata.generation}: another producer of the id has started, or an operator aborted its transaction",
             {"generation": str(metadata.generation)},
         )

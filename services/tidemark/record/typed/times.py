@@ -64,7 +64,7 @@ def check_times(batch: Batch) -> None:
     """
     table = parse_table(batch.data)
     if table.flags & HAS_TIMESTAMPS and table.event_time_node != NO_NODE:
-        raise invalid_batch("the schema has an event time, and the batch has a column _timestamp beside it: omit it")
+        raise invalid_batch("the schema has an event time, and the batch also has a column _timestamp: omit it")
     oldest_us = newest_us = batch.envelope.max_timestamp_us
     node = 0 if table.flags & HAS_TIMESTAMPS else table.event_time_node
     if node != NO_NODE:

@@ -231,9 +231,8 @@ def _misplaced(*, plain: bool) -> TidemarkError:
     if plain:
         return TidemarkError(
             ErrorCode.AUTHENTICATION_FAILED,
-            "a token came in plain text and can be read on the network: this port has no TLS. Replace the token, and "
-            "send "
-            "tokens to the listener clients.token only",
+            "a token was sent in plain text and can be read on the network: this port has no TLS. Replace the token, "
+            "and send tokens to the listener clients.token only",
             {"reason": "plain_text"},
         )
     return TidemarkError(

@@ -116,7 +116,7 @@ class NativeLines:
         if not select.select([], [_STDERR], [], 0)[1]:
             self._full.inc()
             if self._limit.has_room(_PIPE):
-                _log.warning("lines of C code may be missing: they came faster than this process logs them")
+                _log.warning("lines of C code may be missing: they arrived faster than this process logs them")
 
     def _take(self, written: str) -> None:
         found = _LINE.fullmatch(written)

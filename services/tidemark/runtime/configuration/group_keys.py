@@ -102,7 +102,7 @@ TRANSACTION_NUMBERS: Final = (
         "transaction.max.timeout.ms",
         900_000,
         "ms",
-        "Longest transaction timeout that a producer may ask for",
+        "Longest transaction timeout that a producer may request",
         1,
         7 * _DAY_MS,
     ),

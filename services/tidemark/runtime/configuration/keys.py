@@ -335,7 +335,7 @@ _BROKER: Final = (
         ("broker",),
         15_000,
         "ms",
-        "Interval at which the cleaner looks for logs to compact",
+        "Interval at which the cleaner searches for logs to compact",
         minimum=10,
     ),
     whole_number(

@@ -104,8 +104,8 @@ CONSOLE: Final = (
         Kind.STRING,
         _CONSOLE,
         "",
-        "Host names in the addresses of browsers, separated by commas, beside localhost and IP addresses. Other names "
-        "are refused, since a web page could give its own name to the address of the console",
+        "Host names in the addresses of browsers, separated by commas, in addition to localhost and IP addresses. "
+        "Other names are refused, since the name of a foreign web page could lead to the console's address",
     ),
     ConfigKey(
         "console.write",
@@ -130,7 +130,7 @@ CONSOLE: Final = (
         _CONSOLE,
         "",
         "PEM file with the authorities of the certificates of brokers and admin services. With this file every user "
-        "gives a token, which the console hands on; without it the console uses plain text",
+        "gives a token, which the console forwards; without it the console uses plain text",
     ),
     ConfigKey(
         "https.certificate.file",

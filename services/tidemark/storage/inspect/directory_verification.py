@@ -33,8 +33,8 @@ from tidemark.storage.segments.segment import ABORTED_SUFFIX, OFFSET_DIGITS, SET
 _CHECKPOINTS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
 _SWAP_NAME: Final = re.compile(rf"(\d{{{OFFSET_DIGITS}}})-(\d{{{OFFSET_DIGITS}}})\.swap")
 _REFETCH: Final = (
-    "where another replica is valid, stop this broker, move the replica's directory away, and start the broker: it "
-    "fetches the whole replica again"
+    "where another replica is valid, stop this broker, move the replica's directory out of log.dirs, and start the "
+    "broker: it fetches all records again"
 )
 _ITSELF: Final = "nothing: the broker rewrites the file"
 

@@ -31,7 +31,7 @@ from tidemark.storage.segments.segment import LOG_SUFFIX
 
 _REFETCH: Final = (
     "compare the replicas with `tidemark replicas verify`. Where another one is valid, stop this broker, move the "
-    "replica's directory away, and start the broker: it fetches the whole replica again"
+    "replica's directory out of log.dirs, and start the broker: it fetches all records again"
 )
 _REPAIR: Final = (
     "while the brokers run, `tidemark replicas verify --topic {0.topic} --partition {0.partition} --repair` has this "

@@ -197,7 +197,7 @@ def test_an_arrow_type_of_depth_100_is_refused() -> None:
 
 
 def test_an_arrow_schema_with_a_name_twice_is_refused() -> None:
-    with pytest.raises(TidemarkError, match="there is a column a beside"):
+    with pytest.raises(TidemarkError, match="another column is named a"):
         draft_from_arrow(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
 
 

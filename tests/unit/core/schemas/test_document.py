@@ -204,7 +204,7 @@ def test_a_default_of_null_is_none() -> None:
         ("a map<int null, int>", "must not be null"),
         ("a struct<>", "expected a column's name, found '>'"),
         ("a dictionary<array<int>>", "there is no type 'array'"),
-        ("a int, A string", "there is a column a beside"),
+        ("a int, A string", "another column is named a"),
         ("a int, primary key (b)", "there is no column 'b'"),
         ("a int, primary key ()", "expected a column's name"),
         ("a timestamp, b timestamp, event_time (a, b)", "only one column can have the event time"),
@@ -252,7 +252,7 @@ def test_a_ddl_of_no_schema_is_refused(text: str, words: str) -> None:
         ("{columns: [{name: a, type: int32}], key: [b]}", "there is no column 'b'"),
         ("{columns: [{name: a, type: int32, nullable: true}], key: a}", "column a: a key column must not be null"),
         ("{columns: [{name: a, type: int32}], event_time: 5}", "event_time must be the name of a column"),
-        ("{columns: [{name: a, type: int32}, {name: A, type: int32}]}", "there is a column a beside"),
+        ("{columns: [{name: a, type: int32}, {name: A, type: int32}]}", "another column is named a"),
     ],
 )
 def test_a_document_of_no_schema_is_refused(text: str, words: str) -> None:

@@ -103,7 +103,7 @@ def test_equal_schemas_have_equal_texts(column_type: ColumnType, one: DefaultVal
         ({**ONE, "columns": [{**COLUMN, "type": "binary", "default": "a"}]}, "not a value of binary"),
         ({**ONE, "columns": [{**COLUMN, "type": "binary", "default": "é"}]}, "not a value of binary"),
         ({**ONE, "columns": [{**COLUMN, "type": "decimal(4,2)", "default": "x"}]}, "not a value of decimal(4,2)"),
-        ({**ONE, "columns": [COLUMN, COLUMN]}, "there is a column a beside"),
+        ({**ONE, "columns": [COLUMN, COLUMN]}, "another column is named a"),
         ({**ONE, "columns": [COLUMN, {**COLUMN, "name": "b"}]}, "never used twice"),
         ({**ONE, "key": 1}, "not a list of ids"),
         ({**ONE, "key": ["a"]}, "key is not a whole number"),
