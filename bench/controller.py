@@ -13,8 +13,8 @@
 `simulated_200k_decide_s`, `simulated_200k_rss_mb`: the controller's core alone; see `_controller_core`.
 
 If Apache Kafka is installed, it runs first, with the figures that `_kafka_controller` can measure.
-ISR changes run at the same time as the three failures. A fourth broker has replicas of one more topic. Its silence has
-just removed it from their ISRs; it answers again, and rejoins them.
+ISR changes run at the same time as the three failures. A fourth broker has replicas of one more topic. The broker was
+silent, so leaders have just removed it from their ISRs; the broker answers again, and rejoins them.
 
 `--partitions N` (10,000), `--no-simulation`; ROUNDS of each, medians. `--slow N`: the services, ZooKeeper and the peer
 have 1/N of the CPU (`bench.measuring.slowdown`). A table has the work of each event, which should not depend on N.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios of the console: its pages through the chart's Service, from a pod of no service."""
+"""Scenarios of the console: its pages through the chart's Service, from a pod that is not a service."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def run(version: str, words: list[str]) -> int:
     ).stdout.strip()
     assert found == version, f"the layer of {version} imports PySpark {found}"
     command = [str(python), "-m", "pytest", "-q", "--color=no", *_WARNINGS, *(words or ["tests/spark"])]
-    commands = sysconfig.get_path("scripts")  # `tidemark` is there, and not in the layer
+    commands = sysconfig.get_path("scripts")  # `tidemark` is in this directory, and not in the layer
     environment = {**os.environ, "PATH": os.pathsep.join([commands, os.environ.get("PATH", os.defpath)])}
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:

@@ -162,7 +162,8 @@ class PartitionAdministration:
                 now = (await self._store.topics([name])).get(name)
                 if now is None or now.topic_id != topic.topic_id or not set(indexes) & set(now.partitions):
                     return True
-                # A refusal removes its request. So while this request is there, the refusal is of one that it replaced.
+                # A refusal removes its request. So while this request exists, the refusal belongs to a request that
+                # this one replaced.
                 if refusal is not None and not any(requested.get(one) == force for one in removed):
                     raise refusal.error
                 return None

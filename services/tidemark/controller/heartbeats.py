@@ -124,7 +124,8 @@ class Heartbeats:
     async def _one_stream(self, broker: BrokerRegistration) -> _Ending:
         """Send heartbeats until the stream fails.
 
-        A read is always pending, so the death of the process ends the stream immediately, not at the next heartbeat.
+        A read is always pending, so the end of the broker's process ends the stream immediately, not at the next
+        heartbeat.
         """
         ending = _Ending.REFUSED
         offline: frozenset[str] = frozenset()

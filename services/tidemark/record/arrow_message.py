@@ -355,7 +355,7 @@ def _check_buffers(data: bytes, numbers: Numbers, layout: MessageLayout, *, comp
                 continue
         elif not width_bits:
             continue
-        # Arrow lets an array of no values omit its offsets.
+        # Arrow permits an array without values to omit its offsets.
         length = nodes[2 * node]
         needed_bytes = ((length + extra) * width_bits + 7) >> 3 if length else 0
         if not needed_bytes <= size < needed_bytes + _GAP_BYTES_MAX:

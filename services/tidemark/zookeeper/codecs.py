@@ -87,7 +87,7 @@ def _object_of(data: bytes) -> dict[str, Any]:
         raise _MalformedError("it is empty")
     try:
         fields = json.loads(data)
-    except (ValueError, RecursionError) as error:  # bytes of no encoding are a ValueError, too
+    except (ValueError, RecursionError) as error:  # bytes that no encoding decodes raise a ValueError, too
         raise _MalformedError("its content is not JSON") from error
     if not isinstance(fields, dict):
         raise _MalformedError("it is not a JSON object")

@@ -114,7 +114,7 @@ class PollHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ha
         return ReadAheadSocket.of(super().create_connection(*arguments, **options))
 
     def select(self, rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None) -> Any:
-        """Like `select.select`; a socket that reads ahead is readable once bytes, the end or an error are there.
+        """Like `select.select`; a socket that reads ahead is readable once it has bytes, the end or an error.
 
         `xlist` has no effect; kazoo does not use it.
         """

@@ -116,7 +116,7 @@ def _typed_rows(spark: SparkSession, arguments: argparse.Namespace, target: Topi
 
 
 def _rows_of_bytes(spark: SparkSession, arguments: argparse.Namespace, target: TopicView) -> DataFrame:
-    """Rows with the columns of records; each task has a partition, in order, if the offsets are there."""
+    """Rows with the columns of records; each task has a partition, in order, if the archive has offsets."""
     table = _rows(spark, arguments)
     keep = arguments.partition_by == "partition"
     ordered = [name for name in ("topic", "partition", "offset") if name in table.columns]

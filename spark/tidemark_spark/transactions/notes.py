@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes of open transactions, in a directory that the Python processes of one driver share, and of no other driver.
+"""Notes of open transactions, in a directory that only the Python processes of one driver share.
 
 Spark begins and aborts a micro-batch in two processes, which share only the options. The messages of completed tasks
 name the transaction. Without any, the aborting process knows it by the note.

@@ -5,8 +5,8 @@ A record whose outcome is unknown may be in the log once or not at all. Other ou
 record is in the log, and a failed record is not. Readers read their partitions from the earliest record on and do not
 seek, so they get every record in order, without a gap at the front or between, and up to the end.
 
-A record of a compacted topic may be gone once a later record of its key is there; a record below the log start may be
-gone, too. Acknowledgements and readers must agree about such a record, even then.
+A record of a compacted topic may be gone once the log has a later record of its key; a record below the log start may
+be gone, too. Acknowledgements and readers must agree about such a record, even then.
 """
 
 from __future__ import annotations

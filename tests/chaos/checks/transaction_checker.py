@@ -32,7 +32,7 @@ class TransactionAnomaly(StrEnum):
     G1C = "circular information flow (G1c)"
     """Transactions depend on each other in a circle, by reads and writes."""
     TORN = "torn"
-    """At the end some records of a transaction are there, and some are not."""
+    """At the end, the log has some records of a transaction, and lacks others."""
     LOST_WRITE = "lost write"
     """The commit was acknowledged, and a record is not there at the end."""
     DUPLICATED = "duplicated"

@@ -103,7 +103,7 @@ def _import_everything() -> None:
     typer.main.get_command = functools.cache(typer.main.get_command)
     for package in ("tidemark.cli", "tidemark.client"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
-            if not module.name.startswith("tidemark.client.tables"):  # of no command, and a third of the imports
+            if not module.name.startswith("tidemark.client.tables"):  # unused, and a third of the imports
                 importlib.import_module(module.name)
     app(["topic", "--help"], standalone_mode=False)  # imports the commands' modules
 

@@ -88,7 +88,7 @@ class LatestKept(Invariant):
 
 class StartReleased(Invariant):
     """A log starts where a leader released the records below, never past the high watermark. Records deleted in an
-    earlier lineage count only up to where the present one begins: later records are there."""
+    earlier lineage count only up to the start of the present one: later records exist."""
 
     name = "START-RELEASED"
 

@@ -235,7 +235,7 @@ def test_a_leader_that_dies_in_mid_task_is_replaced_and_no_row_is_missing_or_twi
 
 @pytest.fixture(scope="module")
 def shortened(cluster: LocalCluster) -> str:
-    """Topic `shortened`, one partition: offsets 0 to 6 are deleted, 6 to 10 are there."""
+    """Topic `shortened`, one partition: offsets 0 to 6 are deleted, and 6 to 10 exist; ends exclusive."""
     with AdminClient(cluster.admin_address) as admin:
         admin.create_topic("shortened", partitions=1, replication_factor=3)
         fill(cluster, "shortened", {0: 10})

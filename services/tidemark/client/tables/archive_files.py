@@ -127,7 +127,10 @@ class ArchiveFile:
 
 
 def key_of(path: str) -> str | None:
-    """The place of a file in its archive, wherever that is mounted; None: the path is of no archive's file."""
+    """The path of a file relative to its archive, for any mount point.
+
+    None: the path is not one of an archive's file.
+    """
     found = _PLACE.fullmatch(path)
     return None if found is None else f"{int(found[1])}/{found[2]}"
 

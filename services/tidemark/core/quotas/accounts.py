@@ -25,7 +25,7 @@ _CLOSE_EVERY_S: Final = 1.0
 """Interval at which a full table closes unused accounts."""
 _OTHER: Final = "_other"
 OTHERS: Final = QuotaEntity(_OTHER, _OTHER)
-"""Client ids beyond `ACCOUNTS_MAX` whose quota is of no user, and users beyond twice as many."""
+"""Client ids beyond `ACCOUNTS_MAX` whose quota has no user, and users beyond twice that number."""
 
 _UNITS: Final[Mapping[QuotaKind, float]] = MappingProxyType({QuotaKind.REQUEST_PERCENTAGE: 0.01})
 """Factor from the unit of a limit to the unit of its amounts: amounts of request time are seconds."""

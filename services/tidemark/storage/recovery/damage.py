@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Marks in a replica's directory: where the log was truncated, and known damage (rule T5).
 
-`cut-point.json` is there between a truncation and the next checkpoint, as the checkpoints on disk still describe the
+`cut-point.json` exists between a truncation and the next checkpoint, as the checkpoints on disk still describe the
 log before the truncation. `damage.json` is there until the log is refetched past its damage.
 """
 

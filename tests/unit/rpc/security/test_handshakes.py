@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines that C code writes to stderr: in the log, and failed handshakes counted."""
+"""Lines that C code writes to stderr appear in the log, and failed handshakes are counted."""
 
 from __future__ import annotations
 
