@@ -23,6 +23,7 @@ from tidemark_spark.typed.archive import is_typed_archive, read_typed_archive
 
 LANDING: Final = "landing"
 COMPACTED: Final = "compacted"
+_LANDED: Final = f"{LANDING}/_spark_metadata"
 _MANIFESTS: Final = "manifests"
 
 SCHEMA: Final = (
@@ -126,14 +127,26 @@ class Files:
 
 
 def is_archive(spark: SparkSession, root: str) -> bool:
-    """Whether there is an archive of topics without a schema."""
-    return Files(spark, root).exists(f"{LANDING}/_spark_metadata")
+    """Whether there is an archive of topics without a schema; raises ValueError for an incomplete copy of one."""
+    return _has_landed(Files(spark, root))
+
+
+def _has_landed(files: Files) -> bool:
+    if files.exists(_LANDED):
+        return True
+    if files.exists(LANDING) or files.exists(_MANIFESTS):
+        raise ValueError(
+            f"{files.root} is not a whole archive, because {_LANDED} is missing: copy all files, also those that begin "
+            "with an underscore, or wait for the first files of a new archive"
+        )
+    return False
 
 
 def read_archive(spark: SparkSession, root: str) -> DataFrame:
     """All rows of an archive, once each; valid until files of its plan are superseded and deleted.
 
-    In SCHEMA, or for a typed topic in the newest version that the archive has.
+    In SCHEMA, or for a typed topic in the newest version that the archive has. Raises ValueError for an incomplete copy
+    of an archive.
     """
     if is_typed_archive(root):
         return read_typed_archive(spark, root)
@@ -155,7 +168,7 @@ def read_files(spark: SparkSession, files: Files, part: str, paths: Sequence[str
 
 def landed_files(spark: SparkSession, files: Files) -> list[str]:
     """Files that the file sink committed, including those that were compacted and deleted since."""
-    if not files.exists(f"{LANDING}/_spark_metadata"):
+    if not _has_landed(files):
         return []
     found = spark.read.schema(SCHEMA).parquet(f"{files.root}/{LANDING}").inputFiles()
     return sorted(f"{LANDING}/" + path.rpartition(f"/{LANDING}/")[2] for path in found)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tidemark_spark.archive_layout import SCHEMA, Files, read_archive, read_manifests
+from tidemark_spark.archive_layout import SCHEMA, Files, is_archive, read_archive, read_manifests
 from tidemark_spark.jobs import archive
 
 HOURS = 2
@@ -103,3 +104,15 @@ def test_a_compaction_refuses_to_replace_files_by_fewer_rows(
     monkeypatch.undo()
     assert read_manifests(Files(spark, root)) == {}
     assert _offsets(spark, root) == list(range(ROWS // 2))
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_copy_of_an_archive_without_its_list_of_files_is_refused(
+    spark: SparkSession, root: str, compacted: bool
+) -> None:
+    if compacted:
+        _compact(spark, root)
+    shutil.rmtree(Path(root) / "landing" / "_spark_metadata")
+    for read in (is_archive, read_archive):
+        with pytest.raises(ValueError, match="landing/_spark_metadata is missing: copy all files, also those"):
+            read(spark, root)
