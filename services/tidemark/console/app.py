@@ -120,6 +120,7 @@ class Console:
     async def _close_idle(self) -> None:
         while True:
             await asyncio.sleep(_CLOSE_IDLE_S)
+            self._queries.drop_idle()
             await self._clients.close_idle()
 
     def _own_routes(self) -> list[Route | Mount]:

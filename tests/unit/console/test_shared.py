@@ -69,6 +69,21 @@ async def test_a_call_during_which_the_clock_is_set_forward_counts_as_a_long_one
     assert (await query.answer(1)).value == 2
 
 
+async def test_answers_that_no_page_asks_for_are_dropped(clock: Clock) -> None:
+    queries = SharedQueries(2_000, clock, lambda kind, good: None)
+    used, unused, slow = Source(), Source(), Source()
+    slow.hangs = asyncio.Event()
+    await queries.ask("topics", "left user", unused, patience_s=1)
+    await queries.ask("topics", "slow user", slow, patience_s=0)
+    for _ in range(shared.IDLE_SWEEPS + 1):
+        await queries.ask("topics", "user", used, patience_s=1)
+        queries.drop_idle()
+    for key, source in (("user", used), ("left user", unused), ("slow user", slow)):
+        await queries.ask("topics", key, source, patience_s=0)
+    assert (used.calls, unused.calls, slow.calls) == (1, 2, 1)
+    await queries.close()
+
+
 async def test_an_older_answer_is_given_while_a_newer_one_takes_long(clock: Clock) -> None:
     source = Source()
     query = SharedQuery(source, 2_000, 2_000, clock)

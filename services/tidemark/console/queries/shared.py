@@ -21,6 +21,8 @@ T = TypeVar("T")
 SHARE_MAX: Final = 10
 """Multiple of the duration of a call after which the call is repeated at the earliest."""
 ENTRIES_MAX: Final = 2_000
+IDLE_SWEEPS: Final = 5
+"""Calls of `drop_idle` without a page's question after which an answer is dropped."""
 YOUNG_MS: Final = 10_000
 """Age up to which a page shows an answer if a newer answer would take longer than `YOUNG_S`."""
 YOUNG_S: Final = 0.1
@@ -87,6 +89,7 @@ class SharedQuery(Generic[T]):
         self._due_ms = 0
         self._began_ms = 0
         self._task: asyncio.Task[None] | None = None
+        self._sweeps = 0
 
     async def answer(self, patience_s: float) -> Answer[T]:
         """The newest answer: waits for a call if the known answer is too old.
@@ -94,7 +97,7 @@ class SharedQuery(Generic[T]):
         Args:
             patience_s: time to wait without a usable answer. A fresh answer is returned sooner, an older answer later.
         """
-        now_ms = self._now_ms()
+        now_ms, self._sweeps = self._now_ms(), 0
         if self._task is None and not self._began_ms <= now_ms < self._due_ms:  # the clock may be set back
             self._began_ms = now_ms
             self._task = asyncio.create_task(self._run(), name="console query")
@@ -113,6 +116,11 @@ class SharedQuery(Generic[T]):
         if known.value is None or known.error is not None:
             return patience_s
         return min(patience_s, YOUNG_S) if self._is_young else OLD_S
+
+    def sweep(self) -> bool:
+        """Whether no page has asked for `IDLE_SWEEPS` calls of this method, and no call is in progress."""
+        self._sweeps += 1
+        return self._sweeps > IDLE_SWEEPS and self._task is None
 
     async def close(self) -> None:
         """Cancel the call in progress."""
@@ -188,6 +196,11 @@ class SharedQueries:
         finally:
             self._measured(kind, succeeded)
         return answer
+
+    def drop_idle(self) -> None:
+        """Drop the answers that no page asks for: a token that was renewed is another user, with answers of its own."""
+        for key in [key for key, query in self._queries.items() if query.sweep()]:
+            del self._queries[key]
 
     async def close(self) -> None:
         """Cancel all calls."""
