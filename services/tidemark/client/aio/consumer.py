@@ -217,16 +217,14 @@ class Consumer(Lifecycle):
         indexes = sorted(range(view.count) if wanted is None else wanted)
         offsets = await self._offsets.find_each([TopicPartition(topic, index) for index in indexes], start)
         typed = await self._typed.open(topic)
-        assigned = []
         for where, offset in offsets.items():
             before = fetcher.cursors.get(where)
             if before is not None:
                 before.withheld = True
                 before.seek(offset)  # `seek` discards the response of a fetch in flight
-            cursor = fetcher.cursors[where] = cursor_at(view, where, offset, typed)
-            fetcher.moved(cursor)
-            assigned.append(where)
-        return assigned
+            fetcher.cursors[where] = cursor_at(view, where, offset, typed)
+        fetcher.moved(*(fetcher.cursors[where] for where in offsets))
+        return list(offsets)
 
     async def subscribe(
         self,

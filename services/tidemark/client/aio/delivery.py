@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine
 from copy import copy
 from typing import Any, TypeVar
@@ -49,6 +50,8 @@ class Delivery:
         self._group = group
         self._topics = topics
         self._waiting = WaitingRecords(reader)
+        self._turns: deque[Cursor] = deque()
+        """Partitions that had rows when all were visited; a visit for each batch takes too long for thousands."""
         self._in_background = in_background
 
     def next_batch(self) -> PartitionBatch | None:
@@ -138,25 +141,34 @@ class Delivery:
             self._group.gave(cursor.partition)
 
     def _next_rows(self) -> tuple[Cursor, Any] | None:
-        """Take rows or the error of the first partition with either, and move that partition to the end of the list."""
+        """Take rows or the error of the next partition with either."""
         self.passed = False
-        cursors = self._fetcher.cursors
         if self._group is not None and self._group.error is not None:
             raise copy(self._group.error)
         if self._fetcher.suspended:
             return None
-        for where, cursor in list(cursors.items()):
-            if not cursor.gives:
-                continue
-            if cursor.has_rows:
-                cursors[where] = cursors.pop(where)
-            generation, known, position = cursor.generation, cursor.wanted_version, cursor.position
-            rows = cursor.next_rows()
-            self.passed |= cursor.position != position
-            if cursor.wanted_version != known:
-                self._in_background(self._topics.learn_version(cursor))
-            if cursor.generation != generation:  # damaged: the fetch in flight starts after the damaged batch
-                self._fetcher.moved(cursor)
-            if rows is not None:
-                return cursor, rows
+        cursors = self._fetcher.cursors
+        is_last = False
+        while not is_last:
+            if is_last := not self._turns:
+                self._turns.extend(cursor for cursor in cursors.values() if cursor.has_rows)
+            while self._turns:
+                cursor = self._turns.popleft()
+                if cursors.get(cursor.partition) is cursor and cursor.has_rows:
+                    rows = self._take_turn(cursor)
+                    if rows is not None:
+                        return cursor, rows
         return None
+
+    def _take_turn(self, cursor: Cursor) -> Any:
+        """The next rows of a partition, which comes last then; None if it has only batches without records."""
+        cursors = self._fetcher.cursors
+        cursors[cursor.partition] = cursors.pop(cursor.partition)
+        generation, known, position = cursor.generation, cursor.wanted_version, cursor.position
+        rows = cursor.next_rows()
+        self.passed |= cursor.position != position
+        if cursor.wanted_version != known:
+            self._in_background(self._topics.learn_version(cursor))
+        if cursor.generation != generation:  # damaged: the fetch in flight starts after the damaged batch
+            self._fetcher.moved(cursor)
+        return rows

@@ -140,12 +140,13 @@ class Fetcher:
         for loop in self._leaders.values():
             loop.wake.set()
 
-    def moved(self, cursor: Cursor) -> None:
-        """Cancel the fetches of a cursor that was assigned or moved by a seek."""
-        cursor.retry_s = 0.0
+    def moved(self, *cursors: Cursor) -> None:
+        """Cancel the fetches of cursors that were assigned or moved by a seek; in one call, since it visits all."""
+        for cursor in cursors:
+            cursor.retry_s = 0.0
         self.regroup()
         for loop in self._leaders.values():
-            if cursor.partition in loop.partitions:
+            if any(cursor.partition in loop.partitions for cursor in cursors):
                 loop.interrupt()
 
     def resumed(self, cursors: Iterable[Cursor]) -> None:

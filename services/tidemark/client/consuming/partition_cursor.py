@@ -165,7 +165,8 @@ class Cursor:
     @property
     def has_rows(self) -> bool:
         """Whether `next_rows` may return rows or raise."""
-        return self.gives and ((bool(self._batches) and not self.wanted_version) or self.error is not None)
+        # `gives` comes last: most cursors of thousands are empty.
+        return ((bool(self._batches) and not self.wanted_version) or self.error is not None) and self.gives
 
     @property
     def column_ids(self) -> tuple[int, ...]:

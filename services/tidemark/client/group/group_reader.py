@@ -240,7 +240,7 @@ class GroupReader:
             cursor.covered = cursor.position
             if committed is not None:
                 cursor.follows(committed.leader_epoch)
-            self._fetcher.moved(cursor)
+        self._fetcher.moved(*cursors.values())
 
     async def fetch(
         self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float, as_member: bool = False
@@ -332,9 +332,10 @@ class GroupReader:
             for where in self._among_cursors(made):
                 del self._fetcher.cursors[where]
             raise
-        for where in self._among_cursors(made):
-            made[where].withheld = False
-            self._fetcher.moved(made[where])
+        kept = [made[where] for where in self._among_cursors(made)]
+        for cursor in kept:
+            cursor.withheld = False
+        self._fetcher.moved(*kept)
         return frozenset(made)
 
     def _check_same(self, cursor: Cursor, committed: pb.CommittedOffset) -> None:

@@ -58,7 +58,7 @@ def fetcher() -> SimpleNamespace:
         suspended=False,
         wake=lambda: None,
         regroup=lambda: None,
-        moved=lambda cursor: None,
+        moved=lambda *cursors: None,
         look_again=lambda: None,
     )
 
