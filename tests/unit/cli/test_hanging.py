@@ -33,7 +33,7 @@ class Cluster:
         """Partitions whose transaction ends while the coordinators are asked."""
         self.states = {
             A0: PartitionState(40, 100, (at(A0, MEMBER, 40), at(A0, OWN, 60))),
-            A1: PartitionState(5, 5, (at(A1, OWN, 5),)),
+            A1: PartitionState(5, 5, (at(A1, OWN, 5)._replace(end_offset=6),)),
         }
 
     async def partition_states(self, topics: Any) -> Any:
@@ -76,14 +76,25 @@ async def test_the_first_sentence_names_the_longest_transaction_and_the_command_
     ]
 
 
-@pytest.mark.parametrize(("end", "before"), [(60, 60), (101, 100), (None, 100)])
+@pytest.mark.parametrize(("end", "before"), [(60, 60), (101, 100)])
 async def test_the_command_deletes_no_record_behind_a_transaction_without_coordinator(
-    cluster: Cluster, end: int | None, before: int
+    cluster: Cluster, end: int, before: int
 ) -> None:
-    """A broker of 0.1.0 does not state the end. Records above the high watermark cannot be deleted."""
+    """Records above the high watermark cannot be deleted."""
     cluster.states = {A1: PartitionState(5, 100, (at(A1, OWN, 5)._replace(end_offset=end),))}
     (found,), _ = await find_hanging(cast(TransactionAdmin, cluster), (), 0, NOW_MS)
     assert found.command == f"tidemark topic delete-records a --partition 1 --before {before}"
+
+
+async def test_no_command_deletes_committed_records_behind_a_transaction_whose_end_is_not_known(
+    cluster: Cluster,
+) -> None:
+    """A leader of version 0.1.0 does not state the end."""
+    cluster.states = {A1: PartitionState(5, 100, (at(A1, OWN, 5),))}
+    (found,), _ = await find_hanging(cast(TransactionAdmin, cluster), (), 0, NOW_MS)
+    assert found.as_json()["command"] is None
+    assert "delete-records" not in sentence_of(found, NOW_MS)
+    assert "no command ends it: its leader does not state the end of its records" in sentence_of(found, NOW_MS)
 
 
 async def test_only_transactions_that_are_open_for_long_are_named(cluster: Cluster) -> None:

@@ -59,7 +59,7 @@ class TransactionsCluster(FakeCluster):
         self, topics: Iterable[str]
     ) -> tuple[dict[TopicPartition, PartitionState], list[TidemarkError]]:
         held = PartitionState(40, 100, (OpenInPartition(FLIGHTS, LOADER, 40, BEGAN_MS * 1000),))
-        lost = PartitionState(5, 6, (OpenInPartition(WEATHER, LOST, 5, BEGAN_MS * 1000 + 1_000_000),))
+        lost = PartitionState(5, 6, (OpenInPartition(WEATHER, LOST, 5, BEGAN_MS * 1000 + 1_000_000, end_offset=6),))
         return {FLIGHTS: held, WEATHER: lost, TopicPartition("idle", 0): PartitionState(9, 9, ())}, []
 
     def _described(self, one: TransactionListing) -> TransactionDescription:

@@ -164,7 +164,7 @@ def find_hanging(
 
     \b
     The first line names the longest one, and the command that ends it. A transaction that no coordinator has is ended
-    by the deletion of its records.
+    by the deletion of its records, if their end is known.
 
     \b
     Examples:
@@ -188,7 +188,7 @@ def find_hanging(
                 one.transactional_id or "-",
                 one.producer.producer_id,
                 _age(one.since_ms, now_ms),
-                one.command,
+                one.command or "-",
             )
             for one in found
         ]
@@ -199,11 +199,11 @@ def find_hanging(
 
 
 def sentence_of(one: Hanging, now_ms: int) -> str:
-    """Each transaction that holds a last stable offset back, since when, and the command that ends it."""
+    """Each transaction that holds a last stable offset back, since when, and the command that ends it, if any."""
     named = f"transactional id {one.transactional_id}" if one.transactional_id else "a transaction without coordinator"
     return (
         f"{named} holds {name_of(one.partition)} at offset {one.first_offset} since {shown_time(one.since_ms)} "
-        f"({_age(one.since_ms, now_ms)}); to end it: {one.command}"
+        f"({_age(one.since_ms, now_ms)}); {one.remedy}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.client.aio.transaction_admin import (
     OpenInPartition,
@@ -16,6 +16,11 @@ from tidemark.client.aio.transaction_admin import (
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import TidemarkError, TopicPartition
 
+NO_COMMAND: Final = (
+    "no command ends it: its leader does not state the end of its records, and a deletion could remove committed "
+    "records behind them. Brokers of version 0.1.0 do not state it: upgrade the leader, and run find-hanging again"
+)
+
 
 class Hanging(NamedTuple):
     """The first open transaction of a partition: the last stable offset cannot pass its first record.
@@ -24,7 +29,7 @@ class Hanging(NamedTuple):
         transactional_id: "" if no coordinator has a transaction of this producer in the partition.
         since_ms: time of its start, or, without a coordinator's transaction, of its last record; since 1970, UTC.
         records: committed records from the last stable offset on.
-        end_offset: end of the transaction's last batch, exclusive; of the committed records where it is not known.
+        end_offset: end of the transaction's last committed batch, exclusive; None: the leader does not state it.
     """
 
     partition: TopicPartition
@@ -33,18 +38,25 @@ class Hanging(NamedTuple):
     producer: ProducerIdentity
     transactional_id: str
     since_ms: int
-    end_offset: int
+    end_offset: int | None
 
     @property
-    def command(self) -> str:
-        """The command that ends the transaction."""
+    def remedy(self) -> str:
+        """The command that ends the transaction, or why there is none."""
+        return NO_COMMAND if self.command is None else f"to end it: {self.command}"
+
+    @property
+    def command(self) -> str | None:
+        """The command that ends the transaction; None: a deletion could not spare the committed records behind it."""
         if self.transactional_id:
             return f"tidemark transaction abort {shlex.quote(self.transactional_id)}"
+        if self.end_offset is None:
+            return None
         topic, index = self.partition
         return f"tidemark topic delete-records {topic} --partition {index} --before {self.end_offset}"
 
     def as_json(self) -> dict[str, object]:
-        """The transaction as JSON; null for a transaction without a coordinator."""
+        """The transaction as JSON; null for a transaction without a coordinator, and for no command."""
         return {
             **self.partition._asdict(),
             **self.producer._asdict(),
@@ -125,5 +137,5 @@ def _hanging(
         first.producer,
         "" if owner is None else owner.transactional_id,
         first.last_timestamp_us // 1000 if owner is None else owner.started_at_ms,
-        state.high_watermark if first.end_offset is None else min(first.end_offset, state.high_watermark),
+        None if first.end_offset is None else min(first.end_offset, state.high_watermark),
     )
