@@ -20,7 +20,7 @@ from tidemark.rpc.codecs.metadata import topic_to_proto, view_to_proto
 from tidemark.rpc.limits.answer_size import ErrorRoom
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import Access
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.zookeeper.store import MetadataStore
 
@@ -127,22 +127,17 @@ class Descriptions:
             self._of, self._clusters, self._all_topics = snapshot, {}, b""
 
     async def _counts(self, snapshot: ClusterSnapshot) -> Counts:
-        total, pace = Counts(), Pace()
-        for one in await self._each(snapshot, list(snapshot.topics)):
-            if pace.is_due:
-                await pace.give_way()
+        total = Counts()
+        async for one in InSlices(await self._each(snapshot, list(snapshot.topics))):
             total = total if one is None else total.plus(one.counts)
         return total
 
     async def _joined(self, snapshot: ClusterSnapshot, names: Sequence[str], access: Access | None = None) -> bytes:
         described = await self._each(snapshot, names)
-        pace = Pace()
         fields: list[bytes] = []
         hidden: dict[str, TopicView] = {}
         room = ErrorRoom()
-        for name, one in zip(names, described, strict=True):
-            if pace.is_due:
-                await pace.give_way()
+        async for name, one in InSlices(zip(names, described, strict=True)):
             if access is not None and name not in hidden and not access.may_describe(name):
                 hidden[name] = TopicView(topic=name, topic_id="", error=access.hidden(name))
             if name in hidden or one is None:
@@ -155,11 +150,8 @@ class Descriptions:
         """The parts of these topics; None for a topic that does not exist."""
         if len(self._described) > 2 * len(snapshot.topics) + 1:
             self._described = {name: one for name, one in self._described.items() if name in snapshot.topics}
-        pace = Pace()
         found: list[_Described | None] = []
-        for name in names:
-            if pace.is_due:
-                await pace.give_way()
+        async for name in InSlices(names):
             topic = snapshot.topics.get(name)
             if topic is None:
                 found.append(None)
@@ -172,10 +164,8 @@ class Descriptions:
 
 
 async def _visible(names: Sequence[str], access: Access) -> list[str]:
-    pace, visible = Pace(), []
-    for name in names:
-        if pace.is_due:
-            await pace.give_way()
+    visible = []
+    async for name in InSlices(names):
         if access.may_describe(name):
             visible.append(name)
     return visible

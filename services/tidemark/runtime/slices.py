@@ -6,10 +6,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, Self, TypeVar
 
 SLICE_S: Final = 0.004
+
+T = TypeVar("T")
 
 
 class SlicedCalls:
@@ -85,3 +87,26 @@ class Pace:
     def _begin(self) -> None:
         self._began_s = time.thread_time()
         self._until_s = time.perf_counter() + self._slice_s
+
+
+class InSlices(Generic[T]):
+    """Iterates over many items on an event loop: `async for item in InSlices(items)`.
+
+    Args:
+        items: the items.
+        pace: of several loops of one coroutine; None: a pace of its own.
+    """
+
+    def __init__(self, items: Iterable[T], pace: Pace | None = None) -> None:
+        self._items = iter(items)
+        self._pace = pace or Pace()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        if self._pace.is_due:
+            await self._pace.give_way()
+        for item in self._items:
+            return item
+        raise StopAsyncIteration

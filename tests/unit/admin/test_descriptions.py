@@ -29,6 +29,7 @@ from tidemark.ports import ControllerTerm, StateWrite
 from tidemark.rpc import errors, request_limits
 from tidemark.rpc.security.access import Access
 from tidemark.rpc.security.audit import Audit
+from tidemark.runtime import slices
 from tidemark.runtime.metrics import Metrics
 from tidemark.v1 import admin_service_pb2 as pb
 
@@ -159,7 +160,7 @@ async def test_an_answer_for_all_does_not_reach_a_caller_that_saw_an_earlier_sta
             await cluster.store.create_topic(TopicDescription("secret", "id-s", {0: REPLICAS}, {0: "i"}))
             await cluster.descriptions.topics(())
 
-    monkeypatch.setattr(module, "Pace", Other)
+    monkeypatch.setattr(slices, "Pace", Other)
     access = SimpleNamespace(may_describe=lambda name: name != "secret")
     answer = pb.DescribeTopicsResponse.FromString(await cluster.descriptions.topics((), access))  # type: ignore[arg-type]
     assert [topic.topic for topic in answer.topics] == ["a", "b", "c"]

@@ -35,7 +35,7 @@ from tidemark.rpc.quotas.enforcement import NO_QUOTAS, CallerQuotas
 from tidemark.rpc.request_limits import check_named, check_wait
 from tidemark.rpc.security.access import Access
 from tidemark.runtime.clock import timeout
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices, Pace
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import record_pb2
 
@@ -426,10 +426,7 @@ class FetchService:
     async def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         """Offsets by position or timestamp."""
         response = pb.ListOffsetsResponse()
-        pace = Pace()
-        for part in request.partitions:
-            if pace.is_due:
-                await pace.give_way()
+        async for part in InSlices(request.partitions):
             result = response.partitions.add(topic=part.topic, partition=part.partition, offset=-1, timestamp_us=-1)
             try:
                 await self._list_one(part, result, committed_only=request.isolation_level == pb.READ_COMMITTED)
@@ -476,10 +473,7 @@ class FetchService:
     async def epoch_ends(self, request: pb.OffsetsForLeaderEpochRequest) -> pb.OffsetsForLeaderEpochResponse:
         """End offsets of leader epochs (rule E2, KIP-320)."""
         response = pb.OffsetsForLeaderEpochResponse()
-        pace = Pace()
-        for part in request.partitions:
-            if pace.is_due:
-                await pace.give_way()
+        async for part in InSlices(request.partitions):
             result = response.partitions.add(topic=part.topic, partition=part.partition, leader_epoch=-1, end_offset=-1)
             partition = TopicPartition(part.topic, part.partition)
             try:

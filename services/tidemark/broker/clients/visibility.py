@@ -9,7 +9,7 @@ from tidemark.core.cluster_view import ClusterView
 from tidemark.core.security.visible_views import blanked, visible
 from tidemark.model import BrokerId, BrokerRegistration, TidemarkError
 from tidemark.rpc.security.access import Access
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices
 
 
 class Visibility:
@@ -30,12 +30,10 @@ class Visibility:
         """
         if self._brokers is not view.brokers:
             self._brokers, self._blanked = view.brokers, blanked(view.brokers)
-        brokers, names, pace = self._blanked, set[str](), Pace()
+        brokers, names = self._blanked, set[str]()
         errors: dict[str, TidemarkError] = {}
         for some in (view.topics, view.deleted_topics, view.hidden_topics):
-            for name in some:
-                if pace.is_due:
-                    await pace.give_way()
+            async for name in InSlices(some):
                 if access.may_describe(name):
                     names.add(name)
                 elif named and some is view.topics:

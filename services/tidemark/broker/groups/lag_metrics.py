@@ -18,7 +18,7 @@ from tidemark.core.groups.group import Group
 from tidemark.model import TidemarkError, TopicPartition
 from tidemark.runtime.metrics import LABEL_SETS_MAX, LabelLimit
 from tidemark.runtime.metrics_text import family, gauge, labels
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices, Pace
 
 _AGE_MIN_S: Final = 5.0
 """Shortest time between two computations, however often metrics are scraped."""
@@ -143,9 +143,7 @@ class GroupLagMetrics:
         ends = await self._ends({partition for _, partition, _ in committed})
         pairs, lags = {(group_id, partition.topic) for group_id, partition, _ in committed}, dict[Pair, _Lag]()
         _forget_all_but(pairs, self._pairs, self._result.lags if self._result is not None else ())
-        for group_id, partition, offset in committed:
-            if pace.is_due:
-                await pace.give_way()
+        async for group_id, partition, offset in InSlices(committed, pace):
             label = self._pairs.admit(group_id, partition.topic)
             lags.setdefault(label, _Lag()).add(_lag(offset, ends.get(partition)))
         _forget_all_but(

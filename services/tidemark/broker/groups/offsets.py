@@ -14,7 +14,7 @@ from tidemark.core.groups.state import Committed, GroupPartition
 from tidemark.core.pending_writes import Writer
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices
 from tidemark.v1 import group_service_pb2 as pb
 
 _TOPIC_WAIT_S = 1.0
@@ -45,10 +45,7 @@ class GroupOffsets:
         now_ms = self._groups.situation().wall_ms
         asked: dict[TopicPartition, Committed] = {}
         refused: dict[TopicPartition, TidemarkError] = {}
-        pace = Pace()
-        for one in commits:
-            if pace.is_due:
-                await pace.give_way()
+        async for one in InSlices(commits):
             partition = TopicPartition(one.topic, one.partition)
             topic = metadata.view.topics.get(one.topic)
             if topic is None:
@@ -151,10 +148,7 @@ class GroupOffsets:
         """Fetch high watermarks and fill in the lag."""
         rows = [row for group in groups for row in group.partitions]
         found = await self._ends.ask({TopicPartition(row.topic, row.partition) for row in rows})
-        pace = Pace()
-        for row in rows:
-            if pace.is_due:
-                await pace.give_way()
+        async for row in InSlices(rows):
             fill_in_lag(row, found)
 
     def is_current(self, partition: TopicPartition, committed: Committed) -> bool:

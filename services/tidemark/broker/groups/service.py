@@ -35,7 +35,7 @@ from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import audited
 from tidemark.rpc.security.callers import address_for_caller, host_of
 from tidemark.runtime.clock import timeout
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices, Pace
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceServicer
 
@@ -59,10 +59,8 @@ class GroupService(GroupServiceServicer):
     ) -> pb.FindCoordinatorResponse:
         """Return the coordinator of each group, or the error of that group."""
         check_named(request.group_ids, "groups")
-        response, pace, wait = pb.FindCoordinatorResponse(), Pace(), True
-        for group_id in request.group_ids:
-            if pace.is_due:
-                await pace.give_way()
+        response, wait = pb.FindCoordinatorResponse(), True
+        async for group_id in InSlices(request.group_ids):
             found = await self._located(group_id, wait=wait)
             wait &= found.error.code == ErrorCode.INVALID_GROUP_ID
             response.coordinators.append(found)
@@ -128,10 +126,8 @@ class GroupService(GroupServiceServicer):
 
         found = await self._groups.shard_of(request.group_id).read(read)
         partitions = sorted(found) if wanted is None else wanted
-        response, pace = pb.FetchOffsetsResponse(), Pace()
-        for partition in partitions:
-            if pace.is_due:
-                await pace.give_way()
+        response = pb.FetchOffsetsResponse()
+        async for partition in InSlices(partitions):
             to_proto = self._offsets.to_proto if wanted is None else self._offsets.fetched
             offset = to_proto(partition, found.get(partition))
             if wanted is not None or offset.offset >= 0:
@@ -176,9 +172,7 @@ class GroupService(GroupServiceServicer):
         if not request.without_offsets:
             await self._offsets.add_lag(groups)
         response = pb.DescribeGroupsResponse()
-        for group in groups:
-            if pace.is_due:
-                await pace.give_way()
+        async for group in InSlices(groups, pace):
             response.groups.append(group)
         return response
 
@@ -309,8 +303,5 @@ async def _add_results(
     refused: Mapping[TopicPartition, TidemarkError],
 ) -> None:
     """Add a result for each offset, in the order of the offsets; other tasks may run in between."""
-    pace = Pace()
-    for one in offsets:
-        if pace.is_due:
-            await pace.give_way()
+    async for one in InSlices(offsets):
         results.extend(results_to_proto([TopicPartition(one.topic, one.partition)], refused))

@@ -23,7 +23,7 @@ from tidemark.model import (
     unknown_partition,
     unknown_topic,
 )
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices
 
 _BEHIND_MAX: Final = 64
 """Changes queued for a slow watcher; beyond that it gets the whole view instead."""
@@ -120,10 +120,8 @@ class MetadataCache:
 
     async def describe_in_slices(self, topics: Collection[str]) -> ClusterView:
         """Like `describe` for very many names. Known topics are of one view; unknown ones are looked up later."""
-        view, found, pace = self._view, {}, Pace()
-        for name in topics:
-            if pace.is_due:
-                await pace.give_way()
+        view, found = self._view, {}
+        async for name in InSlices(topics):
             found[name] = view.topics.get(name) or self._named(name)
         return self._answer(replace(view, topics=found, complete=False))
 

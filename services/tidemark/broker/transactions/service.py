@@ -24,7 +24,7 @@ from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import audited
 from tidemark.rpc.security.callers import address_for_caller
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices
 from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionServiceServicer
 
@@ -144,10 +144,7 @@ class TransactionService(TransactionServiceServicer):
                 if error.code is not ErrorCode.NOT_COORDINATOR:
                     missing.add(shard.log.partition.partition)
         response.loading_partitions.extend(sorted(missing))
-        pace = Pace()
-        for one in sorted(found):
-            if pace.is_due:
-                await pace.give_way()
+        async for one in InSlices(sorted(found)):
             response.transactions.append(summary_to_proto(*one))
         return response
 
@@ -156,10 +153,8 @@ class TransactionService(TransactionServiceServicer):
     ) -> pb.DescribeTransactionsResponse:
         """The state of each of these transactional ids."""
         check_named(request.transactional_ids, "transactional ids")
-        response, pace = pb.DescribeTransactionsResponse(), Pace()
-        for transactional_id in dict.fromkeys(request.transactional_ids):
-            if pace.is_due:
-                await pace.give_way()
+        response = pb.DescribeTransactionsResponse()
+        async for transactional_id in InSlices(dict.fromkeys(request.transactional_ids)):
             response.transactions.append(await self._describe(transactional_id))
         return response
 
@@ -168,10 +163,8 @@ class TransactionService(TransactionServiceServicer):
     ) -> pb.DescribeProducersResponse:
         """The open transactions in partitions that this broker leads."""
         check_named(request.partitions, "partitions")
-        response, pace = pb.DescribeProducersResponse(), Pace()
-        for one in request.partitions:
-            if pace.is_due:
-                await pace.give_way()
+        response = pb.DescribeProducersResponse()
+        async for one in InSlices(request.partitions):
             response.partitions.append(self._producers.describe(ref_from_proto(one)))
         return response
 

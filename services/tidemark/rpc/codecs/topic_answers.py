@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tidemark.core.cluster_view import TopicView
 from tidemark.rpc.codecs.metadata import topic_from_proto
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices
 from tidemark.v1 import metadata_pb2
 
 
@@ -20,11 +20,9 @@ class TopicReader:
 
     async def read(self, messages: Iterable[metadata_pb2.TopicMetadata], *, complete: bool) -> list[TopicView]:
         """The topics in the order of the messages; `complete`: of an answer about all topics."""
-        pace, seen = Pace(), {}
+        seen = {}
         views = []
-        for message in messages:
-            if pace.is_due:
-                await pace.give_way()
+        async for message in InSlices(messages):
             serialized = message.SerializeToString(deterministic=True)
             known = self._known.get(message.topic)
             if known is None or known[0] != serialized:

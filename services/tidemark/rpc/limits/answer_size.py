@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from tidemark.rpc.channel import MESSAGE_BYTES_MAX
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices
 from tidemark.v1 import record_pb2
 
 ERRORS_BYTES_MAX: Final = 4 << 20
@@ -37,10 +37,8 @@ async def fit(response: Any) -> None:
     """Shorten the errors of a response that is larger than gRPC's limit of a message."""
     if not isinstance(response, Message) or response.ByteSize() <= MESSAGE_BYTES_MAX:
         return
-    room, pace = ErrorRoom(), Pace()
-    for error in _errors_in(response):
-        if pace.is_due:
-            await pace.give_way()
+    room = ErrorRoom()
+    async for error in InSlices(_errors_in(response)):
         fitting = room.fit(error)
         if fitting is not error:
             error.CopyFrom(fitting)

@@ -6,10 +6,9 @@ from __future__ import annotations
 import pytest
 from tidemark.core.cluster_view import PartitionView, TopicView
 from tidemark.model import BrokerId, LeaderEpoch
-from tidemark.rpc.codecs import topic_answers
 from tidemark.rpc.codecs.metadata import topic_to_proto
 from tidemark.rpc.codecs.topic_answers import TopicReader
-from tidemark.runtime.slices import Pace
+from tidemark.runtime import slices
 from tidemark.v1 import metadata_pb2
 
 from tests.turns import counted_turns
@@ -52,7 +51,7 @@ async def test_a_topic_that_a_complete_answer_lacks_is_forgotten() -> None:
 
 
 async def test_other_tasks_run_while_many_topics_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_answers, "Pace", lambda: Pace(slice_s=-1))  # every slice is over at once
+    monkeypatch.setattr(slices, "SLICE_S", -1)  # every slice is over at once
     async with counted_turns() as turns:
         await TopicReader().read([message(f"t{index}") for index in range(TOPICS)], complete=True)
     assert len(turns) >= TOPICS
