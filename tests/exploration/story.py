@@ -65,10 +65,10 @@ def _happened(cluster: Cluster, state: State, move: Move) -> str:
         case ("up", follower, leader):
             message, _ = state.streams[PLACE[follower, leader]].up[0]
             said = "its stream ended" if message == END else _of_follower(values[message])
-            return f"{_name(leader)} hears from {_name(follower)}: {said}"
+            return f"{_name(leader)} receives from {_name(follower)}: {said}"
         case ("down", follower, leader):
             message = state.streams[PLACE[follower, leader]].down[0]
-            return f"{_name(follower)} hears from {_name(leader)}: {_of_leader(values[message])}"
+            return f"{_name(follower)} receives from {_name(leader)}: {_of_leader(values[message])}"
         case ("decide", node):
             written = f"writes {_node(values[node].state)}" if node != state.node else "has nothing to write"
             return f"the controller {written}, and sends commands to the brokers concerned"
@@ -79,11 +79,11 @@ def _happened(cluster: Cluster, state: State, move: Move) -> str:
         case ("zookeeper", place, how):
             asked = state.asked[place]
             request = "to read the node" if asked[0] == "read isr" else f"to write {_node(values[asked[1]])}"
-            return f"{_name(place)} has asked ZooKeeper {request} (from version {asked[2:3]}): it {how}"
+            return f"{_name(place)} has sent ZooKeeper a request {request} (from version {asked[2:3]}): ZooKeeper {how}"
         case ("answer", place):
             return f"{_name(place)} gets ZooKeeper's answer: {_answer(cluster, state, place)}"
         case ("rest",):
-            return "nothing can happen any more"
+            return "no further move is possible"
     return _of_process(move)
 
 
@@ -102,7 +102,7 @@ def _of_process(move: Move) -> str:
         case "produce":
             return f"a client sends the next batch to {_name(place)}"
         case "tick":
-            return f"a while passes at {_name(place)}"
+            return f"time passes at {_name(place)}"
         case "crash":
             files = "after it wrote" if rest[0] else "before it wrote"
             return f"{_name(place)} is killed, {files} its checkpoints of high watermark and epochs"
@@ -117,20 +117,20 @@ def _of_process(move: Move) -> str:
             return f"the stream from {_name(place)} to {_name(rest[0])} breaks"
     phrases = {
         "restart": "starts again and registers",
-        "session ends": "is gone for ZooKeeper too: its session ends",
-        "expire": "lives, and its session ends",
-        "learn": "learns that its session has ended",
+        "session ends": "has ended, and ZooKeeper ends its session",
+        "expire": "runs, and its session ends",
+        "learn": "is notified that its session has ended",
         "register": "registers again",
         "suspect": "is suspected by the controller",
-        "trust": "is trusted again",
-        "disk": "has its next append or cut carried out",
+        "trust": "is not suspected any more",
+        "disk": "completes its next append or truncation",
     }
     return f"{_name(place)} {phrases[kind]}"
 
 
 def _of_follower(message: FollowerMessage) -> str:
     said = [
-        f"where does epoch {one.last_epoch} end with you? (in epoch {one.current_leader_epoch})"
+        f"where does epoch {one.last_epoch} end in your log? (in epoch {one.current_leader_epoch})"
         for one in message.queries
     ]
     said += [

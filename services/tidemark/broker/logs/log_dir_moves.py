@@ -165,7 +165,7 @@ class DirMoves:
         )
 
     async def without_copy(self, partitions: Collection[TopicPartition]) -> list[tuple[TopicPartition, TidemarkError]]:
-        """The replicas on disk without a copy in their wanted directory, after a short wait for the making of copies.
+        """The replicas on disk without a copy in their wanted directory, after a short wait for their copies.
 
         LOG_DIR_PENDING: the copy is not made yet, and a kill of the broker would lose the choice. Any other error:
         the copy could not be made. Such an error is returned once.
