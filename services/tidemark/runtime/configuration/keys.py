@@ -290,7 +290,7 @@ _BROKER: Final = (
         ("broker",),
         1 << 20,
         "bytes",
-        "Soft limit of one chunk on a replication stream",
+        "Soft limit of one chunk on a replication stream; above 4 MiB it has no further effect",
         minimum=1024,
         scope=Scope.BROKER_DYNAMIC,
     ),

@@ -21,7 +21,7 @@ PROMPT_MS: Final = 90_000
 """Time for which a follower gets each high watermark immediately, after the leader sent a consumer to that follower.
 Consumers ask the leader again in less time."""
 MESSAGE_BYTES_MAX: Final = 4 << 20
-"""Chunks beyond this size go into another message; one chunk may be larger."""
+"""Chunks beyond this size go into another message; a chunk of one large batch may be larger."""
 
 
 class Leadership(ChecksLag, Protocol):
@@ -172,7 +172,7 @@ class FollowerSession:
         if self._credit_bytes.get(sender.directory, 0) <= 0:
             self._stalled.setdefault(sender.directory, {})[sender] = None
             return
-        max_bytes = self._ctx.config.replica_fetch_max_bytes
+        max_bytes = min(self._ctx.config.replica_fetch_max_bytes, MESSAGE_BYTES_MAX)
         if sender.throttle is not None:
             max_bytes = sender.reserved_bytes = sender.throttle.reserve(sender, max_bytes, self._ctx.now_ms)
             if max_bytes == 0:

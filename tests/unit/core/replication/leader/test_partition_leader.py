@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+from tidemark.core.config import ReplicationConfig
 from tidemark.core.messages import FollowerMessage
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
@@ -101,6 +102,17 @@ def test_records_are_sent_with_the_present_high_watermark_and_within_credit_only
     assert not stage.got(fx.ReadForFollower), "no credit is left"
     stage.fetches(2, 5, last_epoch=5, credit=200)
     assert stage.one(fx.ReadForFollower).offset == 5
+
+
+@pytest.mark.parametrize(("setting_bytes", "read_bytes"), [(1 << 20, 1 << 20), (64 << 20, 4 << 20)])
+def test_a_leader_reads_no_chunk_that_is_larger_than_a_message(setting_bytes: int, read_bytes: int) -> None:
+    stage = Stage()
+    stage.feed(ev.SettingsChanged(ReplicationConfig(replica_fetch_max_bytes=setting_bytes)))
+    stage.command(node(1, 5, (1,)), suspected=(2,))
+    stage.opened()
+    stage.fetches(2, 0, credit=150)
+    stage.write(batch(4))
+    assert stage.one(fx.ReadForFollower).max_bytes == read_bytes
 
 
 def test_a_high_watermark_without_records_is_sent_with_the_next_tick() -> None:
