@@ -73,13 +73,13 @@ def plan_ranges(
         narrowing: bounds by filters.
 
     Raises:
-        ValueError: for a partition that does not exist, or an offset outside of the partition's bounds.
+        ValueError: for a topic or partition that does not exist, or an offset outside of the partition's bounds.
     """
     ranges = []
+    for place in (options.starting, options.ending):
+        check_named(place, bounds)
     for topic, held in bounds.items():
         wanted = options.topics.get(topic)
-        for place in (options.starting, options.ending):
-            check_partitions(place.name, topic, place.named().get(topic, {}), held)
         for partition in sorted(held if wanted is None else wanted):
             part = _range(options, topic, partition, held[partition], by_time or {})
             ranges.append(_narrowed(part, narrowing, by_time or {}))
@@ -132,6 +132,19 @@ def resolve(
         nearest,
     )
     return nearest
+
+
+def check_named(place: Place, held: Mapping[str, Collection[int]]) -> None:
+    """Check that the topics and partitions that a place names exist; raises ValueError.
+
+    Args:
+        place: start or end, from the options.
+        held: partitions of each topic of the read.
+    """
+    for topic, partitions in place.named().items():
+        if topic not in held:
+            raise ValueError(f"{place.name} names topic {topic}, which does not exist")
+        check_partitions(place.name, topic, partitions, held[topic])
 
 
 def check_partitions(name: str, topic: str, partitions: Collection[int], held: Collection[int]) -> None:

@@ -23,7 +23,7 @@ from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
 from tidemark_spark import compat, topics
 from tidemark_spark.options import ReadOptions
 from tidemark_spark.plain_errors import plain_errors
-from tidemark_spark.ranges import OffsetRange, check_partitions, pack, resolve, split, times_of
+from tidemark_spark.ranges import OffsetRange, check_named, pack, resolve, split, times_of
 from tidemark_spark.reader import TidemarkInputPartition, check_schema, read_task
 from tidemark_spark.rows import CREATE_TIME
 from tidemark_spark.stream_offsets import (
@@ -125,10 +125,10 @@ class StreamPlanner:
         client = self._client()
         self._topics = topics.find_topics(client, options, self._warn)
         bounds = topics.find_bounds(client, options, self._topics)
+        check_named(options.starting, bounds)
         by_time = topics.find_times(client, times_of(options, bounds))
         found: dict[str, TopicPosition] = {}
         for name, held in bounds.items():
-            check_partitions(options.starting.name, name, options.starting.named().get(name, {}), held)
             partitions = {
                 index: Position(
                     resolve(options.starting, name, index, bound, by_time, strict=options.fail_on_data_loss),

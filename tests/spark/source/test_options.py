@@ -232,6 +232,14 @@ def test_a_wrong_option_is_refused_with_a_suggestion(options: dict[str, str], se
         parse_options(options)
 
 
+@pytest.mark.parametrize("which", ["starting", "ending"])
+def test_a_topic_that_an_option_names_and_no_topic_has_is_refused(which: str) -> None:
+    """A mistyped name would otherwise start the right topic at the default: a stream at its end."""
+    options = {**BOOTSTRAP, "subscribePattern": "f.*", f"{which}Offsets": '{"fligths": {"1": 12}}'}
+    with pytest.raises(ValueError, match=f"{which}Offsets names topic fligths, which does not exist"):
+        plan_ranges(parse_options(options), HELD)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -499,13 +499,20 @@ def test_a_checkpoint_of_another_cluster_or_source_is_refused(cluster: LocalClus
             "startingOffsets names offset 900 of cut-0, which has 0",
         ),
         ({"startingTimestamp": "9999999999999"}, "startingTimestamp names time 9999999999999 ms of cut-"),
+        (
+            {"subscribePattern": "cu.*", "startingOffsets": '{"cup": {"0": 900}}'},
+            "startingOffsets names topic cup, which does not exist",
+        ),
     ],
 )
 def test_a_stream_that_cannot_start_reports_the_cause(
     cluster: LocalCluster, cut: str, options: dict[str, str], sentence: str
 ) -> None:
+    given = {**options_of(cluster, cut), **options}
+    if "subscribePattern" in options:
+        del given["subscribe"]
     with pytest.raises((ValueError, TidemarkError), match=sentence):
-        stream_reader({**options_of(cluster, cut), **options}).initialOffset()
+        stream_reader(given).initialOffset()
 
 
 def test_assigning_an_unknown_partition_is_an_error(cluster: LocalCluster, cut: str) -> None:
