@@ -68,13 +68,13 @@ soak: $(READY) ## SEEDS=1000 LIVES=20 | Simulated worlds on all cores, then ever
 	@$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 	@$(BIN)/python -m tests.crash --lives $(LIVES)
 
-##: chaos MINUTES=10 [LOAD=20] | Rounds of kills, stops and network cuts on real processes, beside LOAD processes that compute: drawn by the seed unless given
+##: chaos MINUTES=10 [LOAD=20] | Rounds of kills, stops and network cuts on real processes, with LOAD processes that compute: drawn by the seed unless given
 ifdef MINUTES
 chaos: $(READY)
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(LOAD),--load $(LOAD))
 endif
 
-stream: $(READY) ## [LOAD=20] | A Spark stream through killed brokers and a killed driver, beside LOAD processes that compute; then copies through a killed executor
+stream: $(READY) ## [LOAD=20] | A Spark stream through killed brokers and a killed driver, with LOAD processes that compute; then copies through a killed executor
 	@$(BIN)/python -m tests.chaos.stream $(if $(LOAD),--load $(LOAD))
 	@$(BIN)/python -m pytest -q tests/spark/sink -m long
 

@@ -7,8 +7,8 @@
 `..._500_...`: the same with 500 topics, which DescribeTopics describes all in each call.
 
 Each run starts after one call that does not count. Medians of ROUNDS. Client processes send and receive bytes. On a
-machine with more than one core, they run beside the core of the admin service.
-The peer: describeCluster and describeTopics of Apache Kafka, by confluent-kafka.
+machine with more than one core, they do not run on the core of the admin service. The peer: describeCluster and
+describeTopics of Apache Kafka, by confluent-kafka.
 
 `--calls N` (2,000), `--concurrency N` (50), `--processes N` (2), `--rounds N` (3), `--topics N` (500).
 """

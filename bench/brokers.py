@@ -87,7 +87,7 @@ class Brokers:
             return self._rate(tables * TABLE_ROWS, started_s, cpu_s)
 
     def consume(self, topic: str, seconds: float) -> Rate:
-        """Arrow batches from the start of the topic, again and again."""
+        """Arrow batches from the start of the topic, repeatedly."""
         return asyncio.run(self._consume(topic, seconds))
 
     async def _consume(self, topic: str, seconds: float) -> Rate:

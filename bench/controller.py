@@ -124,7 +124,7 @@ class Arena:
     def wait_until_in_sync(self, partitions: int | None = None, joining: float = 0) -> float:
         """The wall-clock time at which the condition was true.
 
-        To look at each replica costs a broker 8 µs of CPU time. This waits first until `joining` replicas have joined
+        A check of each replica costs a broker 8 µs of CPU time. This waits first until `joining` replicas have joined
         their ISRs, and until no replica changes any more.
         """
         count = self.partitions if partitions is None else partitions

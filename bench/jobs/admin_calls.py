@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client process of `bench admin`: calls one method again and again, and measures the time of each call.
+"""A client process of `bench admin`: calls one method repeatedly, and measures the time of each call.
 
 Requests and answers stay bytes, so that the client does not become the bottleneck. A line of JSON on standard input is
 one run; its answer is a line of JSON on standard output.

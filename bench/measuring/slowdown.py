@@ -166,7 +166,7 @@ def _burning(times: float, why: OSError) -> Iterator[Slowdown]:
     except OSError as error:
         sentence = f"--slow needs a control group with a CPU quota ({why}) or busy processes ({error})"
         raise RuntimeError(sentence) from error
-    print(f"no control group with a CPU quota ({why}): {times - 1:g} busy processes for each core run beside")
+    print(f"no control group with a CPU quota ({why}): {times - 1:g} busy processes for each core run at the same time")
     try:
         yield burners
     finally:

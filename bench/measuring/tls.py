@@ -32,7 +32,7 @@ ROTATIONS: Final = 5
 _HOST: Final = "127.0.0.1"
 _HOSTS: Final = (_HOST, "localhost")
 _QUIET_S: Final = 3.0
-"""Time between two rotations; processes look at their files every half second."""
+"""Time between two rotations; processes check their files every half second."""
 _PAUSE_S: Final = 0.002
 _WAIT_S: Final = 60.0
 _SUITES: Final = {0x1301: "TLS_AES_128_GCM_SHA256", 0x1302: "TLS_AES_256_GCM_SHA384"}
@@ -159,7 +159,7 @@ def cipher_of(files: TlsFiles) -> str:
 
 
 def rotation_pause_s(cluster: LocalCluster) -> float:
-    """The longest time without an acknowledgement while all certificates are renewed again and again, in seconds.
+    """The longest time without an acknowledgement while all certificates are renewed repeatedly, in seconds.
 
     Raises:
         AssertionError: a record was refused, lost, or duplicated.

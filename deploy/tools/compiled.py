@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the path of a sent record with mypyc: `python deploy/tools/compiled.py DIRECTORY`.
 
-DIRECTORY gets a copy of the package with C extensions beside the modules of `MODULES`. The sources stay pure Python.
-Other modules are not looked at, so the build needs no dependency of the package, and the extensions of an earlier build
-stay while `MODULES`, mypy, Python and the settings of the build are the same.
+DIRECTORY gets a copy of the package, with C extensions in addition to the modules of `MODULES`. The sources stay pure
+Python. The build reads no other modules, so it needs no dependency of the package, and the extensions of an
+earlier build stay while `MODULES`, mypy, Python and the settings of the build are the same.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Lifecycle(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Open the connections of the client; `close` is needed also if this fails. A second start has no effect."""
+        """Open the connections of the client; `close` is needed even if this fails. A second start has no effect."""
 
     @abstractmethod
     async def close(self) -> None:

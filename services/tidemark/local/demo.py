@@ -96,7 +96,7 @@ class Replay:
 
 def main() -> int:
     """Run the demo; returns the exit status."""
-    # PySpark forks to start Java, and gRPC's fork handlers abort the child now and then.
+    # PySpark forks to start Java, and gRPC's fork handlers sometimes abort the child.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     console = Console()
     started_s = time.monotonic()

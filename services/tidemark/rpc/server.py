@@ -135,7 +135,7 @@ class GrpcServer:
 
     @property
     def port(self) -> int:
-        """Number of the first port, from `start` on also if 0 was requested."""
+        """Number of the first port, from `start` on even if 0 was requested."""
         return self._open[0].number
 
     @property

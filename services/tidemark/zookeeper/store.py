@@ -83,7 +83,7 @@ class MetadataStore:
     """The data of a cluster in ZooKeeper.
 
     Every call raises TidemarkError(COORDINATION_UNAVAILABLE) without an answer in time; the write of such a call may
-    have taken place. With `watch`, listeners hear of the next change of what the call reads.
+    have taken place. With `watch`, listeners are notified of the next change of the nodes that the call reads.
 
     Args:
         session_of: creates the session for a listener of its events.

@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
         "Copies topics to Parquet files by date and hour of their records (UTC), each record exactly once. A later run "
         "continues, even after a failure. A topic with a schema keeps its columns, with their ids, in files by "
         "partition and offset. --compact merges the files of each hour, or of each partition; a compaction may run "
-        "beside the copy. Read an archive with replay.py, audit.py, or read_archive of "
+        "at the same time as the copy. Read an archive with replay.py, audit.py, or read_archive of "
         "tidemark_spark.archive_layout.",
         _EXAMPLE,
     )

@@ -197,7 +197,7 @@ class FetchService:
                     await self._purgatory.wait(event, min(left_s, _FOLLOWER_CHECK_S) if as_follower else left_s)
                 finally:
                     waited_s += time.perf_counter() - from_s
-            except BaseException:  # also if the caller cancels, because the broker has read for the request
+            except BaseException:  # even if the caller cancels, because the broker has read for the request
                 quotas.debit(QuotaKind.REQUEST_PERCENTAGE, time.perf_counter() - began_s - waited_s)
                 raise
             finally:

@@ -16,7 +16,7 @@ from tidemark.record.envelope import Batch, parse_envelope
 from tidemark.record.markers import EndMarker, build_marker
 
 MarkerListener = Callable[[TopicPartition, int, int, bool], None]
-"""Called with each committed marker, perhaps repeatedly: partition, producer id, epoch of the marker, commit."""
+"""Called with each committed marker, possibly repeatedly: partition, producer id, epoch of the marker, commit."""
 
 _FIRST_ID: Final = 1 << 62
 """First request id here; producers' requests are numbered from 1."""

@@ -66,7 +66,7 @@ class GroupOffsets:
     def fetched(self, partition: TopicPartition, committed: Committed | None) -> pb.CommittedOffset:
         """Like `to_proto`, for a client that compares topic id and incarnation with those that it reads.
 
-        A recent offset counts also if this broker does not know the partition: a coordinator that was just elected may
+        A recent offset counts even if this broker does not know the partition: a coordinator that was just elected may
         not know a partition whose offset the coordinator before it has accepted. Without the offset, a consumer would
         skip records or read them again.
         """

@@ -168,7 +168,7 @@ class RangeReader:
         self._turn += 1
 
     def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
-        """Return topics with all their partitions (None: all topics, some perhaps in part); raises UNKNOWN_TOPIC."""
+        """Return topics with all their partitions (None: all topics, some possibly in part); raises UNKNOWN_TOPIC."""
 
         def ask() -> Mapping[str, TopicView]:
             self._refresh(names)

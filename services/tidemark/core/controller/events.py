@@ -33,7 +33,7 @@ class Elected:
     Attributes:
         unreadable_topics: topics whose nodes exist and do not parse.
         unreadable_states: partitions whose leaderAndISR exists and does not parse.
-        reassignments: perhaps begun by an earlier controller. The reassignments come with this event, so that the
+        reassignments: an earlier controller may have begun them. The reassignments come with this event, so that the
             first command to a broker names their log directories and throttles (rules M2, M3).
     """
 

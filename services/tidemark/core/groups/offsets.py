@@ -183,7 +183,7 @@ def is_young(committed: Committed, wall_ms: int) -> bool:
 
 
 def _is_orphan(partition: TopicPartition, committed: Committed, now: Situation) -> bool:
-    """Whether the topic of an offset was deleted since, and perhaps created again."""
+    """Whether the topic of an offset was deleted since, and possibly created again."""
     if now.topics is None or partition.topic in now.hidden_topics:
         return False
     if is_young(committed, now.wall_ms):

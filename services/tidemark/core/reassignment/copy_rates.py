@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates of copies, and the time since each grew, from successive looks at their sizes. Pure."""
+"""Rates of copies, and the time since each grew, from successive reads of their sizes. Pure."""
 
 from __future__ import annotations
 

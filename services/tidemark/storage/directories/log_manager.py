@@ -390,7 +390,7 @@ class LogManager:
         """
         try:
             self._on_each(lambda directory: directory.checkpoint(high_watermarks))
-        finally:  # also if the disk is full
+        finally:  # even if the disk is full
             self._sweep_strays()
             self._sweep_files()
 
