@@ -2,7 +2,7 @@
 # preStop hook of a broker's pod: waits until a stop interrupts no client, for WAIT_S seconds at most. --claim: if several
 # pods stop at the same moment, they stop one after the other. An upgrade also changes this file in running pods, whose image
 # may have no --claim (exit status 2).
-# If waiting does not help (topics without a replica to spare), ends at once with a line in the pod's log.
+# If waiting does not help (topics without a replica to spare), ends immediately with a line in the pod's log.
 # If the admin service does not answer SILENT_MAX times in a row (during an uninstall), ends too.
 # Environment: TIDEMARK_BROKER_ID, ADMIN_ADDRESS, WAIT_S; PAUSE_S between two calls; LOG, the file for the line.
 end=$(($(date +%s) + WAIT_S))
