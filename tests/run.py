@@ -178,7 +178,7 @@ def _exists(part: Part) -> bool:
 
 
 def _run_lanes(parts: list[Part]) -> list[Outcome]:
-    """Run the lanes side by side; the first that has parts writes its output at once."""
+    """Run the lanes at the same time; the first that has parts writes its output immediately."""
     lanes = [chosen for lane in Lane if (chosen := [part for part in parts if part.lane is lane])]
     if len(lanes) > 1 and _CORES <= 2:
         lanes = [[*map(_in_one_process, lane)] if lane[0].lane is Lane.COMPUTING else lane for lane in lanes]
@@ -203,7 +203,7 @@ def _run_beside(part: Part) -> Outcome:
     with tempfile.TemporaryFile("w+") as output:
         outcome = _run_commands(part, output, part.nice)
         output.seek(0)
-        _say(f"== {part.name}, which ran beside\n{output.read()}")
+        _say(f"== {part.name}, which ran at the same time\n{output.read()}")
     return outcome
 
 

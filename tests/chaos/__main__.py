@@ -19,13 +19,13 @@ from tests.chaos.rounds import Report, round_s_max, run_round
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    made.add_argument("--minutes", type=float, default=10.0, help="begin no new round after so many (default 10)")
+    made.add_argument("--minutes", type=float, default=10.0, help="no new round after this time (default 10)")
     made.add_argument("--round-s", type=float, default=30.0, help="faults of one round, seconds (default 30)")
     made.add_argument("--seed", type=int, default=None, help="of the first round; the next ones count up")
     loads = ", ".join(map(str, LOADS[:-1]))
     made.add_argument(
         "--load", type=int, default=None, metavar="N",
-        help=f"processes that compute beside each round (default: its seed draws {loads} or {LOADS[-1]})",
+        help=f"processes that compute during each round (default: its seed draws {loads} or {LOADS[-1]})",
     )  # fmt: skip
     made.add_argument(
         "--secure", choices=("yes", "no"), default=None,
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def load_of(seed: int, load: int | None) -> int:
-    """The number of processes that compute beside a round: as requested, or drawn from the seed."""
+    """The number of processes that compute during a round: as requested, or drawn from the seed."""
     return random.Random(seed).choice(LOADS) if load is None else load
 
 

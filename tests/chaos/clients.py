@@ -40,9 +40,9 @@ _UNDER_WAY_MAX = 2000
 class Sender:
     """An idempotent producer with acks=all that sends numbered values to the partitions in turn.
 
-    The sender pauses while too many records are not acknowledged. Beside twenty computing processes a cluster
-    acknowledges some 250 records a second. With thousands of records in flight, each lookup and the end of the round
-    would wait for half a minute.
+    The sender pauses while too many records are not acknowledged. With twenty computing processes on the machine, a
+    cluster acknowledges some 250 records a second. With thousands of records in flight, each lookup and the end of the
+    round would wait for half a minute.
 
     Args:
         count: how many partitions there are by now; None: as many as at first.
@@ -213,7 +213,7 @@ def delete_until(admin: str, load: Load, ended: threading.Event, seed: int, hist
 
 
 def ask_ends_until(bootstrap: str, topic: str, partitions: int, ended: threading.Event, history: History) -> None:
-    """Ask for the end offsets of the partitions, again and again; an answer that is late is not a finding."""
+    """Request the end offsets of the partitions repeatedly; a late answer is not a finding."""
     while not ended.is_set():
         try:
             with Consumer(bootstrap, request_timeout_ms=3000) as consumer:

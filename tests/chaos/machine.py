@@ -73,7 +73,7 @@ class Burners:
 class FavouredSession:
     """The session of this process counts for nine sessions until the block ends, if the process runs as root.
 
-    The process of a round is the network of the cluster, and most of its clients. Beside twenty computing processes it
+    The process of a round is the network of the cluster, and most of its clients. With twenty computing processes it
     had a tenth of a core: the round then tested a slow network, not slow brokers.
     """
 

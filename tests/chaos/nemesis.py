@@ -27,7 +27,7 @@ _TAIL_LINES = 30
 
 
 class Nemesis:
-    """Injects one fault, sometimes two at once, waits, ends the faults, and continues."""
+    """Injects one fault, sometimes two at the same time, waits, ends the faults, and continues."""
 
     def __init__(self, arena: Arena, seed: int) -> None:
         self._arena = arena

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that compute beside a round end with it, after any kind of end."""
+"""Processes that compute during a round end with the round, after any kind of end."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _SRVR: Final = "exec 3<>/dev/tcp/127.0.0.1/2181 && printf srvr >&3 && cat <&3"
 
 
 def two_pods_are_deleted_at_once(world: World) -> str:
-    """Two of three broker pods are deleted at once; they stop one after the other, and no record is lost."""
+    """Two of three broker pods are deleted at the same time; they stop one after the other, and no record is lost."""
     world.topic_of_load()
     names = [f"{_BROKER}-1", f"{_BROKER}-2"]
     before = {name: pod["metadata"]["uid"] for name, pod in world.broker_pods().items()}

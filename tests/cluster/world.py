@@ -178,7 +178,7 @@ class World:
         """Uninstall and wait until all pods are gone; returns the seconds.
 
         Args:
-            in_order: stop the brokers first, as docs/kubernetes.md advises; otherwise all pods stop at once.
+            in_order: stop the brokers first, as docs/kubernetes.md advises; otherwise all pods stop at the same time.
         """
         begun_s = time.monotonic()
         if in_order:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many ISR changes of a leader at once: many to a multi, and each succeeds or fails separately (rules R9, Z2)."""
+"""Many concurrent ISR changes of a leader: many to a multi, and each succeeds or fails separately (rules R9, Z2)."""
 
 from __future__ import annotations
 

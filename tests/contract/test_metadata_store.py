@@ -235,7 +235,7 @@ async def test_one_of_many_candidates_is_elected(cluster: Cluster) -> None:
         assert await store.controller() == (won[0].controller_id, f"host:{won[0].controller_id}", -1)
 
 
-async def test_each_term_has_a_higher_epoch_and_the_standby_hears_of_the_end(cluster: Cluster) -> None:
+async def test_each_term_has_a_higher_epoch_and_the_standby_is_notified_of_the_end(cluster: Cluster) -> None:
     first, standby = await cluster.store(), await cluster.store()
     ear = Ear(standby)
     assert await standby.controller(watch=True) is None

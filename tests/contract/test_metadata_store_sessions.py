@@ -315,7 +315,7 @@ async def once_it_answers(read: Callable[[], Awaitable[T]]) -> T:
         except TidemarkError as error:
             if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
                 raise
-            await asyncio.sleep(0.01)  # a store that refuses at once has not yielded to other tasks
+            await asyncio.sleep(0.01)  # a store that refuses immediately has not yielded to other tasks
 
 
 async def kill_and_start(process: ZooKeeperProcess, *, times: int) -> None:

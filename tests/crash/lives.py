@@ -373,7 +373,7 @@ class Life:
         self._done("started")
 
     def _move(self) -> None:
-        """Move to the other directory (rule M3) beside appends and a truncation; some moves are left incomplete."""
+        """Move to the other directory (rule M3) during appends and a truncation; some moves are left incomplete."""
         where = self._logs.directory_of(PARTITION)
         assert where is not None
         future = self._logs.mover.begin(PARTITION, 1 - where, CONFIGS)

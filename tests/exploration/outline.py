@@ -15,7 +15,7 @@ Outline = tuple[object, ...]
 
 
 def outline(cluster: Cluster, state: State) -> Outline:
-    """The part that the invariants look at, under names that do not depend on the brokers' names."""
+    """The part that the invariants read, under names that do not depend on the brokers' names."""
     brokers, disks = cluster.brokers, cluster.disks
     node = brokers.values[state.node].state
     each = []

@@ -167,7 +167,7 @@ class FakeZooKeeper:
 
     Args:
         clock: leases are on it.
-        schedule: how hints are delivered; default: `call_soon` of the running loop, at once without one.
+        schedule: how hints are delivered; default: `call_soon` of the running loop, or immediately without one.
     """
 
     def __init__(self, clock: Clock | None = None, schedule: Callable[[Callable[[], None]], None] = _later) -> None:

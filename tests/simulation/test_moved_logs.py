@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs that change their directory again and again under all other faults of a cluster (rules M3, R6)."""
+"""Logs that change their directory repeatedly, during all other faults of a cluster (rules M3, R6)."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def module_imports() -> dict[str, set[str]]:
 
 
 def package_imports(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Each package, and the packages beside it that modules in it import; files beside packages do not count."""
+    """Each package, and its sibling packages that its modules import; files outside of packages do not count."""
     packages = {name.rpartition(".")[0] for name in graph} - {""}
     found: defaultdict[str, set[str]] = defaultdict(set)
     for importer, imported_modules in graph.items():

@@ -54,7 +54,7 @@ The first.
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The files that hold the version, with the committed text, beside a changelog."""
+    """The files that hold the version, with the committed text, and a changelog."""
     for path in {place.path for place in (SOURCE, *COPIES)}:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / path, tmp_path / path)

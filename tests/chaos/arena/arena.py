@@ -61,7 +61,7 @@ class Arena:
         """
         self.network = Network(self._pids)
         self.guests: dict[str, int] = {}
-        """Processes beside the cluster's that the network knows by name."""
+        """Processes outside of the cluster that the network knows by name."""
         self.directory = directory
         self.secure = secure
         self._listeners = (Listener.INTERNAL, Listener.MTLS, Listener.TOKEN) if secure else (Listener.ONLY,)

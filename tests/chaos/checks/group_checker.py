@@ -26,7 +26,7 @@ class GroupAnomaly(StrEnum):
     UNREAD = "unread"
     """A record is in the log at the end, and no member has processed it."""
     TWO_HOLDERS = "two holders"
-    """By the coordinators' records, two members were assigned a partition at once."""
+    """By the coordinators' records, two members were assigned a partition at the same time."""
     TWO_IN_A_GENERATION = "two in a generation"
     """Two members got records of one partition in the same epoch."""
     NOT_ASSIGNED = "not assigned"

@@ -165,7 +165,10 @@ def test_only_records_that_timed_out_may_appear_late() -> None:
 
 
 def compacted() -> History:
-    """Two keys, each written twice; the first records are gone, were acknowledged, and read by one reader."""
+    """Two keys, each written twice.
+
+    The cleaner removed the first records, which were acknowledged, and read by one reader.
+    """
     history = History()
     history.sent = [
         Sent(f"a{number}", "a", 0, Outcome.ACKNOWLEDGED, number, key=f"k{number % 2}") for number in range(4)

@@ -5,8 +5,8 @@ exactly-once.
 The checker reads only the clients' histories, not the records of coordinators. Edges between transactions
 are dependencies: of a write on the write before it in its partition (ww), of a transaction on the records that its
 client has read (wr), and of a transaction on each that ended before it began (real time). Transactions of different
-producers that run at once may interleave in any order, as in Kafka, so ww edges count between transactions of one
-transactional id, or of any ids together with real time.
+producers that run at the same time may interleave in any order, as in Kafka, so ww edges count between transactions of
+one transactional id, or of any ids together with real time.
 """
 
 from __future__ import annotations

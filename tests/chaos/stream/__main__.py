@@ -256,7 +256,9 @@ def read_parquet(path: Path) -> Counter[int]:
 def main(arguments: list[str] | None = None) -> int:
     """Exit status 0: the round had no finding; 1: it had, and its directory is kept."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.stream", description=__doc__.partition("\n")[0])
-    parser.add_argument("--load", type=int, default=LOADS[-1], metavar="N", help="processes that compute beside (20)")
+    parser.add_argument(
+        "--load", type=int, default=LOADS[-1], metavar="N", help="processes that compute during the round (20)"
+    )
     parser.add_argument("--seed", type=int, default=None, help="of the kills and their times")
     parser.add_argument(
         "--rate", type=int, help="records a second that are produced (1000, or as the machine is slower)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of a round's typed topic: senders, a reader, and pairs of operators that change its schema at once."""
+"""The clients of a round's typed topic: senders, a reader, and pairs of operators that change its schema."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TypedTroop:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def evolve_until(self, ended: threading.Event) -> None:
-        """Repeatedly make two changes at once, and one more that the policy does not allow."""
+        """Repeatedly make two concurrent changes, and one more that the policy does not allow."""
         with self._admin() as admin, self._admin() as rival, self._admin() as careless:
             number = 0
             while not ended.wait(self._chance.uniform(*_PAUSE_S)):

@@ -14,7 +14,7 @@ delivered messages has the same effect as no stream;
 - at the follower's end, the end of a stream whose leader's process died: messages in flight could as well have
   been delivered before. At the leader's end the messages of a dead follower stay in flight, in order;
 - a decision of the controller, once a registration, the end of a session or a suspicion asks for one: only the
-  controller and the conditions of a ZooKeeper write look at these, so a late cause replaces a late decision; several
+  controller and the conditions of a ZooKeeper write read these, so a late cause replaces a late decision; several
   causes may still occur together. Late decisions are tried where the cause shows elsewhere too: when a command was
   refused, or a process runs without its session;
 - appends and truncations, unless the scope has slow disks. This omits the other events that reach a broker
@@ -330,7 +330,7 @@ class Cluster:
         return turn.end() if turn.take(move) else None
 
     def ahead(self, state: State) -> Iterator[Chain]:
-        """The possible next states, up to those in which the controller has nothing to decide at once.
+        """The possible next states, up to those in which the controller has no decision to make first.
 
         Raises:
             InvariantError: as `after`.

@@ -76,7 +76,7 @@ class Scope:
         lags: number of times, at any moment, that a follower sends nothing for `replica.lag.time.max.ms`.
         breaks: streams that break, with the loss of all messages in flight.
         expiries: sessions that end while their process lives; the process learns this later, and registers again.
-        cuts: crashes of all brokers at once, in which one log loses its last batch (rule T7).
+        cuts: simultaneous crashes of all brokers, in which one log loses its last batch (rule T7).
         unnoticed: the cut log ends at the end of a batch, so its start detects no cut; else its tail is torn.
         acks: of every batch, -1 (all), 0 or 1.
         reduced: decisions and idle messages happen eagerly (see `cluster`); else they may happen at any time, too.

@@ -17,7 +17,7 @@ from tests.integration.harness.fake_broker import TOPIC, FakeCluster
 PARENT = textwrap.dedent(
     """
     import asyncio, os, pickle, sys, time
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # gRPC's own handlers crash in the child now and then
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # gRPC's own handlers sometimes crash in the child
     from tidemark.client import Consumer, Producer, TidemarkError, aio
 
     bootstrap, topic, path = sys.argv[1:]

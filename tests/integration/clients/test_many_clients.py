@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many clients at once, each with connections of its own (in full: `make bench NAME=many_clients`)."""
+"""Many clients at the same time, each with separate connections (in full: `make bench NAME=many_clients`)."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def opened(browser: Browser, **options: Any) -> Iterator[Page]:
 
 
 def faults_of(page: Page, axe: str, rules: dict[str, Any] = EVERY_RULE) -> list[str]:
-    """The findings of axe-core, which runs beside the page's policy for scripts."""
+    """The findings of axe-core, which runs outside of the page's policy for scripts."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(axe)
     found = page.evaluate("async rules => (await axe.run(rules)).violations", rules | FAULTS_ONLY)
@@ -87,7 +87,7 @@ def test_axe_finds_no_fault_on_any_page_in_light_and_dark_colours(
     cluster.add(topic("offline", 2, leader=-1, isr=(1,)), topic("behind", isr=(0, 1)))
     cluster.live.remove(2)
     found = {}
-    with opened(chromium, reduced_motion="reduce") as page:  # without transitions the colours change at once
+    with opened(chromium, reduced_motion="reduce") as page:  # without transitions the colours change immediately
         for path in PAGES:
             page.emulate_media(color_scheme="light")
             page.goto(served_console.url + path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The console's process beside a real cluster: pages, live updates, login, stop."""
+"""The console's process with a real cluster: pages, live updates, login, stop."""
 
 from __future__ import annotations
 

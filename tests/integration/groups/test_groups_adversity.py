@@ -26,7 +26,7 @@ GAP_MAX_S = 30.0
 
 
 class Reader:
-    """Commits each partition one offset further, again and again; all readers share `acknowledged`."""
+    """Commits each partition one offset further, repeatedly; all readers share `acknowledged`."""
 
     def __init__(self, member: Member, acknowledged: dict[int, int]) -> None:
         self.member = member.start()
@@ -94,7 +94,7 @@ async def _commit_once(groups: Groups, over: asyncio.Event) -> list[str]:
 
 
 async def _hurt(cluster: LocalCluster, groups: Groups, dice: random.Random, over: asyncio.Event) -> None:
-    """Kill or stop a coordinator, and start or resume it, again and again."""
+    """Kill or stop a coordinator, and start or resume it, repeatedly."""
     while not over.is_set():
         name = broker_name((await groups.find("g")).broker_id)
         if dice.random() < 0.5:

@@ -55,7 +55,7 @@ def open_nodes(acls: Acls) -> list[str]:
 
 
 class Walk(Beside):
-    """Walks the tree again and again on its own thread; `acls` has the first ACL of each znode that ever existed."""
+    """Walks the tree repeatedly on its own thread; `acls` has the first ACL of each znode that ever existed."""
 
     def __init__(self, connect: str, files: TlsFiles) -> None:
         self.acls: Acls = {}

@@ -99,7 +99,7 @@ class FakeCluster:
         produce_faults, fetch_faults: one fault for each request, from the left; then FINE.
         listed: the number of partitions in each request for offsets.
         produced: the base sequences of each produce request that arrived, by broker.
-        racks: by broker; a leader names the lowest other broker in a consumer's rack, without a look at its log.
+        racks: by broker; a leader names the lowest other broker in a consumer's rack, without a check of its log.
         behind: records that a broker lacks when it is read as a follower.
         follower_faults: as `fetch_faults`, of fetches from a broker that does not lead.
         unheard: number of metadata requests whose answers lack the topic.

@@ -66,7 +66,7 @@ def serve(path: str, attend: Attend | None) -> list[str]:
     """Fork for every call; returns in the process that is forked, with the words of the call.
 
     Args:
-        attend: None: the attendant ends at once, and the process is an orphan before the caller sees the end of the
+        attend: None: the attendant ends immediately, and the process is an orphan before the caller sees the end of the
             connection.
     """
     gc.freeze()

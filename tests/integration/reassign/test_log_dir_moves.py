@@ -57,7 +57,7 @@ class Load(Beside):
                 self.acknowledged.append(value)
 
     def wait_for(self, count: int) -> None:
-        """Wait for so many more records."""
+        """Wait for this number of further records."""
         wanted = len(self.acknowledged) + count
         wait_for(lambda: len(self.acknowledged) >= wanted or bool(self.refused), "records are acknowledged")
         assert self.refused == []

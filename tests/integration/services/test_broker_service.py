@@ -109,7 +109,7 @@ async def test_a_bad_batch_is_refused_with_its_code_and_the_pipeline_continues(
         assert [results[0].base_offset, results[-1].base_offset] == [0, RECORDS]
         (odd,) = await client.produce(partition, [good], acks=7)
         assert odd.error.code == ErrorCode.INVALID_ACKS
-        await controller.tell(partition)  # a broker that hears no controller may lack a new topic
+        await controller.tell(partition)  # a broker without a controller may lack a new topic
         (unknown,) = await client.produce(TopicPartition("nowhere", 0), [good])
         assert unknown.error.code == ErrorCode.UNKNOWN_TOPIC
         (beyond,) = await client.produce(TopicPartition(partition.topic, 9), [good])
@@ -175,7 +175,7 @@ async def test_reads_are_refused_by_name(one: Brokers, controller: HandControlle
         await client.produce(partition, [sample()])
         assert (await client.fetch(partition, 99)).error.code == ErrorCode.LOG_TRUNCATED
         assert (await client.fetch(partition, 0, epoch=7)).error.code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        await controller.tell(partition)  # a broker that hears no controller may lack a new topic
+        await controller.tell(partition)  # a broker without a controller may lack a new topic
         assert (await client.fetch(TopicPartition("nowhere", 0), 0)).error.code == ErrorCode.UNKNOWN_TOPIC
         beyond = TopicPartition(partition.topic, 9)
         assert (await client.fetch(beyond, 0)).error.code == ErrorCode.UNKNOWN_PARTITION
@@ -246,7 +246,7 @@ async def test_brokers_serve_the_controllers_metadata_and_watchers_get_changes(
                 pass
         assert [topic.topic for topic in topics] == [partition.topic]
         watch.cancel()
-        await controller.tell(partition)  # a broker that hears no controller may lack a new topic
+        await controller.tell(partition)  # a broker without a controller may lack a new topic
         request = pb.GetMetadataRequest(topics=[partition.topic, "nowhere"])
         metadata = (await stub.GetMetadata(request, timeout=30)).metadata
         assert [(topic.topic, topic.error.code) for topic in metadata.topics] == [

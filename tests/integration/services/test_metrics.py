@@ -102,7 +102,7 @@ def test_every_service_counts_produced_and_consumed_records(cluster: LocalCluste
         assert one["tidemark_replica_lag_records_max", ""] == 0
 
 
-def test_an_idle_service_seldom_wakes(cluster: LocalCluster) -> None:
+def test_an_idle_service_rarely_wakes(cluster: LocalCluster) -> None:
     """The event loop counts its waits. A busy machine causes fewer waits; other work may disturb a window."""
     at_most = dict.fromkeys(cluster.names, WAKE_UPS_PER_S_MAX) | {ADMIN: WAKE_UPS_OF_ADMIN_PER_S_MAX}
     rates: dict[str, list[float]] = {name: [] for name in cluster.names}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers and readers of the typed topic, beside changes of its schema (rules S4-S6).
+"""Writers and readers of the typed topic, during changes of its schema (rules S4-S6).
 
 A writer learns the versions from one broker, and offers a batch to the leader some time later; the batch may state a
 version that it does not have. Batches that a leader accepts are stored here: the topic has no writes to its log. A
@@ -92,7 +92,7 @@ class Rows:
             self._kept[topic_id].append(data)
 
     def _read(self, broker: int) -> None:
-        """Read as broker/clients/fetch.py does: the broker has versions of this topic, perhaps not the newest."""
+        """Read as broker/clients/fetch.py does: the broker has versions of this topic, possibly not the newest."""
         process = self._process(broker)
         topic_id = "" if process is None else process.table.schema_texts(OTHER.topic).topic_id
         kept = self._kept.get(topic_id)

@@ -129,7 +129,7 @@ class CoordinatorWorld:
         return f"{self.leader.name} is coordinator in epoch {self.leader_epoch}"
 
     def _kill_coordinator(self, item: Item) -> str:
-        """Kill the coordinator's process; it restarts at once, with nothing in memory."""
+        """Kill the coordinator's process; the process restarts immediately, without state in memory."""
         gone = self.leader
         gone.forget()
         return f"{gone.name} is killed; {self._replace_coordinator(item)}"

@@ -30,7 +30,7 @@ def live(seed: int) -> Life:
 
 
 def gives_partitions_that_are_not_revoked(monkeypatch: Any) -> None:
-    """A partition that a member is asked to revoke is free at once."""
+    """The coordinator assigns a partition to another member before its revocation is confirmed."""
 
     def impatient(holding: CurrentAssignment, *arguments: Any, **named: Any) -> CurrentAssignment:
         found = next_assignment(holding, *arguments, **named)

@@ -4,9 +4,9 @@
 The coordinator is `core.groups.coordinator.GroupCoordinator`; the node that drives it keeps to step G8, as
 `broker.coordination.shard` does. Invariants are checked whenever a record is read or appended:
 
-ONE-OWNER: two members never read a partition at once. COMMITS-KEPT: an acknowledged commit stays; offsets never go
-back, and never above the records that were read. READ-ALL: no record is skipped. SETTLED: by the end of peace every
-partition is read.
+ONE-OWNER: two members never read a partition at the same time. COMMITS-KEPT: an acknowledged commit stays; offsets
+never go back, and never above the records that were read. READ-ALL: no record is skipped. SETTLED: by the end of peace
+every partition is read.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Read(NamedTuple):
 
 
 class Invariant:
-    """One property; `check` looks at one partition after each step."""
+    """One property; `check` reads one partition after each step."""
 
     name = ""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 OTHER_TOPIC: Final = "cargo"
-"""The topic that is created and deleted again and again."""
+"""The topic that is created and deleted repeatedly."""
 
 Versions = Mapping[int, str]
 

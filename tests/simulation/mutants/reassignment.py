@@ -54,7 +54,7 @@ def settles_before_all_are_in_sync(monkeypatch: Any) -> None:
 
 
 def stops_before_it_settles(monkeypatch: Any) -> None:
-    """Replicas to be removed are deleted at once, in sync or not."""
+    """Replicas to be removed are deleted immediately, in sync or not."""
 
     def next_step(self: Reassignments, record: Any, facts: Any, brokers: Any) -> Decision | None:
         one = self._by_partition.get(record.partition)

@@ -73,7 +73,7 @@ def adds_a_version_to_any_topic_of_the_name(monkeypatch: Any) -> None:
 
 
 def writes_over_a_version(monkeypatch: Any) -> None:
-    """The later one of two changes at once replaces the version of the first."""
+    """The later one of two concurrent changes replaces the version of the first."""
     commit = nodes.commit
 
     async def over(session: Session, operations: Any) -> Any:

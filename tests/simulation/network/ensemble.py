@@ -83,7 +83,7 @@ class SimSession:
         return self._ensemble.sessions.get(session_id) is self  # type: ignore[comparison-overlap]
 
     def _request(self, act: Callable[[], T], *, writes: bool) -> Answer[T]:
-        """One request on the wire; a lost one fails at once, as on a broken connection."""
+        """One request on the wire; a lost request fails immediately, as on a broken connection."""
         answer: Answer[T] = Answer()
         sent_ms, session_id, dice = self._engine.now, self.session_id, self._dice
         loses = dice.random() < self._ensemble.lost_answers
@@ -122,7 +122,7 @@ class SimSession:
         answer.settle(value, error)
 
     def _learn_end(self, session_id: int) -> None:
-        """The server's answer that the session is gone; that answer takes its time too."""
+        """The server's answer that the session has expired; this answer has a delay, too."""
         if self._told_of_end == session_id:
             return
         self._told_of_end = session_id

@@ -248,7 +248,7 @@ class SinkNode(ClientNode):
                 self._run_task(batch, task, finished)
 
         for task in range(tasks):
-            for _ in range(1 + (self.dice.random() < 0.2)):  # a speculative attempt beside the first
+            for _ in range(1 + (self.dice.random() < 0.2)):  # a speculative attempt, concurrent with the first
                 self._run_task(batch, task, finished)
 
     def _run_task(

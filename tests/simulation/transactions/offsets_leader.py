@@ -271,7 +271,7 @@ class OffsetsLeader:
 
 
 class _Bytes(NamedTuple):
-    """The log as bytes, as `StateLog` reads it: all of it at once."""
+    """The log as bytes, as `StateLog` reads it, in one read."""
 
     data: bytes
 

@@ -99,7 +99,7 @@ ALL = ["store", "euros", "lines", "city", "share", "_partition", "_offset", "_ti
 
 @pytest.fixture(scope="module")
 def stored(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]]]:
-    """The archive of a topic with two versions, headers and a deleted row, and its rows; the topic is gone."""
+    """The archive of a topic with two versions, headers and a deleted row, and its rows; the topic was deleted."""
     root = str(tmp_path_factory.mktemp("typed") / "archive")
     make(cluster, "lake-gone", SALES, **{"cleanup.policy": "compact"})
     send(cluster, "lake-gone", sales(0, 8))

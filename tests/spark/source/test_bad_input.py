@@ -42,7 +42,7 @@ def batch(spark: SparkSession, cluster: LocalCluster, **options: str) -> DataFra
 
 
 def run_stream(spark: SparkSession, directory: Path, **options: str) -> None:
-    """Read up to the present end, into Parquet, with the checkpoint beside it."""
+    """Read up to the present end, into Parquet, with the checkpoint in the same directory."""
     table = spark.readStream.format("tidemark").options(**options).load()
     writer = table.select("partition", "offset").writeStream.format("parquet").option("path", str(directory / "rows"))
     query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()

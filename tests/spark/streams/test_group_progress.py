@@ -42,7 +42,7 @@ def committed(cluster: LocalCluster, group: str) -> list[int]:
 
 
 def until(call: Callable[[], Any], wanted: Any) -> None:
-    """A commit runs beside the query."""
+    """A commit runs concurrently with the query."""
     until_s = time.monotonic() + 20
     while (found := call()) != wanted:
         assert time.monotonic() < until_s, f"{found}, not {wanted}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tidemark group describe`: offsets that open transactions have written are noted beside their partition."""
+"""`tidemark group describe`: offsets that open transactions have written are shown next to their partition."""
 
 from __future__ import annotations
 

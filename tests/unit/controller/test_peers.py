@@ -96,7 +96,7 @@ async def test_a_question_to_a_registration_that_is_over_is_answered(silent: tup
 
 
 async def test_each_call_names_its_receiver(silent: tuple[Silent, int]) -> None:
-    """Another broker at this address, perhaps of the same broker epoch or of another cluster, must refuse the call."""
+    """Another broker at this address, possibly of the same broker epoch or of another cluster, must refuse the call."""
     broker, port = silent
     broker.asked.set()
     sender, epoch = (BrokerId(100), ControllerEpoch(1)), BrokerEpoch(3)

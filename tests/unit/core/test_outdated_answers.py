@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client hears brokers in any order: an answer that is behind takes back nothing that a newer one showed (K2)."""
+"""A client gets the answers of brokers in any order: an older answer removes no fact of a newer one (rule K2)."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_no_acknowledgement_after_the_kill_fails(flights: pd.DataFrame, found: F
 
 
 def test_grpc_has_no_fork_handlers_when_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark forks to start Java. With gRPC's handlers, the child now and then aborted (JAVA_GATEWAY_EXITED)."""
+    """PySpark forks to start Java. With gRPC's handlers, the child sometimes aborted (JAVA_GATEWAY_EXITED)."""
     monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
     found: list[str | None] = []
 

@@ -15,7 +15,7 @@ from tidemark.model import TidemarkError
 
 @pytest.fixture
 def zipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark as spark-submit has it: out of a zip file, which has no jars beside it."""
+    """PySpark as spark-submit has it: out of a zip file, without jars in the same directory."""
     spec = ModuleSpec("pyspark", None, origin="/spark/python/lib/pyspark.zip/pyspark/__init__.py")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
 

@@ -60,7 +60,10 @@ class Killer:
         return True
 
     def each_point(self, work: Callable[[], object], look: Callable[[], object]) -> None:
-        """Work to the end; look at the files after a kill at each operation, and at those of the end."""
+        """Run the work to its end.
+
+        Call `look` for the files after a kill at each operation, and for those at the end.
+        """
         self._look = look
         try:
             work()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version 0.1.0: its calls and ZooKeeper nodes, since it runs beside this version during an upgrade, and its names."""
+"""Version 0.1.0: its calls and ZooKeeper nodes, since it runs together with this version during an upgrade, and its
+names.
+"""
 
 from __future__ import annotations
 

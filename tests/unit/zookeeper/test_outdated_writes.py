@@ -78,7 +78,7 @@ async def test_a_read_finds_all_outdated_writes_of_a_failed_multi() -> None:
 
 
 async def test_a_conflict_of_the_controller_leaves_the_other_writes_of_its_multi() -> None:
-    """Otherwise ISR changes of one broker would make every multi of a failover fail, again and again."""
+    """Otherwise ISR changes of one broker would make every multi of a failover fail, repeatedly."""
     versions = {paths.state(one.partition): 4 if one.partition.partition % 10 else 5 for one in WRITES}
     znodes = Znodes(versions)
     results = await write_of_controller(cast("Session", znodes), TERM, WRITES)

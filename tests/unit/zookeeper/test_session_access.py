@@ -45,7 +45,7 @@ class Servers:
 
 
 class Client:
-    """Connects at once; the tree is closed, and the answer about its ACL waits for `answer`."""
+    """Connects immediately; the tree is closed, and the answer about its ACL waits for `answer`."""
 
     chroot = "/shop"
     logger = logging.getLogger("client in memory")

@@ -579,7 +579,7 @@ async def test_a_directory_in_which_no_copy_can_be_made_is_refused_with_the_caus
 async def test_a_copy_of_an_earlier_process_that_cannot_be_continued_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A defect retried it at once, some hundred times a second."""
+    """A defect retried the move without a pause, some hundred times a second."""
     with memory_directory() as root:
         world = MovesWorld(root)
         await world.start()

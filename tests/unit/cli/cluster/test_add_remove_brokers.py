@@ -52,7 +52,7 @@ NOTHING = PlannedMoves(Plan((), (), 0, 0, LOADS, LOADS), 0)
 
 
 class Client(FakeAdmin):
-    """A fake cluster that executes requests at once."""
+    """A fake cluster that executes requests immediately."""
 
     def __init__(self) -> None:
         self.did: list[str] = []

@@ -77,7 +77,7 @@ async def test_a_client_does_not_call_a_topic_unknown_while_no_controller_is_act
         await client(view(2, NO_LEADER)).partition_count(TOPIC, timeout_s=0.1, beyond=7)
 
 
-async def test_a_broker_that_hears_its_controller_ends_the_wait() -> None:
+async def test_a_broker_with_a_controller_ends_the_wait() -> None:
     with raises_code(ErrorCode.UNKNOWN_TOPIC):
         await client(*[view(0, NO_LEADER)] * 2, view(0, ACTIVE)).topic(TOPIC, timeout_s=60)
     assert await client(*[view(2, NO_LEADER)] * 2, view(2, ACTIVE)).partition_count(TOPIC, timeout_s=60, beyond=7) == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks of a rebalance use a blocking consumer in their threads, beside the thread that iterates the records."""
+"""Callbacks of a rebalance use a blocking consumer in their threads, while another thread iterates the records."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_rows_that_make_no_records_are_read_again(noting: Noting, monkeypatch: p
 
 
 def read(noting: Noting, count: int) -> None:
-    """Read so many records, then interrupt."""
+    """Read this number of records, then interrupt."""
     with Polling(noting) as consumer:
         assert [next(consumer).offset for _ in range(count)] == list(range(107, 107 + count))
         raise KeyboardInterrupt

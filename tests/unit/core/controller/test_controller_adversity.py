@@ -222,7 +222,7 @@ def test_partitions_without_a_leader_are_counted_after_every_event() -> None:
 
 
 def after_a_power_loss(world: World, *, flushed_kept: bool) -> LeaderAndIsr:
-    """Every machine went down at once, and came back one after the other."""
+    """All machines crashed at the same time, and returned one after the other."""
     world.down(0, 1, 2)
     world.settle()
     for broker in (2, 1, 0):

@@ -89,7 +89,7 @@ def test_writes_of_partitions_with_the_same_brokers_share_multis() -> None:
 
 
 def test_partitions_whose_write_is_in_flight_cost_other_events_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine has more heartbeats and ticks during a write; each would look at all partitions again."""
+    """A slow machine has more heartbeats and ticks during a write; each would check all partitions again."""
     world = cluster(3_000)
     live = {broker: one for broker, one in world.registrations().items() if broker != 1}
     in_slices(world, ev.BrokerSuspected(BrokerId(1), world.registrations()[BrokerId(1)].broker_epoch))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unstable brokers stay suspected for a hold; too many suspected brokers at once are ignored (rule C6)."""
+"""Unstable brokers stay suspected for a hold; too many suspected brokers at the same time are ignored (rule C6)."""
 
 from __future__ import annotations
 

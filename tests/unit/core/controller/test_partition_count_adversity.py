@@ -163,7 +163,7 @@ def test_a_removal_waits_until_the_request_of_an_earlier_addition_has_left_zooke
 
 
 def test_a_larger_removal_ends_though_a_smaller_one_is_being_written() -> None:
-    """The question about P2 is answered when its replica is gone."""
+    """The request about P2 is answered when its replica is deleted."""
     world = a_world()
     world.remove(P2)
     while not world.waiting(fx.WriteTopic):

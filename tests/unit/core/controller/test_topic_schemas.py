@@ -36,7 +36,7 @@ class Learners:
         return self.known.get((BrokerId(broker), epoch), {}).get(self.world.topics[topic].topic_id, {})
 
     def settle(self) -> None:
-        """Settle as `World.settle`, with a look at each LeaderAndIsr."""
+        """Settle as `World.settle`, with a check of each LeaderAndIsr."""
         world = self.world
         for _ in range(10_000):
             if world.pending:

@@ -584,7 +584,7 @@ def test_a_new_controller_stops_believing_a_node_when_a_replica_knows_a_later_le
     world.config = replace(world.config, controller_epoch=world.config.controller_epoch + 1)
     world.core = type(world.core)(world.config, policy_of)
     world.elected()
-    world.answer(world.take(fx.WriteStates))  # broker 0 is away, so that broker 1 gets the leader epoch 1 again
+    world.answer(world.take(fx.WriteStates))  # broker 0 is down, so that broker 1 gets the leader epoch 1 again
     command = next(one for one in world.waiting(fx.SendLeaderAndIsr) if one.broker == 2)
     world.pending.remove(command)
     known = {"leader_epoch": "2", "known_leader": "1", "known_leader_epoch": "2"}

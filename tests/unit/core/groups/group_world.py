@@ -250,7 +250,7 @@ class GroupWorld:
 
 @lru_cache(maxsize=1 << 14)
 def _decoded(key: bytes, value: bytes | None) -> Change | None:
-    """A change is immutable, and replays see most records again and again."""
+    """A change is immutable, and replays read most records repeatedly."""
     return decode(key, value)
 
 

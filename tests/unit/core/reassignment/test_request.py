@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON of reassignments and its checks: refusals, their codes, and the entries beside them."""
+"""The JSON of reassignments and its checks: refusals, their codes, and the other entries."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ BROKERS = (1, 2, 3)
 
 
 class Trio:
-    """Three cores over logs in memory; messages and answers arrive at once, unless a broker is away."""
+    """Three cores over logs in memory; messages and answers arrive immediately, unless a broker is down."""
 
     def __init__(self) -> None:
         self.now = 1_000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The authorizer against a model that looks at each rule, and at each name of a small alphabet."""
+"""The authorizer compared with a model that checks each rule, and each name of a small alphabet."""
 
 from __future__ import annotations
 

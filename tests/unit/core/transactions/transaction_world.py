@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 class TransactionWorld:
-    """Every outcome is written at once, unless a test loses it; `replay` begins a new coordinator."""
+    """Every outcome is written immediately, unless a test loses it; `replay` begins a new coordinator."""
 
     def __init__(self) -> None:
         self.log: list[Change] = []

@@ -51,7 +51,7 @@ async def test_a_topic_that_a_complete_answer_lacks_is_forgotten() -> None:
 
 
 async def test_other_tasks_run_while_many_topics_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "SLICE_S", -1)  # every slice is over at once
+    monkeypatch.setattr(slices, "SLICE_S", -1)  # every slice ends immediately
     async with counted_turns() as turns:
         await TopicReader().read([message(f"t{index}") for index in range(TOPICS)], complete=True)
     assert len(turns) >= TOPICS

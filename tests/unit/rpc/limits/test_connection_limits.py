@@ -248,7 +248,7 @@ async def test_the_kernel_drops_attempts_of_an_address_with_very_many_connection
     many: list[socket.socket] = []
 
     def more() -> bool:
-        """Connect again and again: on a busy machine connections end one by one, and then are not a crowd."""
+        """Connect repeatedly: on a busy machine connections end one by one, and then do not exceed the rate."""
         with contextlib.suppress(TimeoutError):
             for _ in range(ENDED_AT_ONCE):
                 many.append(socket.create_connection(address, timeout=0.3, source_address=(other, 0)))
@@ -272,7 +272,7 @@ async def test_new_connections_of_one_address_have_a_rate_and_others_are_served(
     held = stack.enter_context(contextlib.ExitStack())
 
     def more() -> bool:
-        """Connect again and again: a busy machine may take long for twenty. Few connections stay open."""
+        """Connect repeatedly: a busy machine may take long for twenty connections. Few connections stay open."""
         held.close()
         with contextlib.suppress(TimeoutError):
             for _ in range(60):

@@ -140,7 +140,7 @@ def test_items_of_items_count_and_neither_groups_nor_scalars_hide_them() -> None
     for data in (
         whole + length + nested + pad,
         b"\x7b" + b"\x22\x00" * 90_000,  # in a group
-        b"\x08\x01" * 400_000,  # a number, again and again
+        b"\x08\x01" * 400_000,  # a number, repeatedly
     ):
         with pytest.raises(TidemarkError, match="items"):
             check_items(data, PRODUCE)

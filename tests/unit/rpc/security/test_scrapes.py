@@ -39,7 +39,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def service(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> TlsIdentity:
-    """An identity that looks at its files each time."""
+    """An identity that checks its files each time."""
     monkeypatch.setattr(tls, "_CHECK_S", 0.0)
     return TlsIdentity(authority.issue_service(Role.BROKER, "3", ("127.0.0.1",)))
 

@@ -30,7 +30,7 @@ HOSTS = ("127.0.0.1",)
 
 @pytest.fixture(autouse=True)
 def at_every_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files are looked at each time."""
+    """The files are checked each time."""
     monkeypatch.setattr(tls, "_CHECK_S", 0.0)
 
 

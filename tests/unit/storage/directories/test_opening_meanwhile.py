@@ -20,7 +20,7 @@ from tests.unit.storage.batches import IDENTITY, memory_directory, open_one
 
 COUNT = 50
 KEPT_TUPLES = 2000
-"""CPython keeps so many freed pairs; the creation of another one may begin a collection."""
+"""CPython keeps this number of freed pairs; the creation of another one may begin a collection."""
 
 
 @contextmanager

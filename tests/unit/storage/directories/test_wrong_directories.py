@@ -66,7 +66,7 @@ def test_a_directory_that_is_named_twice_is_refused(directory: Path) -> None:
 
 
 def test_a_copy_of_a_directory_beside_the_original_is_refused(directory: Path) -> None:
-    """The broker would use one of two copies of each replica, perhaps the older one."""
+    """The broker would use one of two copies of each replica, possibly the older one."""
     logs = open_one(directory / "a")
     logs.open(PARTITION, IDENTITY, {})
     logs.close()

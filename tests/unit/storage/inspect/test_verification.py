@@ -112,7 +112,10 @@ def test_a_reset_that_a_start_will_finish_is_no_error(good: Path) -> None:
 
 @pytest.mark.parametrize("stop", [True, False], ids=["stopped", "killed"])
 def test_batches_below_the_log_start_are_not_compared_with_the_epoch_file(path: Path, stop: bool) -> None:
-    """The epoch file drops their epochs at once; the batches go with their segment, or the next checkpoint."""
+    """The epoch file drops their epochs immediately.
+
+    The batches are deleted with their segment, or at the next checkpoint.
+    """
     logs = open_one(path)
     log, _ = logs.open(PARTITION, IDENTITY, {})
     for number in range(10):

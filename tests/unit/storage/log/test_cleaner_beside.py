@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cleaner beside an appender, readers, searches by time and flushes, each on a thread of its own."""
+"""A cleaner concurrent with an appender, readers, searches by time and flushes, each on a separate thread."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers and checkpoints beside appends, and a writer that is killed."""
+"""Readers and checkpoints during appends, and a writer that is killed."""
 
 from __future__ import annotations
 

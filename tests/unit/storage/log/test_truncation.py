@@ -35,7 +35,7 @@ class Killed(BaseException):
 
 
 def killed_in(patch: pytest.MonkeyPatch, removals: int, work: Callable[[], object]) -> bool:
-    """Run the work, killed after so many segments were removed; whether the kill happened."""
+    """Run the work, and kill it after this number of removed segments; returns whether the kill happened."""
     left = [removals]
     remove = Segment.remove
 
@@ -258,7 +258,7 @@ def test_bytes_below_a_checkpoint_are_never_overwritten_after_a_truncation(direc
 def test_a_power_loss_in_the_flush_after_a_truncation_never_mixes_records_of_before_and_after(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Life 22 of the crash points: old segments came back beside new bytes in the first of them."""
+    """Life 22 of the crash points: old segments reappeared, with new bytes in the first of them."""
     disk = StrictDisk(monkeypatch)
     _, log = opened(directory / "disk")
     fill(log, 20)
@@ -349,7 +349,7 @@ def of_two_epochs(path: Path) -> tuple[LogManager, PartitionLog]:
 
 
 def test_batches_that_a_kill_brings_back_give_the_epochs_below_the_log_start(directory: Path) -> None:
-    """The epoch file has the new start at once, the log start needs the next checkpoint."""
+    """The epoch file has the new start immediately; the log start needs the next checkpoint."""
     logs, log = of_two_epochs(directory)
     logs.checkpoint({PARTITION: Offset(40)})
     log.trim(Offset(30))

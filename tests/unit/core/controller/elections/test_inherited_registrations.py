@@ -11,7 +11,7 @@ from tests.unit.core.controller.worlds.controller_world import World
 
 T = TopicPartition("t", 0)
 SPARE = (10, 11, 12, 13, 14)
-"""With so many others alive, two suspected brokers do not make the controller resign (rule C6)."""
+"""With this number of other live brokers, two suspected brokers do not make the controller resign (rule C6)."""
 
 
 def inherited(*assigned: int, dead: int | None = None, **configs: str) -> World:

@@ -21,7 +21,7 @@ def held(end: int, *, epoch: int = 0, cut: bool = False) -> ReplicaDescription:
 
 
 def all_down(*assigned: int, **configs: str) -> World:
-    """All brokers of a partition with these in-sync replicas are killed at once, and their sessions expire."""
+    """All brokers of a partition with these in-sync replicas are killed at the same time, and their sessions expire."""
     world = World()
     for broker in assigned:
         world.register(broker)

@@ -46,7 +46,7 @@ class AskingWorld(RandomWorld):
         if self.random.random() < 0.1:
             chosen.append(TopicPartition("nowhere", 0))
         if kind in self.requests and self.random.random() < 0.8:
-            return  # most operators wait until the node is gone
+            return  # most operators wait until the node is deleted
         request_id = f"r{len(self.asked)}"
         self.asked[request_id] = tuple(chosen)
         self.request(kind, *chosen, request_id=request_id)

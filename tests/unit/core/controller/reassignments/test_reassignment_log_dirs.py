@@ -187,7 +187,7 @@ def test_log_directories_changed_by_hand_are_sent() -> None:
 
 
 def test_the_first_command_of_a_new_controller_names_log_directories_and_throttles() -> None:
-    """A target that was away makes its replica on that word: where it is wanted, and no faster than it may."""
+    """A target that was down creates its replica by this command: in the named directory, within the throttle."""
     world = a_world(1, 2, 3)
     world.move(P, 4, 2, 3, log_dirs=("/data/4", "/data/2", "any"), throttle_bytes_per_s=1000)
     world.answer(goes_on_to(world, fx.WriteTopic))

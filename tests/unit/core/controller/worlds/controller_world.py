@@ -128,7 +128,7 @@ class World:
         self.asked = Asked()
         self.released: list[tuple[BrokerId, BrokerEpoch]] = []
         self.goes_on = True
-        """After an event, `MoreToDo` is handled at once as long as there is more; False: the test does that."""
+        """After an event, `MoreToDo` is handled immediately as long as there is more; False: the test does that."""
         self._zxid = 0
         self.config = ControllerConfig(BrokerId(100), CONTROLLER_EPOCH, "cluster", **settings)
         self.core = ControllerCore(self.config, policy_of)

@@ -53,7 +53,7 @@ def is_whole(world: World) -> None:
 
 
 def answers(world: World, count: int) -> bool:
-    """Answer so many effects; False: there were not so many."""
+    """Answer this number of effects; False: there were fewer."""
     for _ in range(count):
         if not world.pending:
             world.passes(1000)

@@ -29,7 +29,7 @@ class Checks:
         monkeypatch.setattr(PartitionLeader, "check_lag", counted)
 
     def in_ticks(self, stage: Stage, count: int = 200) -> int:
-        """Checks in so many ticks, of which the first may still be one for an earlier event."""
+        """Checks in this number of ticks; the first check may belong to an earlier event."""
         before = self.count
         for _ in range(count):
             stage.feed(ev.Tick(), after_ms=100)
