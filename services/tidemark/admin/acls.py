@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from tidemark.core.security.acls import ANY, APPLICABLE, Acl, Operation, Resource, check_topic_of, normal_host
 from tidemark.core.security.authorizer import SUPER_USER, Decision
 from tidemark.core.security.principals import can_be_a_user
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.rpc.codecs.acl import AclFilter
 from tidemark.zookeeper.store import MetadataStore
 
@@ -53,7 +53,7 @@ class AclAdministration:
         """
         wanted, unwanted = set(add), set(remove)
         if len(add) + len(remove) > CHANGES_MAX:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"a request changes at most {CHANGES_MAX} rules")
+            raise invalid_request(f"a request changes at most {CHANGES_MAX} rules")
         for acl in wanted:
             check_topic_of(acl)
             if not can_be_a_user(acl.principal):
@@ -65,7 +65,7 @@ class AclAdministration:
                     {"acl": "principal"},
                 )
         if both := wanted & unwanted:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"this rule is to be added and removed: {min(both)}")
+            raise invalid_request(f"this rule is to be added and removed: {min(both)}")
 
         async def attempt() -> ChangedAcls | None:
             rules = await self._store.acls()
@@ -86,8 +86,7 @@ class AclAdministration:
         """
         if operation is Operation.ALL or operation not in APPLICABLE[resource.type]:
             known = ", ".join(sorted(APPLICABLE[resource.type] - {Operation.ALL}))
-            sentence = f"{operation} does not apply to a {resource.type}: give one of {known}"
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            raise invalid_request(f"{operation} does not apply to a {resource.type}: give one of {known}")
         rules = await self._store.acls()
         if principal in self._super_users:
             return SUPER_USER, rules.generation

@@ -13,7 +13,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from tidemark.core.security.audit_lines import CANCELLED, DENIED, FAILED, OK, AuditFilter, ServiceAudit
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, invalid_request
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.audit import audit_from_proto, filter_to_proto
@@ -87,10 +87,9 @@ class AuditLines:
             TidemarkError: INVALID_REQUEST for an unknown outcome or a negative limit, COORDINATION_UNAVAILABLE.
         """
         if wanted.outcome not in _OUTCOMES:
-            sentence = f"outcome is {wanted.outcome[:40]!r}: expected OK, DENIED, FAILED or an error code"
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            raise invalid_request(f"outcome is {wanted.outcome[:40]!r}: expected OK, DENIED, FAILED or an error code")
         if wanted.limit < 0:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"limit is {wanted.limit}: expected 0 or more")
+            raise invalid_request(f"limit is {wanted.limit}: expected 0 or more")
         own = self._ring.audit("admin", wanted, authorization_enabled=self._authorization_enabled)
         live = await self._store.live_brokers()
         return [own, *await asyncio.gather(*(self._of(live[broker], wanted) for broker in sorted(live)))]

@@ -32,6 +32,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    invalid_request,
     unknown_topic,
 )
 from tidemark.ports import Clock
@@ -144,9 +145,7 @@ class BrokerAdministration:
             TidemarkError: INVALID_REQUEST, UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE or INVALID_REPLICATION_FACTOR.
         """
         if bool(query.add) + bool(query.remove) + bool(query.topics or query.spread) > 1:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST, "plan one thing: brokers to add, brokers to remove, or topics to spread"
-            )
+            raise invalid_request("plan one thing: brokers to add, brokers to remove, or topics to spread")
         return await self._plan(query, await self._read())
 
     async def add(
@@ -308,9 +307,7 @@ class BrokerAdministration:
         if query.remove:
             racks = snapshot.racks(without=query.remove)
             if not racks:
-                raise TidemarkError(
-                    ErrorCode.INVALID_REQUEST, "after the removal no live broker could get replicas: keep at least one"
-                )
+                raise invalid_request("after the removal no live broker could get replicas: keep at least one")
             plan = remove_brokers(snapshot.wanted, sizes, racks, query.remove, may_name=may_name)
         elif query.topics or query.spread:
             plan = _spread(query, snapshot, sizes)
@@ -411,6 +408,6 @@ def _spread(query: PlanQuery, snapshot: _Snapshot, sizes: Mapping[TopicPartition
 
 def _check_ids(brokers: Sequence[BrokerId]) -> None:
     if not brokers:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "name at least one broker")
+        raise invalid_request("name at least one broker")
     if len(set(brokers)) < len(brokers):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "name each broker once")
+        raise invalid_request("name each broker once")

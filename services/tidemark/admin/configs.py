@@ -18,7 +18,7 @@ from tidemark.admin.schemas import check_may_be_compacted
 from tidemark.admin.views import existing_topic
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription, invalid_request
 from tidemark.ports import AdminRequest
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
@@ -168,9 +168,8 @@ def check_resource(resource: ConfigResource) -> None:
     elif name != CLUSTER_DEFAULT and not (
         name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) <= _BROKER_ID_MAX
     ):
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            f"{name[:40]!r} is not a broker: give a broker id, or {CLUSTER_DEFAULT!r} for every broker",
+        raise invalid_request(
+            f"{name[:40]!r} is not a broker: give a broker id, or {CLUSTER_DEFAULT!r} for every broker"
         )
 
 

@@ -31,6 +31,7 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
     UncleanElection,
+    invalid_request,
     unknown_topic,
 )
 from tidemark.zookeeper.store import MetadataStore
@@ -266,14 +267,9 @@ class ElectionAdministration:
 
 def _check(query: ElectionQuery) -> None:
     if len(query.request_id) > REQUEST_ID_CHARACTERS_MAX:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, f"a request_id has {REQUEST_ID_CHARACTERS_MAX} characters at most"
-        )
+        raise invalid_request(f"a request_id has {REQUEST_ID_CHARACTERS_MAX} characters at most")
     if query.kind is not ElectionKind.PREFERRED and (query.topics or not query.partitions):
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            "name each partition: this election may lose records",
-        )
+        raise invalid_request("name each partition: this election may lose records")
 
 
 def _all_of(topic: TopicDescription) -> set[TopicPartition]:

@@ -27,6 +27,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    invalid_request,
     unknown_topic,
 )
 from tidemark.ports import Clock
@@ -208,12 +209,11 @@ class LogDirAdministration:
 
 def _check(places: Sequence[ReplicaLogDir], throttle_bytes_per_s: int) -> None:
     if not places:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "name replicas to move, each with its broker and directory")
+        raise invalid_request("name replicas to move, each with its broker and directory")
     if throttle_bytes_per_s < 0:
-        sentence = f"a throttle of {throttle_bytes_per_s} bytes/s is less than 0 (the brokers' setting)"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(f"a throttle of {throttle_bytes_per_s} bytes/s is less than 0 (the brokers' setting)")
     if len({place[:2] for place in places}) < len(places):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a replica is named more than once; name one directory for each")
+        raise invalid_request("a replica is named more than once; name one directory for each")
 
 
 def _obstacle(place: ReplicaLogDir, topics: Mapping[str, TopicDescription]) -> TidemarkError | None:

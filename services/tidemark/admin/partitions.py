@@ -16,7 +16,16 @@ from tidemark.admin.polling import poll, why_late
 from tidemark.admin.views import existing_topic, partitions_of, partitions_without_leader, some_of, topic_view
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicDescription, TopicPartition, unknown_topic
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    Refusal,
+    TidemarkError,
+    TopicDescription,
+    TopicPartition,
+    invalid_request,
+    unknown_topic,
+)
 from tidemark.zookeeper.store import MetadataStore
 
 
@@ -224,7 +233,7 @@ def count_to_keep(topic: TopicDescription, which: PartitionsToRemove) -> int:
     """
     there = len(topic.partitions)
     if (which.count is not None) + (which.total_count is not None) + bool(which.partitions) != 1:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "give exactly one of count, total_count and partitions")
+        raise invalid_request("give exactly one of count, total_count and partitions")
     if which.partitions:
         wanted = sorted(set(which.partitions))
         highest = list(range(there - len(wanted), there))

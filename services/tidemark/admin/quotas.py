@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tidemark.admin.acls import compare_and_set
 from tidemark.core.quotas.quotas import ENTITIES_MAX, QuotaEntity, QuotaKind, Quotas
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.rpc.quotas.codec import ChangedQuota, QuotaChange
 from tidemark.zookeeper.store import MetadataStore
 
@@ -43,7 +43,7 @@ class QuotaAdministration:
         """
         by_entity = {change.entity: change for change in changes}
         if len(by_entity) < len(changes):
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, "a request changes the quotas of an entity once")
+            raise invalid_request("a request changes the quotas of an entity once")
 
         async def attempt() -> ChangedQuotas | None:
             found = await self._store.quotas()
@@ -52,7 +52,7 @@ class QuotaAdministration:
             }
             changed = tuple(one for change in changes for one in _carry_out(change, limits))
             if len([entity for entity, left in limits.items() if left]) > ENTITIES_MAX:
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"at most {ENTITIES_MAX} entities have quotas")
+                raise invalid_request(f"at most {ENTITIES_MAX} entities have quotas")
             if validate_only or not changed:
                 return ChangedQuotas(changed, found.generation)
             written = await self._store.write_quotas(limits, version=found.generation)

@@ -42,6 +42,7 @@ from tidemark.model import (
     TopicDescription,
     TopicPartition,
     VersionedState,
+    invalid_request,
 )
 from tidemark.zookeeper.store import MetadataStore
 
@@ -350,7 +351,7 @@ def _check(query: MovesQuery) -> None:
     elif query.throttle_bytes_per_s < 0:
         why = f"a throttle of {query.throttle_bytes_per_s} bytes/s is less than 0 (no limit)"
     if why is not None:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, why)
+        raise invalid_request(why)
 
 
 def _lacks_a_rate(moved: ReassignmentProgress) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from tidemark.model import REQUEST_ID_CHARACTERS_MAX, ErrorCode, TidemarkError
+from tidemark.model import REQUEST_ID_CHARACTERS_MAX, ErrorCode, TidemarkError, invalid_request
 from tidemark.ports import AdminRequest, Clock
 from tidemark.rpc.security.access import CURRENT
 from tidemark.zookeeper.requests import NODE_BYTES
@@ -98,9 +98,7 @@ class AnsweredOnce:
 
     async def _kept(self, method: str, request: Any) -> AdminRequest | None:
         if len(request.request_id) > REQUEST_ID_CHARACTERS_MAX:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST, f"a request_id has {REQUEST_ID_CHARACTERS_MAX} characters at most"
-            )
+            raise invalid_request(f"a request_id has {REQUEST_ID_CHARACTERS_MAX} characters at most")
         await self._maybe_expire()
         kept = await self._store.kept_request(_key(request))
         if kept is None:

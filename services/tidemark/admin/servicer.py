@@ -29,7 +29,7 @@ from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.schemas.refusals import naming
 from tidemark.core.security.acls import Operation, Resource, ResourceType, option
 from tidemark.core.security.principals import Role
-from tidemark.model import BrokerId, ErrorCode, TidemarkError
+from tidemark.model import BrokerId, ErrorCode, TidemarkError, invalid_request
 from tidemark.rpc import errors
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, broker_to_proto, placed_to_proto, places_from_proto
 from tidemark.rpc.codecs import audit
@@ -526,7 +526,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """List the reasons why a broker must not be restarted now, and claim the restart if the request has `claim`."""
         async with observed("SafeToRestart", context):
             if request.claim and not request.HasField("broker_id"):
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, "the request names no broker: set broker_id")
+                raise invalid_request("the request names no broker: set broker_id")
             broker, caller = BrokerId(request.broker_id), caller_of(context)
             if request.claim and caller is not None and caller.role is Role.BROKER:
                 check_id(context, broker)

@@ -13,7 +13,7 @@ import typer
 
 from tidemark.cli.common.options import Commands, DryRunOption
 from tidemark.cli.common.output import counted, print_line
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 
 if TYPE_CHECKING:
     from tidemark.zookeeper.closing import Pass, Tree
@@ -135,10 +135,9 @@ async def _show(tree: Tree, *, close: bool) -> None:
     print_line(f"the root is {state}; {counted(found.nodes, 'node')}, of which {found.other} would change{first}")
     without = await tree.services_without_certificate() if close else []
     if without:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid_request(
             f"the tree cannot be closed: {', '.join(without)} would lose access, because the session with ZooKeeper "
-            f"has no certificate with the subject {tree.subject}",
+            f"has no certificate with the subject {tree.subject}"
         )
 
 

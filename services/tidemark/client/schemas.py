@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.document import document_of, draft_from_document
 from tidemark.core.schemas.model import SchemaDraft, TopicSchema
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,9 +38,8 @@ def draft_of(given: SchemaGiven) -> SchemaDraft:
         return _of_class(given)
     if type(given).__module__.partition(".")[0] == "pyarrow":
         return _of_arrow(given)
-    raise TidemarkError(
-        ErrorCode.INVALID_REQUEST,
-        f"schema is a {type(given).__name__}: give a DDL, a mapping, a pyarrow.Schema, a dataclass or a pydantic model",
+    raise invalid_request(
+        f"schema is a {type(given).__name__}: give a DDL, a mapping, a pyarrow.Schema, a dataclass or a pydantic model"
     )
 
 
@@ -59,7 +58,7 @@ def schema_text(given: SchemaGiven | None, key: Sequence[str], event_time: str |
         draft = draft_of(given)
         return document_text(draft.keyed(key, event_time) if key or event_time else draft)
     if key or event_time:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "key and event_time name columns of a schema: give schema too")
+        raise invalid_request("key and event_time name columns of a schema: give schema too")
     return ""
 
 

@@ -15,6 +15,7 @@ from tidemark.model import (
     ErrorCode,
     LeaderEpoch,
     TidemarkError,
+    invalid_request,
 )
 
 NO_CONTROLLER_EPOCH = ControllerEpoch(-1)
@@ -232,9 +233,8 @@ class MetadataAssembler:
         if update.part == 0:
             self._topics, self._begun = {}, update.sequence
         elif update.part != self._next_part:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                f"part {update.part} of the metadata arrived instead of part {self._next_part}: send all parts again",
+            raise invalid_request(
+                f"part {update.part} of the metadata arrived instead of part {self._next_part}: send all parts again"
             )
         for name, topic in update.topics.items():
             self._topics[name] = merge_topic(self._topics.get(name) or view.topics.get(name), topic)

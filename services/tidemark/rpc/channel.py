@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from tidemark.core.security.listeners import Listener
-from tidemark.errors import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.rpc.security.channels import BlockingChannels, rotating
 
 if TYPE_CHECKING:
@@ -93,11 +93,10 @@ def check_not_lost_by_fork() -> None:
     gRPC's thread does not exist in the fork: every call would wait without end.
     """
     if _lost_by_fork:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid_request(
             "this process was forked from a process that had used a client, and gRPC does not survive a fork. Start it "
             "with "
-            "multiprocessing's spawn or forkserver, or make no client before the fork",
+            "multiprocessing's spawn or forkserver, or make no client before the fork"
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 from typing import Final, TypeVar
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 T = TypeVar("T")
 NAMED_MAX: Final = 20_000
@@ -36,4 +36,4 @@ def in_requests(named: Sequence[T]) -> list[Sequence[T]]:
 def check_wait(wait_ms: int, name: str) -> None:
     """Raises INVALID_REQUEST for a negative wait; `name` names the field in the message."""
     if wait_ms < 0:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{name} is {wait_ms}: give 0 or more milliseconds")
+        raise invalid_request(f"{name} is {wait_ms}: give 0 or more milliseconds")

@@ -16,7 +16,7 @@ from typing import Final
 
 from kazoo.security import ACL, Id
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper import paths
 from tidemark.zookeeper.security.access import (
@@ -80,9 +80,8 @@ class Tree:
         """Whether the root is closed; raises INVALID_REQUEST if there is no cluster."""
         found = await is_closed(self._ask, self._chroot or "/", self.subject)
         if found is None or await acl_of(self._ask, self._chroot + paths.CLUSTER_ID) is None:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                f"ZooKeeper has no cluster at {self._chroot or '/'}: give the services' value of zookeeper.connect",
+            raise invalid_request(
+                f"ZooKeeper has no cluster at {self._chroot or '/'}: give the services' value of zookeeper.connect"
             )
         return found
 
@@ -112,10 +111,9 @@ class Tree:
         await self.closed()
         without = await self.services_without_certificate()
         if without:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
+            raise invalid_request(
                 f"nothing was changed: {', '.join(without)} would lose access, because the session with ZooKeeper has "
-                f"no certificate with the subject {self.subject}; set zookeeper.tls.ca.file there, and restart",
+                f"no certificate with the subject {self.subject}; set zookeeper.tls.ca.file there, and restart"
             )
         return await self._change(close=True, tell=tell)
 

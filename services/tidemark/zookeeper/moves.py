@@ -17,6 +17,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    invalid_request,
 )
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
@@ -88,10 +89,9 @@ async def _rewrite(
     while True:
         found = await read(session, None)
         if found.malformed:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
+            raise invalid_request(
                 f"{paths.MOVES} holds an entry that does not parse ({found.malformed[0].error.message}); "
-                "the controller will remove the entry soon: try again later",
+                "the controller will remove the entry soon: try again later"
             )
         moves = change(found)
         data = codecs.encode_moves(moves)

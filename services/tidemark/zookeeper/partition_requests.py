@@ -18,6 +18,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    invalid_request,
     unknown_topic,
 )
 from tidemark.ports import ControllerTerm
@@ -168,7 +169,7 @@ async def _read_kind(
         one = TopicPartition(topic, int(name) if name.isdecimal() else -1)
         try:
             if str(one.partition) != name:
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{name!r} is not a number of a partition")
+                raise invalid_request(f"{name!r} is not a number of a partition")
             found[one] = decode(path, node[0])
         except TidemarkError as error:
             refusal = TidemarkError(ErrorCode.INVALID_REQUEST, error.message, {"path": path})

@@ -18,7 +18,7 @@ from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.replication import effects as ef
 from tidemark.core.replication.events import Event, LogStartRequested
 from tidemark.core.replication.queries import BrokerQueries
-from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc.request_limits import check_wait
 from tidemark.v1 import delete_records_pb2 as pb
 
@@ -101,10 +101,9 @@ class DeleteRecords:
         if request.before_offset == HIGH_WATERMARK:
             return stated.high_watermark, stated.leader_epoch
         if request.before_offset < 0:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
+            raise invalid_request(
                 f"{partition}: {request.before_offset} is not an offset: give an offset from 0, or -1 for all "
-                "committed records",
+                "committed records"
             )
         if request.before_offset > stated.high_watermark:
             raise TidemarkError(

@@ -23,7 +23,16 @@ from tidemark.core.replication.events import PreferredReplicaNamed
 from tidemark.core.replication.queries import BrokerQueries
 from tidemark.core.replication.replica import ReadableRange
 from tidemark.core.security.acls import Operation, topic
-from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import (
+    BrokerId,
+    ErrorCode,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+    invalid_request,
+)
 from tidemark.ports import Clock, Log, TimestampOffset
 from tidemark.record.envelope import end_of_batches
 from tidemark.record.transactions import AbortedTransaction
@@ -259,9 +268,8 @@ class FetchService:
         """Read the batches; other results go into `facts`."""
         partition = TopicPartition(part.topic, part.partition)
         if part.fetch_offset < 0:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                f"{partition}: fetch_offset is {part.fetch_offset}: give an offset from 0, as of ListOffsets",
+            raise invalid_request(
+                f"{partition}: fetch_offset is {part.fetch_offset}: give an offset from 0, as of ListOffsets"
             )
         committed_only = request.isolation_level == pb.READ_COMMITTED
         readable = self._readable(partition, part, committed_only=committed_only)
@@ -455,7 +463,7 @@ class FetchService:
             result.offset = end_offset
             return
         if position is None:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, "name a position: earliest, latest, timestamp or max")
+            raise invalid_request("name a position: earliest, latest, timestamp or max")
         log = self._open_log(partition)
         loop = asyncio.get_running_loop()
         found: TimestampOffset | None = await loop.run_in_executor(

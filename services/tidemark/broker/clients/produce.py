@@ -27,7 +27,7 @@ from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.replication.effects import ProduceResult, ReplyToProduce
 from tidemark.core.replication.events import ProduceArrived, ProduceExpired
 from tidemark.core.security.acls import Operation, topic, transactional_id
-from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition, invalid_request
 from tidemark.ports import Clock
 from tidemark.record.checks import check_batch, check_produced
 from tidemark.record.envelope import Batch, with_append_time
@@ -143,7 +143,7 @@ class ProduceService:
         check_named(parts, "partitions")
         check_wait(request.timeout_ms, "timeout_ms")
         if not parts:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, "a produce request must name at least one partition")
+            raise invalid_request("a produce request must name at least one partition")
         call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
         stream.began()
         events: list[ProduceArrived] = []
@@ -235,14 +235,11 @@ class ProduceService:
 
     async def _checked(self, call: _Call, index: int, batches: list[bytes], pace: Pace) -> tuple[Batch, ...]:
         if call.partitions[index].topic in INTERNAL_TOPICS:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                f"{call.partitions[index].topic} is written by coordinators only: commit offsets, or end a transaction",
+            raise invalid_request(
+                f"{call.partitions[index].topic} is written by coordinators only: commit offsets, or end a transaction"
             )
         if not batches:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST, f"{call.partitions[index]}: the request has no batch for this partition"
-            )
+            raise invalid_request(f"{call.partitions[index]}: the request has no batch for this partition")
         topic_name = call.partitions[index].topic
         rules = self._topics.rules(topic_name)
         limits = rules.limits

@@ -19,7 +19,7 @@ from tidemark.core.groups.heartbeat import Heartbeat, HeartbeatAnswer, Situation
 from tidemark.core.groups.offsets import Commit, Refusals, check_committer
 from tidemark.core.groups.state import JOINING, NO_MEMBER_EPOCH, Committed
 from tidemark.core.pending_writes import Writer
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.group import (
     description_to_proto,
@@ -225,10 +225,7 @@ class GroupService(GroupServiceServicer):
     ) -> Refusals:
         """Add the shard's partition to the transaction (rule X11), and write the offsets as its records (rule X17)."""
         if request.producer_id < 0 or request.producer_epoch < 0:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                "a commit in a transaction must name the producer id and epoch of the transaction",
-            )
+            raise invalid_request("a commit in a transaction must name the producer id and epoch of the transaction")
         transaction = InTransaction(request.transactional_id, Writer(request.producer_id, request.producer_epoch))
         await self._verify(transaction, shard.log.partition)
         return await shard.commit_in_transaction(commit, transaction)

@@ -31,7 +31,7 @@ from tidemark.core.replication.events import (
     LeaderDisconnected,
     LeaderMessageArrived,
 )
-from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.replica import FollowerEnd, LeaderEnd
 from tidemark.rpc.errors import abort_with, from_rpc_error
@@ -421,7 +421,7 @@ class FollowerStreams(ReplicaServiceServicer):
     async def _welcome(self, context: Any) -> _FollowerStream:
         first = await context.read()
         if first is grpc.aio.EOF or not first.HasField("hello"):
-            await abort_with(context, TidemarkError(ErrorCode.INVALID_REQUEST, "the first message must be a hello"))
+            await abort_with(context, invalid_request("the first message must be a hello"))
         hello = first.hello
         try:
             check_id(context, hello.broker_id)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tidemark.core.transactions.phases import Phase
 from tidemark.core.transactions.requests import Addition, Description
 from tidemark.core.transactions.state import ProducerIdentity, TransactionMetadata, TransactionPartition
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.v1 import transaction_service_pb2 as pb
 
 
@@ -27,9 +27,7 @@ def phases_from_proto(names: Iterable[str]) -> frozenset[Phase]:
     try:
         return frozenset(map(Phase, names))
     except ValueError as error:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, f"{error} of a transactional id: give one or more of {', '.join(Phase)}"
-        ) from error
+        raise invalid_request(f"{error} of a transactional id: give one or more of {', '.join(Phase)}") from error
 
 
 def partition_to_proto(
@@ -47,10 +45,9 @@ def partition_to_proto(
 def partition_from_proto(message: pb.TransactionPartition) -> TransactionPartition:
     """Decode a partition of a transaction; raises INVALID_REQUEST."""
     if not message.topic or not message.topic_id or message.partition < 0:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid_request(
             f"{message.topic!r}, id {message.topic_id!r}, partition {message.partition}: a partition of a transaction "
-            "needs a topic, its topic id, and an index from 0",
+            "needs a topic, its topic id, and an index from 0"
         )
     return TransactionPartition(message.topic, message.topic_id, message.partition)
 

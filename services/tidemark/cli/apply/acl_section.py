@@ -18,7 +18,7 @@ from tidemark.core.security.acls import (
     check_acl,
     option,
 )
-from tidemark.errors import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.runtime.configuration.entries import ConfigChange
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ def rules_of(principal: str, entry: Mapping[str, Sequence[str]]) -> Iterator[Acl
 
 def _cluster(flag: str) -> str:
     if flag != "true":
-        sentence = f"cluster is {flag!r}: write cluster: true, or remove the line"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(f"cluster is {flag!r}: write cluster: true, or remove the line")
     return CLUSTER_NAME
 
 

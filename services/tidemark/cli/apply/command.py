@@ -18,7 +18,7 @@ from tidemark.cli.common.options import Cluster, DryRunOption
 from tidemark.cli.common.output import counted, error_json, print_error, print_json, print_line, print_warning
 from tidemark.cli.config import change_lines
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.runtime.configuration.entries import ConfigSource
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def apply(
     wanted, problems = parse(_read(file), Path() if str(file) == "-" else file.parent)
     _end_if(problems, shown)
     if prune and not wanted.topics:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{shown} names no topic, so --prune would delete all topics")
+        raise invalid_request(f"{shown} names no topic, so --prune would delete all topics")
     with cluster.connect() as client:
         steps, problems = _planned(client, wanted, prune=prune)
         refused, warnings = _checked(client, steps)
@@ -120,9 +120,9 @@ def _read(file: Path) -> str:
     try:
         return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except OSError as error:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"cannot read {file}: {error.strerror}") from error
+        raise invalid_request(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} is not UTF-8 text: {error}") from error
+        raise invalid_request(f"{file} is not UTF-8 text: {error}") from error
 
 
 def _planned(client: AdminClient, wanted: ClusterFile, *, prune: bool) -> tuple[list[Step], list[Problem]]:

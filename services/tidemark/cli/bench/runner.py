@@ -30,7 +30,7 @@ from tidemark.cli.common.output import Output, counted, print_json, print_line, 
 from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.client import Consumer, Producer
 from tidemark.client.units import shown_bytes
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 _FILL_BYTES: Final = 4 << 20
 _SLACK_S: Final = 180.0
@@ -47,7 +47,7 @@ def run(workload: Workload, target: Target, place: Place) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # deletes the topic and ends the workers, as Ctrl-C does
     bootstrap, configs = need_bootstrap(place.bootstrap), parse_configs(target.configs or [])
     if workload.rate and workload.rate < workload.producers:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "--rate is less than one record a second for each producer")
+        raise invalid_request("--rate is less than one record a second for each producer")
     with _topic(bootstrap, place.admin, target, configs) as topic:
         if workload.kind == "consume" and not target.topic:
             _fill(bootstrap, topic, workload)

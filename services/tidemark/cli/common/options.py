@@ -17,7 +17,7 @@ from tidemark.cli.common import completion
 from tidemark.cli.common.connection import connect_admin, drop_other_address
 from tidemark.cli.common.help_text import PlainCommand, PlainGroup
 from tidemark.cli.common.output import Output, print_warning
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import TopicPartition, invalid_request
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -199,9 +199,9 @@ def confirm(question: str) -> None:
     """Ask on the terminal; raises INVALID_REQUEST for any answer but yes, and without a terminal."""
     if not sys.stdin.isatty():
         sentence = "nothing was changed: stdin is not a terminal, so no answer can confirm the change; add --yes"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(sentence)
     if not typer.confirm(question, err=True):
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "nothing was changed: not confirmed")
+        raise invalid_request("nothing was changed: not confirmed")
 
 
 def refuse_json_question(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
@@ -24,9 +24,7 @@ def check_streams() -> None:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     if sys.stdout is None:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, "stdout is closed: redirect it to /dev/null if the output is not needed"
-        )
+        raise invalid_request("stdout is closed: redirect it to /dev/null if the output is not needed")
 
 
 def refusal_of_words(error: Exception, words: Sequence[str]) -> TidemarkError | None:
@@ -35,7 +33,7 @@ def refusal_of_words(error: Exception, words: Sequence[str]) -> TidemarkError | 
         return None
     wrong = next((word for word in words if word != word.encode("utf-8", "replace").decode()), None)
     named = "an environment variable" if wrong is None else f"the argument {wrong!a}"
-    return TidemarkError(ErrorCode.INVALID_REQUEST, f"{named} is not UTF-8")
+    return invalid_request(f"{named} is not UTF-8")
 
 
 def refusal_of_output(error: OSError) -> TidemarkError | None:

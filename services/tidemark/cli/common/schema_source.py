@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ class KeyOptions:
         if source is not None:
             return self.of(draft_of(source))
         if self.key or self.event_time:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, "--key and --event-time name columns of --schema: add it")
+            raise invalid_request("--key and --event-time name columns of --schema: add it")
         return None
 
     def of(self, draft: SchemaDraft) -> SchemaDraft:
@@ -74,9 +74,7 @@ def draft_of(source: str) -> SchemaDraft:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         known = ", ".join(sorted(_READERS))
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, f"{source}: the extension does not determine the format; expected {known}"
-        )
+        raise invalid_request(f"{source}: the extension does not determine the format; expected {known}")
     return _in_file(path, reader)
 
 
@@ -107,7 +105,7 @@ def _in_file(path: Path, read: Callable[[Path], Stated]) -> Stated:
     try:
         return read(path)
     except OSError as error:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"cannot read {path}: {error.strerror or error}") from error
+        raise invalid_request(f"cannot read {path}: {error.strerror or error}") from error
     except TidemarkError as error:
         raise TidemarkError(error.code, f"{path}: {error.message}", error.metadata) from None
 
@@ -116,7 +114,7 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"cannot read {path}: {error.strerror}") from error
+        raise invalid_request(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TidemarkError(ErrorCode.INVALID_SCHEMA, f"{path} is not UTF-8 text: {error}") from error
 

@@ -17,7 +17,7 @@ from tidemark.client.outputs.record_format import moment, named_bytes, named_hea
 from tidemark.client.outputs.typed_json import columns_of, encode_json, json_rows
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError
+from tidemark.model import NO_PRODUCER, ErrorCode, TidemarkError, invalid_request
 from tidemark.record.envelope import KNOWN_ATTRIBUTES, Attributes, Batch, Codec, Envelope
 from tidemark.record.markers import EndMarker, read_marker
 from tidemark.record.payload import with_offsets
@@ -82,16 +82,15 @@ def _which(path: Path, replica: str) -> Path:
     if replica:
         found = [one.path for one in replica_paths(path) if one.path.name == replica]
         if not found:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{path} has no replica {replica}: see `ls {path}`")
+            raise invalid_request(f"{path} has no replica {replica}: see `ls {path}`")
         return found[0]
     if path.is_dir() and (path / META_FILE).exists():
         names = ", ".join(one.path.name for one in replica_paths(path)[:5])
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            f"{path} is a log directory: name a replica, or a file{f' ({names}, ...)' if names else ''}",
+        raise invalid_request(
+            f"{path} is a log directory: name a replica, or a file{f' ({names}, ...)' if names else ''}"
         )
     if not path.exists():
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"there is no file or directory {path}")
+        raise invalid_request(f"there is no file or directory {path}")
     return path
 
 
@@ -106,7 +105,7 @@ def _dump(path: Path, wanted: Wanted, shape: Output) -> None:
     else:
         document = read_document(path)
         if document is None:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{path.name} is not the name of a log's file")
+            raise invalid_request(f"{path.name} is not the name of a log's file")
         _show_document(path, document, shape)
         return
     live = is_held((path if path.is_dir() else path.parent).parent) is True
@@ -127,7 +126,7 @@ def _committed(path: Path, wanted: Wanted) -> tuple[Wanted, Iterable[tuple[Path,
     """The batches with committed records, and damaged places; the bounds lie within the log."""
     if not path.is_dir():
         sentence = f"{path} is a file, and another file may have the end of a transaction: name the replica's directory"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(sentence)
     part = committed_part(path)
     for producer_id, first in part.open.items():
         print_warning(

@@ -28,7 +28,7 @@ from tidemark.client.typed.record_values import EPOCH, checked, superfluous
 from tidemark.client.typed.table_columns import fitted, schema_fields
 from tidemark.core.schemas.arrow_types import arrow_type
 from tidemark.core.schemas.model import INT_BITS, Column, ColumnType, Decimal, Primitive, TopicSchema, plain_type, walk
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError, invalid_request
 from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
 
 TIMESTAMP: Final = "_timestamp"
@@ -405,8 +405,7 @@ def _csv_chunks(file: BinaryIO, delimiter: str) -> Iterator[list[tuple[int, list
     except csv.Error as error:
         if chunk:
             yield chunk
-        sentence = f"line {reader.line_num}: the text is not CSV: {error}"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence) from None
+        raise invalid_request(f"line {reader.line_num}: the text is not CSV: {error}") from None
     if chunk:
         yield chunk
 

@@ -15,7 +15,7 @@ from tidemark.cli.produce.rejects import Rejects
 from tidemark.cli.produce.typed_inputs import TIMESTAMP, TypedInput
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 
 class TypedJob:
@@ -96,8 +96,7 @@ def typed_job(bootstrap: str, job: Job, files: contextlib.ExitStack) -> TypedJob
     if versions:
         return TypedJob(job, versions[max(versions)], files)
     if job.reject_file is not None:
-        sentence = f"topic {job.topic} has no schema, so every row fits: omit --reject-file"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(f"topic {job.topic} has no schema, so every row fits: omit --reject-file")
     return None
 
 
@@ -119,9 +118,8 @@ def _check_options(job: Job, schema: TopicSchema) -> None:
 
 def _check_other_file(rejects: Path, source: Path | None) -> None:
     if source is not None and rejects.exists() and source.exists() and rejects.samefile(source):
-        sentence = f"--reject-file {rejects} is the input itself: name another file"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(f"--reject-file {rejects} is the input itself: name another file")
 
 
 def _refused(job: Job, reason: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, f"topic {job.topic} has a schema: {reason}")
+    return invalid_request(f"topic {job.topic} has a schema: {reason}")

@@ -56,7 +56,7 @@ from tidemark.cli.reassign.views import (
 from tidemark.client.outputs.reassignments import progress_json
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.core.reassignment.request import ANY_LOG_DIR, format_reassignments, named_log_dirs, parse_reassignments
-from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc.request_limits import in_requests
 
 if TYPE_CHECKING:
@@ -433,9 +433,8 @@ def read_file(file: Path, throttle: str) -> RequestedMoves:
     begun = [move for move in moves if not move.cancel]
     rates = {move.throttle_bytes_per_s for move in begun}
     if rate is None and len(rates) > 1:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            "the file has several throttles, and a request can have only one: split the file, or give --throttle",
+        raise invalid_request(
+            "the file has several throttles, and a request can have only one: split the file, or give --throttle"
         )
     chosen = rate if rate is not None else next(iter(rates), 0)
     return RequestedMoves(begun, [move.partition for move in moves if move.cancel], chosen)
@@ -446,7 +445,7 @@ def read_moves(file: Path) -> tuple[PartitionReassignment, ...]:
     moves, errors = parse_reassignments(_content(file))
     raise_all(errors)
     if not moves:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} names no partition")
+        raise invalid_request(f"{file} names no partition")
     return moves
 
 
@@ -457,7 +456,7 @@ def _content(file: Path) -> bytes:
         with file.open("rb") as opened:
             return opened.read(_FILE_BYTES_MAX)
     except OSError as error:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{file} cannot be read: {error.strerror}") from None
+        raise invalid_request(f"{file} cannot be read: {error.strerror}") from None
 
 
 def _replicas(topic: TopicView | None, index: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 if TYPE_CHECKING:
     from tidemark.core.schemas.infer import Inference
@@ -33,7 +33,7 @@ def of_file(path: Path, rows_max: int) -> Inference:
         rows = _rows_of_table(path, rows_max) if suffix in TABLES else _rows_of_lines(path)
         return infer_draft(islice(rows, rows_max))
     except OSError as error:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"cannot read {path}: {error.strerror}") from error
+        raise invalid_request(f"cannot read {path}: {error.strerror}") from error
 
 
 def of_topic(bootstrap: str, topic: str, rows_max: int) -> Inference:

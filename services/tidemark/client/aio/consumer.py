@@ -47,7 +47,7 @@ from tidemark.client.records import ConsumerRecord, OffsetAndTimestamp, Partitio
 from tidemark.client.serializers import Deserializer
 from tidemark.client.settings import consumer_settings
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 
@@ -210,7 +210,7 @@ class Consumer(Lifecycle):
         """
         fetcher = self._fetcher
         if self._group is not None and self._group.is_member:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: the group assigns partitions")
+            raise invalid_request("subscribe or assign: the group assigns partitions")
         wanted = None if partitions is None else set(integers("partitions", partitions))
         check_start(start)
         view = await self.cluster.with_partitions(topic, wanted, timeout_s=self._timeout_s)
@@ -259,7 +259,7 @@ class Consumer(Lifecycle):
             check_topic_name(topic)
         group = self.reading_group
         if self._fetcher.cursors and not group.is_member:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, "subscribe or assign: this consumer has partitions assigned")
+            raise invalid_request("subscribe or assign: this consumer has partitions assigned")
         if not in_callback():  # else the application may be processing a record
             self._reading.done()
         await group.subscribe(topics, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
@@ -307,9 +307,7 @@ class Consumer(Lifecycle):
         """The connection to the group; raises INVALID_REQUEST without a group."""
         self._fetcher  # noqa: B018 - raises when closed
         if self._group is None:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST, "this consumer has no group: make it with Consumer(group=...)"
-            )
+            raise invalid_request("this consumer has no group: make it with Consumer(group=...)")
         return self._group
 
     def unassign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -601,7 +599,7 @@ class Consumer(Lifecycle):
     def _cursor_of(self, partition: TopicPartition | tuple[str, int]) -> Cursor:
         where = partition_of("partition", partition)
         if where not in self._fetcher.cursors:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where} is not assigned")
+            raise invalid_request(f"{where} is not assigned")
         return self._fetcher.cursors[where]
 
     def _on_out_of_range(self, cursor: Cursor, error: TidemarkError) -> bool:

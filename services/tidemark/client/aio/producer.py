@@ -37,7 +37,7 @@ from tidemark.client.transactions.coordinator import TransactionCoordinator
 from tidemark.client.transactions.producer_transactions import ProducerTransactions
 from tidemark.client.typed.topic_schemas import SchemaPendingError
 from tidemark.core.cluster_view import TopicView
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
@@ -389,7 +389,7 @@ class Producer(Lifecycle):
         if typed is not None:
             if (key, value) != ("key", "value"):
                 sentence = f"topic {topic} has a schema: the table's columns are its columns; omit key and value"
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+                raise invalid_request(sentence)
             sent = await self._typed_rows(topic, typed, table, timestamp)
             return await self._send_typed(topic, sent, count, partition)
         sender = self.sender

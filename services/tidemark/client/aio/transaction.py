@@ -12,7 +12,7 @@ from tidemark.client.argument_types import offsets_of
 from tidemark.client.group.offset_commits import OpenTransaction
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS
 from tidemark.client.transactions.producer_transactions import Phase, ProducerTransactions
-from tidemark.errors import TransactionAbortedError
+from tidemark.errors import TransactionAbortedError, invalid_request
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.runtime.clock import timeout
 
@@ -100,9 +100,8 @@ class Transaction:
         transaction = OpenTransaction(transactions.transactional_id, transactions.identity)
         wanted = None if offsets is None else offsets_of("offsets", offsets)
         if consumer.group_settings is not None and consumer.group_settings.auto_commit_interval_ms:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                "the consumer also commits its offsets without a transaction: make it with auto_commit_interval_ms=0",
+            raise invalid_request(
+                "the consumer also commits its offsets without a transaction: make it with auto_commit_interval_ms=0"
             )
         timeout_s = consumer.settings.request_timeout_ms / 1000
         transactions.sends_offsets()

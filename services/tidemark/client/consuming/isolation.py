@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.client.isolation_levels import check_isolation_level
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.record.transactions import AbortedBatches, AbortedTransaction
 from tidemark.rpc.codecs.fetch import Fetched
 from tidemark.v1 import broker_service_pb2 as pb
@@ -27,9 +27,8 @@ def check_level(level: pb.IsolationLevel.ValueType, fetched: Fetched, address: s
     """
     if level == pb.READ_COMMITTED and fetched.batches and not fetched.facts.HasField("last_stable_offset"):
         sentence = "has a version without transactions, so it also returns records of open and aborted transactions"
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            f"the broker {address} {sentence}: upgrade this broker, or read with isolation level read_uncommitted",
+        raise invalid_request(
+            f"the broker {address} {sentence}: upgrade this broker, or read with isolation level read_uncommitted"
         )
 
 

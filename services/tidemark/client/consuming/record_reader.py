@@ -13,7 +13,7 @@ from tidemark.client.records import ConsumerRecord, PartitionBatch, records_of
 from tidemark.client.serializers import Deserializer, deserializer_of
 from tidemark.client.typed.records import typed_records
 from tidemark.client.typed.value_classes import MakeValue, maker_of
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 
 class RecordReader:
@@ -69,8 +69,7 @@ class RecordReader:
     def check_typed(self, topic: str) -> None:
         """Raise INVALID_REQUEST if the records of a topic with a schema would be deserialized."""
         if self._reads_bytes:
-            sentence = f"topic {topic} has a schema: omit key_deserializer and value_deserializer"
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            raise invalid_request(f"topic {topic} has a schema: omit key_deserializer and value_deserializer")
 
 
 class WaitingRecords:

@@ -11,7 +11,7 @@ from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.settings import ConsumerSettings
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.client.typed.topic_schemas import KnownSchemas, TopicSchemas
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError, invalid_request
 
 
 class TypedTopics:
@@ -116,9 +116,8 @@ class TypedTopics:
     def _check_names_no_version(self, topic: str) -> None:
         if topic in self._versions:
             sentence = f"topic {topic} has no schema, and so no schema versions: remove it from schema_versions"
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            raise invalid_request(sentence)
 
     def _check_has_columns(self, topic: str) -> None:
         if self._columns is not None:
-            sentence = f"topic {topic} has no schema, so its records have no columns: omit columns"
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            raise invalid_request(f"topic {topic} has no schema, so its records have no columns: omit columns")

@@ -17,7 +17,7 @@ from tidemark.client.group.membership import Membership
 from tidemark.client.group.offset_commits import CommitPatience, Commits, GroupPosition, OpenTransaction
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import Cluster
-from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.rpc.request_limits import in_requests
 from tidemark.v1 import group_service_pb2 as pb
@@ -266,7 +266,7 @@ class GroupReader:
 
     def _at(self, where: TopicPartition, offset: int) -> GroupPosition:
         if offset < 0:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"{where}: {offset} is not an offset")
+            raise invalid_request(f"{where}: {offset} is not an offset")
         cursor = self._fetcher.cursors.get(where)
         if cursor is None:
             return GroupPosition(where, offset, NO_EPOCH, "", "")

@@ -15,7 +15,7 @@ from tidemark.client.outputs.shape import OutputOptions, Shape
 from tidemark.client.outputs.sink import CsvSink, ParquetSink, Sink
 from tidemark.client.outputs.typed_rows import open_typed_sink
 from tidemark.client.records import PartitionBatch, records_of
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.record.schema import OFFSET_SCHEMA
 
 _TABLE_FIELDS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
@@ -70,10 +70,9 @@ def _table_rows(batch: PartitionBatch, *, strings: bool, fields: tuple[str, ...]
             try:
                 columns[name] = columns[name].cast(pa.string())
             except pa.ArrowInvalid:
-                raise TidemarkError(
-                    ErrorCode.INVALID_REQUEST,
+                raise invalid_request(
                     f"{batch.topic}-{batch.partition}: a {name} from offset {columns['offset'][0].as_py()} on is not "
-                    "UTF-8: use --output json, or parquet without --strings",
+                    "UTF-8: use --output json, or parquet without --strings"
                 ) from None
     return pa.RecordBatch.from_arrays(
         [columns[name] for name in fields], schema=_table_schema(strings=strings, fields=fields)

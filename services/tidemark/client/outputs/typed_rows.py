@@ -16,7 +16,7 @@ from tidemark.client.outputs.typed_json import columns_of, encode_json, json_col
 from tidemark.client.records import PartitionBatch
 from tidemark.client.typed.batch_rows import OF_RECORDS, SYSTEM_COLUMNS, BatchRows
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 
 _CSV_BEFORE: Final = ("_partition", "_offset", "_timestamp")
 _PARQUET_BEFORE: Final = (*_CSV_BEFORE, "_key")
@@ -54,10 +54,10 @@ def reader_of(options: OutputOptions, versions: Mapping[int, TopicSchema]) -> Ba
     if not versions:
         if options.named_columns is not None:
             sentence = f"topic {options.topic} has no schema, so its records have no columns: omit the columns"
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            raise invalid_request(sentence)
         if options.schema_version is not None:
             sentence = f"topic {options.topic} has no schema, and so no schema versions: omit the version"
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            raise invalid_request(sentence)
         return None
     version = version_to_read(options, max(versions))
     return BatchRows(options.topic, versions, columns_to_read(options), dictionaries=False, version=version)
@@ -206,10 +206,9 @@ def _written(batch: PartitionBatch, schema: pa.Schema) -> pa.RecordBatch:
     try:
         columns = [_as_type(rows.column(field.name), field.type) for field in schema]
     except (pa.ArrowException, KeyError) as error:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid_request(
             f"the schema of {batch.topic} has changed, and {batch.topic}-{batch.partition} has rows that no longer fit "
-            f"this output: {error}; run the command again for the new columns",
+            f"this output: {error}; run the command again for the new columns"
         ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

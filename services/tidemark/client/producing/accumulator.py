@@ -21,7 +21,7 @@ from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.record_rows import CheckedRow
 from tidemark.client.typed.record_values import Deletion
 from tidemark.client.typed.topic_schemas import TopicPendingError
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.record.payload import Headers
 
 RECORD_BYTES_MAX: Final = 8 << 20
@@ -145,10 +145,7 @@ class Accumulator:
         """Check a record against its schema version, and append the record to a batch of that version."""
         topic = typed.topic
         if key is not None:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                f"topic {topic} has a schema: a record's key is made of its key columns; omit key",
-            )
+            raise invalid_request(f"topic {topic} has a schema: a record's key is made of its key columns; omit key")
         return self.add_row(typed, typed.records.check(record), partition, partitions, timestamp_us, headers)
 
     def add_row(

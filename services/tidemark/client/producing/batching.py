@@ -17,7 +17,7 @@ from tidemark.client.argument_types import seconds
 from tidemark.client.deprecations import timeout_of
 from tidemark.client.producing.batch_format import BYTES, BatchFormat, Sealing
 from tidemark.client.records import BatchMetadata, RecordMetadata
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.record.envelope import Codec
 from tidemark.record.payload import Headers
 
@@ -202,10 +202,7 @@ class PendingBatch:
             if self._done:
                 return
             if timeout_s is None and self.home == threading.get_ident():
-                raise TidemarkError(
-                    ErrorCode.INVALID_REQUEST,
-                    "result() would block the event loop that has to resolve it: await the handle",
-                )
+                raise invalid_request("result() would block the event loop that has to resolve it: await the handle")
             waiter = threading.Event()
             self._waiters.append(waiter)
         if not waiter.wait(timeout_s):

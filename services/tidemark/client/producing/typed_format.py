@@ -16,7 +16,7 @@ from tidemark.client.typed.table_columns import check_arrays, fitted
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.refusals import naming
 from tidemark.core.schemas.typed_layout import layout_of
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.record.envelope import Batch, Codec, parse_envelope
 from tidemark.record.payload import Headers
 from tidemark.record.schema import HEADERS_TYPE, TIMESTAMP_TYPE
@@ -152,10 +152,7 @@ class TypedFormat:
             TidemarkError: SCHEMA_MISMATCH with topic, version, column and row; INVALID_PAYLOAD: no table.
         """
         if timestamp is not None and self.has_event_time:
-            raise TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                f"topic {self.topic} has the event time {self._layout.event_time}: omit timestamp",
-            )
+            raise invalid_request(f"topic {self.topic} has the event time {self._layout.event_time}: omit timestamp")
         with naming(self.topic):
             batches = as_batches(table)
         self._check_arrays(batches)

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, TypeVar
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.rpc.channel import check_not_lost_by_fork
 
 T = TypeVar("T")
@@ -141,9 +141,8 @@ class BackgroundLoop:
         if self.forked:
             return forked()
         if threading.current_thread() is self._thread:
-            return TidemarkError(
-                ErrorCode.INVALID_REQUEST,
-                "a callback runs on the thread of its client and must not wait for that client: use another thread",
+            return invalid_request(
+                "a callback runs on the thread of its client and must not wait for that client: use another thread"
             )
         return None
 

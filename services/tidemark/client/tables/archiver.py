@@ -32,7 +32,7 @@ from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.schemas.text import from_text, to_text
-from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, invalid_request
 
 _ISOLATION_LEVEL: Final = "read_committed"
 """Isolation level of an archive: no later run removes a row of an aborted transaction."""
@@ -144,7 +144,7 @@ def plan(
         bounds = reader.bounds(topic, sorted(view.partitions))
         versions = reader.schemas(topic)  # after the ends are known: then the schema has all versions of the rows
     if not versions:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, f"topic {topic} has no schema, so it has no columns to archive")
+        raise invalid_request(f"topic {topic} has no schema, so it has no columns to archive")
     tasks = []
     for index, bound in sorted(bounds.items()):
         incarnation = view.partitions[index].incarnation

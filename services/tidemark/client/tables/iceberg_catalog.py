@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.rpc.security.token_source import TokenSource
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _plain_errors(properties: Mapping[str, Any]) -> Iterator[None]:
         raise _away(f"{catalog} failed: {_text(getattr(error, 'orig', None) or error, properties)}") from None
     except exceptions.RESTError as error:
         sentence = f"{catalog} refuses a request: {_text(error, properties)}"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence) from None
+        raise invalid_request(sentence) from None
 
 
 def _away(sentence: str) -> TidemarkError:

@@ -25,7 +25,7 @@ from tidemark.client.tables.seam import Part, Seam
 from tidemark.client.typed.batch_rows import ALL_TIMES, BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
+from tidemark.model import TopicPartition, invalid_request
 from tidemark.record.typed.batch import TimeRange
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
@@ -100,8 +100,7 @@ class TableScan:
                 topic
             )  # after the ends are known: then the schema has all versions
             if not self.versions:
-                sentence = f"topic {topic} has no schema, so it has no columns: read it with a Consumer"
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+                raise invalid_request(f"topic {topic} has no schema, so it has no columns: read it with a Consumer")
         except BaseException:
             self._reader.close()
             raise

@@ -22,7 +22,7 @@ from tidemark.client.outputs.typed_rows import reader_of
 from tidemark.client.records import PartitionBatch
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.console.queries.record_scan import Limits, Scan, Search, Where
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 
@@ -163,11 +163,10 @@ def download(reader: RangeReader, asking: Asking, shape: Shape, now_s: Callable[
         sink.show(PartitionBatch(asking.where.topic, asking.where.partition, rows))
     sink.close()
     if scan.stopped or count > DOWNLOAD_RECORDS_MAX:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid_request(
             f"a download has at most {DOWNLOAD_RECORDS_MAX} records, and reads at most {DOWNLOAD_SCANNED_MAX} records, "
             f"{DOWNLOAD_BYTES_MAX >> 20} MiB, {DOWNLOAD_S:g} s: take a smaller range, or the command tidemark consume "
-            f"{asking.where.topic}",
+            f"{asking.where.topic}"
         )
     return file.getvalue()
 

@@ -33,6 +33,7 @@ from tidemark.model import (
     TidemarkError,
     TopicDescription,
     TopicPartition,
+    invalid_request,
     unknown_partition,
     unknown_topic,
 )
@@ -177,7 +178,7 @@ class PartitionCountChanges:
         if topic is None:
             return unknown_topic(name)
         if name in self._removals:
-            return TidemarkError(ErrorCode.INVALID_REQUEST, f"partitions of {name} are being removed; wait for that")
+            return invalid_request(f"partitions of {name} are being removed; wait for that")
         if index != following:
             sentence = f"the next partition of {name} is {following}, not {index}"
             return TidemarkError(ErrorCode.INVALID_PARTITIONS, sentence)
@@ -192,7 +193,7 @@ class PartitionCountChanges:
         older = [broker for broker in replicas if not self._ctx.may_hold(broker, name)]
         if older:
             sentence = f"{name}-{index} is of a typed topic: {too_old(older[0])}, or name another"
-            return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+            return invalid_request(sentence)
         return None
 
     def _remove(self, name: str, forced: Mapping[int, bool], now_ms: int, *, resumed: bool) -> None:
@@ -224,7 +225,7 @@ class PartitionCountChanges:
         if unknown:
             return unknown_partition(name, unknown[0], len(topic.partitions))
         if self._added.get(name):
-            return TidemarkError(ErrorCode.INVALID_REQUEST, f"partitions are being added to {name}; wait for that")
+            return invalid_request(f"partitions are being added to {name}; wait for that")
         left = len(topic.partitions) - len(forced)
         if left < 1:
             return TidemarkError(ErrorCode.INVALID_PARTITIONS, f"topic {name} keeps one partition at least; delete it")

@@ -19,7 +19,7 @@ from tidemark.core.groups.state import (
     TargetMetadataKey,
     Turn,
 )
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 
 Refusals = dict[TopicPartition, TidemarkError]
 
@@ -202,7 +202,7 @@ def _refusal(
             f"{partition}: metadata of a commit has at most {limit_bytes} bytes (offset.metadata.max.bytes)",
         )
     if committed.offset < 0:
-        return TidemarkError(ErrorCode.INVALID_REQUEST, f"{partition}: {committed.offset} is not an offset")
+        return invalid_request(f"{partition}: {committed.offset} is not an offset")
     if not member_id:
         return None  # the group has no members
     owner = group.owner(GroupPartition(partition.topic, committed.topic_id, partition.partition))

@@ -8,7 +8,7 @@ from typing import Final
 
 from tidemark.core.transactions.requests import TransactionSettings
 from tidemark.core.transactions.state import NO_SEQUENCE, ProducerIdentity, TransactionMetadata
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, invalid_request
 
 ID_CHARACTERS_MAX: Final = 249
 _SHOWN_BROKERS_MAX: Final = 10
@@ -55,10 +55,7 @@ def check_timeout(timeout_ms: int, settings: TransactionSettings) -> None:
 def check_sequence(sequence: int) -> None:
     """Raise INVALID_REQUEST unless the sequence is valid for CommitMembers."""
     if sequence < NO_SEQUENCE:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            f"sequence {sequence} is not valid: give 0 or more, or {NO_SEQUENCE} for no sequence",
-        )
+        raise invalid_request(f"sequence {sequence} is not valid: give 0 or more, or {NO_SEQUENCE} for no sequence")
 
 
 def check_generation(transactional_id: str, generation: int, metadata: TransactionMetadata) -> None:

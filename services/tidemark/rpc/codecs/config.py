@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.core.config_resource import ConfigKind, ConfigResource
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.rpc.codecs.message import OPTIONAL, Codec, enum
 from tidemark.runtime.configuration.entries import ConfigChange, ConfigEntry, ConfigSource
 from tidemark.v1 import admin_configs_pb2 as pb
@@ -35,7 +35,7 @@ def resource_from_proto(message: pb.ConfigResource) -> ConfigResource:
     for kind, number in _KINDS.items():
         if number == message.type:
             return ConfigResource(kind, message.name)
-    raise TidemarkError(ErrorCode.INVALID_REQUEST, f"resource type {message.type} is unknown: name TOPIC or BROKER")
+    raise invalid_request(f"resource type {message.type} is unknown: name TOPIC or BROKER")
 
 
 _CHANGE: Final = Codec(ConfigChange, pb.ConfigChange, before=OPTIONAL, after=OPTIONAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.model import ElectionKind, ElectionOutcome, ErrorCode, TidemarkError, UncleanElection
+from tidemark.model import ElectionKind, ElectionOutcome, UncleanElection, invalid_request
 from tidemark.rpc.codecs.message import LIST, OPTIONAL, OPTIONAL_ERROR, PARTITION, Codec, Field
 from tidemark.v1 import admin_service_pb2 as pb
 
@@ -26,10 +26,7 @@ def kind_from_proto(number: int) -> ElectionKind:
     for kind, known in _TYPES.items():
         if known == number:
             return kind
-    raise TidemarkError(
-        ErrorCode.INVALID_REQUEST,
-        f"election type {number} is unknown: request PREFERRED, LAST_KNOWN or REBUILD_STATE",
-    )
+    raise invalid_request(f"election type {number} is unknown: request PREFERRED, LAST_KNOWN or REBUILD_STATE")
 
 
 _UNCLEAN: Final = Codec(

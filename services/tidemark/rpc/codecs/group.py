@@ -10,7 +10,7 @@ from tidemark.core.groups.group import Group, metadata_of
 from tidemark.core.groups.heartbeat import Heartbeat
 from tidemark.core.groups.records import by_topic
 from tidemark.core.groups.state import AWAY, GroupPartition, GroupState, MemberState, Partitions, Turn
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
 
@@ -36,13 +36,12 @@ def state_to_proto(state: GroupState) -> pb.GroupState.ValueType:
 def turn_from_proto(message: pb.CommitOffsetsRequest) -> Turn:
     """The identity of a commit among its client's commits; raises INVALID_REQUEST."""
     if len(message.committer_id) > _COMMITTER_ID_CHARACTERS_MAX or message.sequence < 0:
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
+        raise invalid_request(
             f"a committer id has at most {_COMMITTER_ID_CHARACTERS_MAX} characters, and the sequence of its commits "
-            "begins at 0",
+            "begins at 0"
         )
     if message.sequence and not message.committer_id:
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, "a commit needs both a sequence and a committer_id, or neither")
+        raise invalid_request("a commit needs both a sequence and a committer_id, or neither")
     return Turn(message.committer_id, message.sequence)
 
 

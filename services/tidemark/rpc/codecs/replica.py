@@ -24,7 +24,15 @@ from tidemark.core.messages import (
     Report,
     StopFetch,
 )
-from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.model import (
+    NO_EPOCH,
+    LeaderEpoch,
+    Offset,
+    ReplicaIdentity,
+    TidemarkError,
+    TopicPartition,
+    invalid_request,
+)
 from tidemark.record.checks import check_replicated
 from tidemark.rpc import errors
 from tidemark.rpc.channel import SPLIT_BYTES
@@ -287,18 +295,18 @@ class LeaderEnd:
     def _handle(self, partition: TopicPartition) -> int:
         handle = self._handles.get(partition)
         if handle is None:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"the handle of {partition} was released too long ago")
+            raise invalid_request(f"the handle of {partition} was released too long ago")
         return handle
 
     def _learn(self, replica: pb.ReplicaHandle) -> tuple[TopicPartition, ReplicaIdentity]:
         if replica.topic:
             if len(self._named) >= HANDLES_MAX and replica.handle not in self._named:
                 sentence = f"a stream names at most {HANDLES_MAX} partitions: stop those that are not fetched any more"
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+                raise invalid_request(sentence)
             partition = TopicPartition(replica.topic, replica.partition)
             if replica.handle in self._named and self._named[replica.handle][0] != partition:
                 sentence = f"handle {replica.handle} is given to another partition on this stream"
-                raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+                raise invalid_request(sentence)
             before = self._handles.get(partition)
             if before is not None and before != replica.handle:
                 self._release(before)  # another incarnation of the partition
@@ -325,4 +333,4 @@ class LeaderEnd:
 
 
 def _never_given(handle: int) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_REQUEST, f"handle {handle} was never given on this stream")
+    return invalid_request(f"handle {handle} was never given on this stream")

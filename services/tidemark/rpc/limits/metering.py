@@ -17,7 +17,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from tidemark.core.security.service_rights import INTERNAL
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError, invalid_request
 from tidemark.rpc.limits.connections import Connection, Connections
 from tidemark.rpc.limits.request_scan import COUNTED_FROM_BYTES, check_items, check_size
 from tidemark.rpc.limits.sockets import Peer, plain_host
@@ -125,7 +125,7 @@ class Call:
         try:
             return data if self._decode is None else self._decode(data)
         except DecodeError as error:
-            raise TidemarkError(ErrorCode.INVALID_REQUEST, f"the request is malformed: {error}") from None
+            raise invalid_request(f"the request is malformed: {error}") from None
 
     async def _refuse(self, error: TidemarkError) -> NoReturn:
         if self._connection is not None and (early_s := self._connections.refusal_early_s(self._connection)):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidemark.core.quotas.quotas import Limits, QuotaEntity, QuotaKind, check_entity, check_limit, kind_of, limit_text
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.v1 import admin_quotas_pb2 as pb
 
 
@@ -87,8 +87,7 @@ def change_from_proto(message: pb.ClientQuotasChange) -> QuotaChange:
         frozenset(kind_of(word) for word in message.remove),
     )
     if both := found.set.keys() & found.remove:
-        sentence = f"{min(both)} of {found.entity} is to be set and removed"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(f"{min(both)} of {found.entity} is to be set and removed")
     return found
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import TopicPartition, invalid_request
 from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from tidemark.storage.directories.log_directory import CLEAN_SHUTDOWN_FILE, INCARNATION_FILE, META_FILE
 from tidemark.storage.directories.roster import ROSTER_FILE
@@ -433,18 +433,15 @@ class _ReplicaVerifier:
 def _resolve(path: Path) -> tuple[Path, list[ReplicaPath]]:
     """The log directory, and the replicas to verify."""
     if not path.is_dir():
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST, f"{path} is not a directory: give a log directory, or the directory of a replica"
-        )
+        raise invalid_request(f"{path} is not a directory: give a log directory, or the directory of a replica")
     path = path.resolve()
     own = [one for one in replica_paths(path.parent) if one.path == path]
     if own and not (path / META_FILE).exists():
         return path.parent, own
     targets = replica_paths(path)
     if not targets and not (path / META_FILE).exists():
-        raise TidemarkError(
-            ErrorCode.INVALID_REQUEST,
-            f"{path} has neither {META_FILE} nor replicas in it: give a directory of log.dirs, or <topic>-<partition>",
+        raise invalid_request(
+            f"{path} has neither {META_FILE} nor replicas in it: give a directory of log.dirs, or <topic>-<partition>"
         )
     return path, targets
 

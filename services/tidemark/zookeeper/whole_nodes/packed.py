@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.zookeeper import codecs
 from tidemark.zookeeper.multis import Create, MultiFailed, Operation, Set, commit
 from tidemark.zookeeper.session_port import Session
@@ -56,8 +56,7 @@ def pack(text: bytes, what: str, advice: str) -> bytes:
         TidemarkError: INVALID_REQUEST for a text of more than 64 MiB, which `unpack` would refuse to read.
     """
     if len(text) > EXPANDED_BYTES_MAX:
-        sentence = f"the {what} would take {len(text)} bytes, of {EXPANDED_BYTES_MAX}: {advice}"
-        raise TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
+        raise invalid_request(f"the {what} would take {len(text)} bytes, of {EXPANDED_BYTES_MAX}: {advice}")
     packer = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
     return packer.compress(text) + packer.flush()
 
