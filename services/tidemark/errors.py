@@ -440,6 +440,11 @@ def invalid_request(sentence: str) -> TidemarkError:
     return TidemarkError(ErrorCode.INVALID_REQUEST, sentence)
 
 
+def invalid_config(name: str, sentence: str) -> TidemarkError:
+    """The error for a setting with an invalid value."""
+    return TidemarkError(ErrorCode.INVALID_CONFIG, sentence, {"config": name})
+
+
 def unknown_partition(topic: str, partition: int, count: int) -> TidemarkError:
     """The error for a partition that a topic of `count` partitions does not have."""
     return TidemarkError(

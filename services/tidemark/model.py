@@ -13,6 +13,7 @@ from tidemark.errors import RETRIABLE as RETRIABLE
 from tidemark.errors import ErrorCode as ErrorCode
 from tidemark.errors import TidemarkError as TidemarkError
 from tidemark.errors import error_of as error_of
+from tidemark.errors import invalid_config as invalid_config
 from tidemark.errors import invalid_request as invalid_request
 from tidemark.errors import unknown_partition as unknown_partition
 from tidemark.errors import unknown_topic as unknown_topic

@@ -13,7 +13,15 @@ from typing import Final
 
 from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.planning.placement import assign_replicas, check_counts
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, SchemaText, TidemarkError, TopicDescription
+from tidemark.model import (
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    SchemaText,
+    TidemarkError,
+    TopicDescription,
+    invalid_config,
+)
 from tidemark.runtime.configuration.settings import topic_settings
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
@@ -49,17 +57,14 @@ def check_configs(configs: Mapping[str, str], *, replication_factor: int, typed:
     settings = topic_settings(configs)
     if _COMPATIBILITY in configs and not typed:
         # Brokers of 0.1.0 would use the defaults for all settings of the topic, since they do not know this one.
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
-            f"only a typed topic has {_COMPATIBILITY}, and this topic has no schema: omit the setting",
-            {"config": _COMPATIBILITY},
+        raise invalid_config(
+            _COMPATIBILITY, f"only a typed topic has {_COMPATIBILITY}, and this topic has no schema: omit the setting"
         )
     if _MIN_ISR in configs and settings.min_insync_replicas > replication_factor:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
+        raise invalid_config(
+            _MIN_ISR,
             f"min.insync.replicas is {settings.min_insync_replicas}, more than the replication factor, "
             f"{replication_factor}: nothing could ever be acknowledged with acks=all",
-            {"config": _MIN_ISR},
         )
 
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from tidemark.console.connections import Connection
 from tidemark.console.https import HttpsCertificate
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_config
 from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.limits import connections_max
 
@@ -101,10 +101,8 @@ class HttpServer:
             if self._config.is_ssl:
                 self._config.ssl = HttpsCertificate(*self._files).context()
         except OSError as error:
-            raise TidemarkError(
-                ErrorCode.INVALID_CONFIG,
-                f"https.certificate.file and https.key.file cannot be used: {error}",
-                {"config": "https.certificate.file"},
+            raise invalid_config(
+                "https.certificate.file", f"https.certificate.file and https.key.file cannot be used: {error}"
             ) from error
 
 
@@ -116,10 +114,8 @@ def listening_socket(address: HostPort) -> socket.socket:
         )[0]
         listening = socket.create_server(where[:2], family=family, backlog=_BACKLOG, reuse_port=False)
     except OSError as error:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
-            f"console.listeners is {address}: cannot listen there ({error.strerror or error})",
-            {"config": "console.listeners"},
+        raise invalid_config(
+            "console.listeners", f"console.listeners is {address}: cannot listen there ({error.strerror or error})"
         ) from error
     # asyncio sets the option for sockets with a stated protocol only, which create_server does not state. Without the
     # option the body of a response waits 40 ms for the acknowledgement of its headers.

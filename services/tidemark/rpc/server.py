@@ -19,7 +19,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tidemark.core.security.listeners import INTERNAL_SERVICES, Listener
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_config
 from tidemark.rpc.channel import LIMITS, WINDOW
 from tidemark.rpc.errors import abort_with
 from tidemark.rpc.health import Health
@@ -200,10 +200,8 @@ def _named(setting: str, address: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
-            f"{setting} is {address}: cannot listen there; is the port taken, is the host this machine?",
-            {"config": setting},
+        raise invalid_config(
+            setting, f"{setting} is {address}: cannot listen there; is the port taken, is the host this machine?"
         ) from error
 
 

@@ -7,7 +7,7 @@ import ipaddress
 from typing import Any, Final
 
 from tidemark.core.security.listeners import Listener
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError, invalid_config
 from tidemark.runtime.host_port import HostPort, Listeners
 
 _LISTENERS: Final = "listeners"
@@ -63,4 +63,4 @@ def _check_callable(advertised: HostPort) -> None:
 
 def _wrong(name: str, value: str, sentence: str) -> TidemarkError:
     joint = ", " if sentence.startswith("which") else ": "
-    return TidemarkError(ErrorCode.INVALID_CONFIG, f"{name} is {value}{joint}{sentence}", {"config": name})
+    return invalid_config(name, f"{name} is {value}{joint}{sentence}")

@@ -33,7 +33,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_config
 from tidemark.runtime import metrics_text
 from tidemark.runtime.metrics_text import TextSource
 
@@ -293,10 +293,9 @@ class MetricsServer:
         try:
             self._server = _listening(host, port)
         except OSError as error:
-            raise TidemarkError(
-                ErrorCode.INVALID_CONFIG,
+            raise invalid_config(
+                "metrics.listeners",
                 f"metrics.listeners is {host}:{port}: cannot listen there ({error.strerror or error})",
-                {"config": "metrics.listeners"},
             ) from error
         self._server.metrics, self._server.secure = metrics, secure
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)

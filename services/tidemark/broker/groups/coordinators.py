@@ -25,7 +25,7 @@ from tidemark.core.groups.group import Group
 from tidemark.core.groups.heartbeat import Situation
 from tidemark.core.groups.settings import GroupSettings
 from tidemark.core.groups.state import GroupState, TopicFacts
-from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.model import BrokerId, LeaderEpoch, TidemarkError, TopicPartition, invalid_config
 from tidemark.runtime.configuration.settings import BrokerSettings
 
 _SWEEP_MS: Final = 500
@@ -147,11 +147,10 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
     assignors = tuple(name.strip() for name in settings.group_consumer_assignors.split(",") if name.strip())
     unknown = [name for name in assignors if name not in ASSIGNORS]
     if unknown or not assignors or len(set(assignors)) < len(assignors):
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
+        raise invalid_config(
+            "group.consumer.assignors",
             f"group.consumer.assignors is {settings.group_consumer_assignors!r}: expected some of "
             f"{', '.join(ASSIGNORS)}, each once",
-            {"config": "group.consumer.assignors"},
         )
     return GroupSettings(
         session_timeout_ms=settings.group_consumer_session_timeout_ms,

@@ -12,7 +12,7 @@ import jwt
 
 from tidemark.core.security.principals import ALIAS, Principal, issuer_principal, service_account_principal
 from tidemark.errors import TOKEN_EXPIRED
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError, invalid_config
 from tidemark.rpc.security.callers import Verified, refused
 from tidemark.rpc.security.changed_file import ChangedFile
 from tidemark.rpc.security.jwks import KeySet, PublicKey
@@ -226,4 +226,4 @@ def _check_issuer(path: str, alias: object, fields: object) -> None:
 
 
 def _wrong(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_CONFIG, f"{_SETTING}: {sentence}", {"config": _SETTING})
+    return invalid_config(_SETTING, f"{_SETTING}: {sentence}")

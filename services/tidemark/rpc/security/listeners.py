@@ -11,7 +11,7 @@ import grpc
 from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import principal_of
 from tidemark.core.security.subject_mapping import SubjectMapping
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_config
 from tidemark.rpc.security.callers import Authentication, CallerCheck, TokenVerifier
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
@@ -100,7 +100,7 @@ def _subjects(clients: ClientFacingSettings | None) -> SubjectMapping | None:
     try:
         return SubjectMapping(clients.tls_principal_mapping_rules)
     except ValueError as error:
-        raise TidemarkError(ErrorCode.INVALID_CONFIG, f"{name}: {error}", {"config": name}) from None
+        raise invalid_config(name, f"{name}: {error}") from None
 
 
 def listener_ports(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError, invalid_config
 
 Names = tuple[str, str, str]
 """Names of the settings of a `TlsFiles`, in its order."""
@@ -61,4 +61,4 @@ def files_of(environ: Mapping[str, str]) -> TlsFiles:
 
 def wrong_file(sentence: str, name: str = SETTINGS[0]) -> TidemarkError:
     """The error for a file that cannot be used."""
-    return TidemarkError(ErrorCode.INVALID_CONFIG, sentence, {"config": name})
+    return invalid_config(name, sentence)

@@ -9,7 +9,7 @@ import ssl
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_config
 from tidemark.rpc.security.files import Material, TlsIdentity
 from tidemark.runtime.metrics import MetricsServer, start_metrics_server
 
@@ -30,11 +30,10 @@ def serve_metrics(settings: ServiceSettings, identity: TlsIdentity | None) -> Me
     if settings.metrics_tls == PLAIN:
         return start_metrics_server(at.host, at.port)
     if identity is None:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
+        raise invalid_config(
+            _NAME,
             f"{_NAME} is {settings.metrics_tls}, and this service has no TLS files: set tls.certificate.file, or "
             f"{_NAME} to {PLAIN}",
-            {"config": _NAME},
         )
     secured = SecuredScrapes(identity, asks_certificate=settings.metrics_tls == MUTUAL)
     return start_metrics_server(at.host, at.port, secure=secured)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Final
 
 from tidemark.core.security.principals import SCHEME, Role, principal_of
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError, invalid_config
 from tidemark.rpc.channel import use_identity
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.listeners import ListenerPort, listener_ports
@@ -75,18 +75,15 @@ def service_identity(files: TlsFiles, role: Role, service_id: int | None = None)
     if not files.is_set:
         return None
     if not files.certificate:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG, f"{_NAME} is not set: a service needs a certificate", {"config": _NAME}
-        )
+        raise invalid_config(_NAME, f"{_NAME} is not set: a service needs a certificate")
     identity = TlsIdentity(files)
     uris = identity.current().uris
     own = principal_of(uris)
     if own.role is not role or (service_id is not None and own.service != str(service_id)):
         wanted = f"{SCHEME}://CLUSTER/{role}/{'NAME' if service_id is None else service_id}"
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
+        raise invalid_config(
+            _NAME,
             f"{_NAME} is {files.certificate}, whose URI names are [{', '.join(uris)}]: this service needs {wanted} "
             "(`tidemark certs` makes such certificates)",
-            {"config": _NAME},
         )
     return identity

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tidemark.model import ErrorCode, TidemarkError, invalid_request
+from tidemark.model import TidemarkError, invalid_config, invalid_request
 
 PREFIX: Final = "tidemark_"
 """Start of each token, so that scanners for leaked secrets can find them."""
@@ -118,4 +118,4 @@ def _keep_access(path: Path, descriptor: int) -> None:
 
 
 def _wrong(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_CONFIG, sentence, {"config": "tokens.file"})
+    return invalid_config("tokens.file", sentence)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import grpc
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import TidemarkError, invalid_config
 from tidemark.rpc.security.paths import TOKEN_ITSELF
 
 VARIABLE: Final = "TIDEMARK_TOKEN_FILE"
@@ -124,4 +124,4 @@ def _asked_again_s(token: str, now_s: float) -> float:
 
 
 def _wrong(sentence: str) -> TidemarkError:
-    return TidemarkError(ErrorCode.INVALID_CONFIG, sentence, {"config": "token_file"})
+    return invalid_config("token_file", sentence)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidemark.core.config_resource import ConfigKind
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_config
 from tidemark.runtime.configuration.key import ConfigKey, Scope, Value
 from tidemark.runtime.configuration.keys import keys_of, unknown_config
 
@@ -66,9 +66,7 @@ def check_alterable(kind: ConfigKind, set_: Mapping[str, str], deleted: Collecti
     known = keys_of(OWNERS[kind])
     for name in set_:
         if name in deleted:
-            raise TidemarkError(
-                ErrorCode.INVALID_CONFIG, f"{name} is both set and deleted: choose one of them", {"config": name}
-            )
+            raise invalid_config(name, f"{name} is both set and deleted: choose one of them")
         if name not in known:
             raise unknown_config(name, known, f"a {OWNERS[kind]}")
         if known[name].scope is Scope.STATIC:
@@ -92,11 +90,10 @@ def check_deletable(kind: ConfigKind, deleted: Collection[str], present: Collect
 def check_lag(lag_max_ms: int, heartbeat_interval_ms: int) -> None:
     """Raise INVALID_CONFIG if `replica.lag.time.max.ms` is too low for idle followers, which send heartbeats only."""
     if lag_max_ms < 2 * heartbeat_interval_ms:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
+        raise invalid_config(
+            LAG_KEY,
             f"{LAG_KEY} is {lag_max_ms}, less than twice {HEARTBEAT_KEY} ({heartbeat_interval_ms}): followers with "
             "nothing to fetch would leave the ISR repeatedly",
-            {"config": LAG_KEY},
         )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, invalid_config
 from tidemark.runtime.configuration.key import UNLIMITED, ConfigKey, Value
 from tidemark.runtime.configuration.keys import KEYS, keys_of, unknown_config
 from tidemark.runtime.host_port import HostPort, Listeners, zookeeper_hosts
@@ -299,10 +299,8 @@ def read_settings(cls: type[Settings], argv: Sequence[str], environ: Mapping[str
         default = key.default_for(cls.owner)
         text = flags.get(name, from_environment.get(name, from_file.get(name, default)))
         if text is None:
-            raise TidemarkError(
-                ErrorCode.INVALID_CONFIG,
-                f"{name} must be given: --{name} VALUE, {key.environment_name}, or {name} in the --config file",
-                {"config": name},
+            raise invalid_config(
+                name, f"{name} must be given: --{name} VALUE, {key.environment_name}, or {name} in the --config file"
             )
         values[key.attribute] = key.parse(text)
     _derive(cls.owner, values)
@@ -337,21 +335,16 @@ def _derive_metrics(name: str, values: dict[str, Value]) -> None:
 def _check_https(values: Mapping[str, Value]) -> None:
     if bool(values["https_certificate_file"]) != bool(values["https_key_file"]):
         missing = "https.key.file" if values["https_certificate_file"] else "https.certificate.file"
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
-            f"{missing} is not set: a certificate and its key are set together",
-            {"config": missing},
-        )
+        raise invalid_config(missing, f"{missing} is not set: a certificate and its key are set together")
 
 
 def _check_connect(connect: str) -> None:
     try:
         zookeeper_hosts(connect)
     except ValueError as error:
-        raise TidemarkError(
-            ErrorCode.INVALID_CONFIG,
+        raise invalid_config(
+            "zookeeper.connect",
             f"zookeeper.connect is {connect!r}: {error}; expected host:port[,host:port...][/chroot]",
-            {"config": "zookeeper.connect"},
         ) from error
 
 
@@ -369,7 +362,7 @@ def _read_flags(owner: str, keys: Mapping[str, ConfigKey], argv: Sequence[str]) 
         position += 1
         if not equals:
             if position == len(argv):
-                raise TidemarkError(ErrorCode.INVALID_CONFIG, f"--{name} needs a value", {"config": name})
+                raise invalid_config(name, f"--{name} needs a value")
             value = argv[position]
             position += 1
         if name == "config":
