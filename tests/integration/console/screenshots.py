@@ -24,7 +24,7 @@ def main() -> int:
     """Write the pictures; returns the exit code."""
     found = executable()
     if found is None:
-        sys.stderr.write("no browser: apt install chromium\n")
+        sys.stderr.write("no browser: apt install chromium-headless-shell\n")
         return 1
     with tempfile.TemporaryDirectory() as directory, LocalCluster(Path(directory), console=True) as cluster:
         _fill(cluster)
