@@ -45,6 +45,8 @@ STREAM_IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 """A stream is not read while this many bytes of it wait for their answer."""
 STREAM_UNREAD_MAX: Final = 10_000
 """A stream is not read while this many results wait for its client to read them."""
+BATCHES_MAX: Final = 1_000
+"""Batches of a partition in a request: the core appends them in one step of 25 ms. Tidemark's clients send up to 10."""
 _AT_ONCE: Final = 200
 """Number of results that are written before the event loop gets control back: 3 ms when each is refused."""
 _TIMEOUT_MAX_MS: Final = 5 * 60 * 1000
@@ -240,6 +242,11 @@ class ProduceService:
             )
         if not batches:
             raise invalid_request(f"{call.partitions[index]}: the request has no batch for this partition")
+        if len(batches) > BATCHES_MAX:
+            raise invalid_request(
+                f"{call.partitions[index]}: a request has at most {BATCHES_MAX} batches of a partition, and this one "
+                f"has {len(batches)}: send several requests, or larger batches"
+            )
         topic_name = call.partitions[index].topic
         rules = self._topics.rules(topic_name)
         limits = rules.limits

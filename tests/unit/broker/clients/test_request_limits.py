@@ -112,6 +112,18 @@ async def test_a_produce_request_without_batches_is_refused_for_that_partition_a
     assert context.refused is None
 
 
+async def test_a_produce_request_with_too_many_batches_is_refused_for_that_partition_alone(
+    produced: tuple[Harness, Aborted],
+) -> None:
+    harness, context = produced
+    context.send(1, *[sample()] * (MANY + 1))
+    result = (await harness.response()).partitions[0]
+    assert (result.error.code, result.base_offset) == (ErrorCode.INVALID_REQUEST, -1)
+    assert "at most 1000 batches of a partition, and this one has 1001" in result.error.message
+    assert context.refused is None
+    assert not harness.core.arrived
+
+
 @pytest.mark.parametrize(
     ("request_", "sentence"),
     [
