@@ -154,7 +154,7 @@ class BrokerRegistration:
 
     @property
     def stores_typed(self) -> bool:
-        """Whether the broker may hold replicas of typed topics: an older version takes each typed batch for damaged."""
+        """Whether the broker may hold replicas of typed topics: an older version treats each typed batch as damaged."""
         return bool(self.features.get(TYPED_FEATURE))
 
     @property

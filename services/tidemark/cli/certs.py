@@ -41,7 +41,7 @@ def init(
 ) -> None:
     """Make the authority of a cluster: ca.crt, which every process trusts, and ca.key, which signs.
 
-    Keep ca.key away from brokers and clients: a process that reads ca.key can pose as any service or user.
+    Keep ca.key away from brokers and clients: a process that reads ca.key can impersonate any service or user.
 
     \b
     Example:

@@ -150,7 +150,7 @@ async def test_a_download_is_whole_or_refused(browser: httpx.AsyncClient, monkey
 async def test_a_download_of_too_many_records_is_refused_unless_a_limit_is_named(
     browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a program would get the first 10,000 records, and take them for all."""
+    """Otherwise a program would get the first 10,000 records, and treat them as all records."""
     for module in (records, pages):
         monkeypatch.setattr(module, "DOWNLOAD_RECORDS_MAX", 100)
     page = await browser.get(f"{PAGE}/download?format=jsonl&from=earliest", headers=JSON)

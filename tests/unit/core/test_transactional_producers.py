@@ -129,7 +129,7 @@ def test_a_producer_keeps_its_coordinator_epoch_over_later_batches() -> None:
 
 
 def test_a_batch_of_a_newer_epoch_ends_the_transaction_whose_marker_is_missing() -> None:
-    """The marker was compacted away before this replica came back."""
+    """The cleaner removed the marker before this replica returned."""
     states = ProducerStates()
     states.observe(pending(0, offset=1))
     states.observe(pending(0, offset=2, producer_id=8))

@@ -16,7 +16,7 @@ class ProducerIds:
     """Returns each id once; the unused rest of a block is lost with the process.
 
     A block begins at the present time at least, in microseconds since 1970. So an older ZooKeeper tree, from a backup,
-    gives no id again that a log knows: a leader would take the first batch of the new producer for a duplicate.
+    gives no id again that a log knows: a leader would treat the first batch of the new producer as a duplicate.
     """
 
     def __init__(self, store: MetadataStore, wall_us: Callable[[], int]) -> None:

@@ -107,7 +107,7 @@ class MoveFeed:
 
 
 def _as_it_ended(ended: EndedReassignment, target: tuple[BrokerId, ...]) -> EndedReassignment:
-    """Add the error that the service cannot know: it keeps the latest refusals only, and may have been away."""
+    """Add the error that the service cannot know: it keeps the latest refusals only, and may have been down."""
     if ended.error is not None or ended.replicas == target:
         return ended
     listed = ",".join(str(broker) for broker in ended.replicas)

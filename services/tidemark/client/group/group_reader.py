@@ -76,7 +76,7 @@ class GroupReader:
         self._announced: set[TopicPartition] = set()
         """Partitions of which the application got `on_assigned`, and neither `on_revoked` nor `on_lost`."""
         self._left: TopicPartition | None = None
-        """A partition that was taken away after its records were returned, and before their offsets were committed."""
+        """A partition that was revoked or lost between the return of its records and the commit of their offsets."""
 
     # -- the consumer's side -------------------------------------------------------------------------------------------
 

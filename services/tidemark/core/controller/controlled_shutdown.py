@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Controlled shutdown: move leadership away from a broker before it stops.
+"""Controlled shutdown: move leaderships to other brokers before a broker stops.
 
 Until its session ends the broker is handled like a suspected one. Leadership moves to other in-sync replicas, and the
 broker leaves every ISR that keeps at least min_isr members without it; no leader adds it again. The broker is released

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a broker can be restarted without an interruption, by the state in ZooKeeper (rules C2, R4, M1). Pure.
 
-A restart removes the broker from every ISR and moves leadership away. Clients are not interrupted if another live ISR
-member can lead, and enough members are left for acks=all.
+A restart removes the broker from every ISR and moves its leaderships to other brokers. Clients are not interrupted if
+another live ISR member can lead, and enough members are left for acks=all.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from tidemark.rpc.security.files import subject_in, uris_in
 _SECURITY: Final = "transport_security_type"
 _CERTIFICATE: Final = "x509_pem_cert"
 """The names are read from the certificate itself. gRPC's `peer_uri` ends at a NUL, so the other part of a name would be
-lost. `peer_identities()` mixes names of all kinds, so a DNS name could pose as a URI."""
+lost. `peer_identities()` mixes names of all kinds, so a DNS name could look like a URI."""
 _HEADER: Final = "authorization"
 _SCHEME: Final = "bearer "
 _OPEN: Final = ("/grpc.health.v1.Health/",)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves a replica to another log directory; a kill, power loss or broken disk at any point leaves one whole log (M3).
+"""Moves a replica to another log directory.
+
+A kill, power loss or broken disk at any point leaves one complete log (M3).
 
 1. The copy `<name>.<uuid>-future` is made in the target and filled during appends (`FutureLog`). A start continues the
 copy if the replica exists, else deletes the copy.

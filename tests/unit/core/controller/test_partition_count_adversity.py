@@ -108,7 +108,7 @@ def test_a_topic_deleted_during_a_removal_ends_the_request() -> None:
 
 @pytest.mark.parametrize("failovers", [0, 1])
 def test_an_addition_waits_until_the_request_of_an_earlier_removal_has_left_zookeeper(failovers: int) -> None:
-    """Otherwise the next controller would take the earlier request for one to remove the added partition."""
+    """Otherwise the next controller would apply the earlier request to the added partition, and remove it."""
     world = a_world()
     world.remove(P2, force=True)
     while not world.waiting(fx.FinishPartitionRequests):
@@ -144,7 +144,7 @@ def test_a_forced_removal_that_replaces_a_refused_one_is_carried_out(failovers: 
 
 @pytest.mark.parametrize("failovers", [0, 1, 2])
 def test_a_removal_waits_until_the_request_of_an_earlier_addition_has_left_zookeeper(failovers: int) -> None:
-    """Otherwise the next controller would take the earlier request for one to add the partition again."""
+    """Otherwise the next controller would apply the earlier request again, and add the partition again."""
     world = a_world()
     world.add({P3: (0, 1, 2)})
     while not world.waiting(fx.FinishPartitionRequests):

@@ -171,7 +171,7 @@ def test_a_compacted_batch_has_the_offsets_of_its_rows(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_without_rows_as_cleaning_leaves_it_has_no_times(codec: Codec) -> None:
-    """A search by time takes a batch whose times cannot be read for damaged."""
+    """A search by time treats a batch with unreadable times as damaged."""
     layout = flights()
     decoded = decode(batch_of(three_flights(), layout, codec), lambda _: layout)
     latest = KeyOffsets(1 << 20)

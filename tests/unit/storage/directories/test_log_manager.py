@@ -196,7 +196,7 @@ def test_a_recreated_partition_does_not_inherit_checkpoints(directory: Path) -> 
 
 @pytest.mark.parametrize("suffix", ["stray", "delete"])
 def test_a_replica_set_aside_before_a_kill_is_made_again_without_damage(directory: Path, suffix: str) -> None:
-    """The replica moved away, a kill came before the next checkpoint, and another move brings the replica back."""
+    """The replica is set aside, a kill comes before the next checkpoint, and the replica is opened again."""
     logs = open_one(directory)
     lead(logs.open(PARTITION, IDENTITY, {})[0], make_batch(["a", "b"]))
     logs.checkpoint({PARTITION: Offset(2)})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kill or power loss at any file operation of a move, and at any of the start after it (rule M3).
 
-There is one whole replica, and the move can be retried."""
+One complete replica remains, and the move can be retried."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def move_in_steps(logs: LogManager) -> None:
 
 
 def check(path: Path, before: Content) -> int:
-    """Check for one whole replica that can be appended to and moved; returns its directory."""
+    """Check for one complete replica that can be appended to and moved; returns its directory."""
     logs = open_two(path)
     log, found = logs.open(PARTITION, IDENTITY, CONFIGS)
     assert found.damaged is None

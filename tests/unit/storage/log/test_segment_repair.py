@@ -306,7 +306,7 @@ def test_a_range_without_a_good_copy_does_not_keep_the_others_damaged(directory:
 
 
 def test_bytes_that_a_file_has_lost_stay_damage_where_no_replica_has_them(directory: Path) -> None:
-    """Without them the segment would end earlier, and readers would take the lost records for a hole."""
+    """Without them the segment would end earlier, and readers would treat the lost records as a hole."""
     replicas = Replicas(directory, PLAIN, some_batches)
     segment = replicas.view.segments[1]
     size = segment.size_bytes
@@ -337,7 +337,7 @@ def test_a_file_that_lost_its_end_is_damaged_to_its_end(directory: Path) -> None
 
 
 def test_a_record_that_looks_like_a_batch_does_not_end_the_damage(directory: Path) -> None:
-    """A damaged header hides the length of its batch, so the scan takes a record of the batch for the next batch."""
+    """A damaged header hides the length of its batch, so the scan treats a record of the batch as the next batch."""
 
     def make(log: PartitionLog) -> None:
         some_batches(log)
@@ -467,7 +467,7 @@ def test_batches_that_compaction_removed_from_the_other_replica_are_a_hole(
 
 
 def test_a_segment_never_becomes_empty(directory: Path) -> None:
-    """A start takes an empty segment file for the start of an empty log."""
+    """A start treats an empty segment file as the start of an empty log."""
     replicas = Replicas(directory, COMPACTED, compacted_batches)
     segment = replicas.view.segments[0]
     whole = DamagedRange(segment.base_offset, 0, segment.size_bytes, segment.base_offset, segment.next_offset, "")

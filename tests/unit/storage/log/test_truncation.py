@@ -58,7 +58,7 @@ def killed_in(patch: pytest.MonkeyPatch, removals: int, work: Callable[[], objec
 def test_a_start_finishes_a_reset_that_a_kill_interrupted(
     directory: Path, monkeypatch: pytest.MonkeyPatch, removals: int
 ) -> None:
-    """Regression: the next start took later records for a part of the old log, and dropped them."""
+    """Regression: the next start treated later records as a part of the old log, and dropped them."""
     logs, log = opened(directory)
     fill(log, 20)
     logs.checkpoint({PARTITION: Offset(100)})
