@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from tidemark.model import NO_EPOCH
+
 from tidemark_spark.filters import EVERYTHING, Narrowing
 from tidemark_spark.options import ReadOptions
 from tidemark_spark.places import EARLIEST, LATEST, Place
@@ -23,10 +25,14 @@ TASKS_MIN: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """Offsets of a partition at the time of planning: `start` inclusive, `end` (the high watermark) exclusive."""
+    """Offsets of a partition at the time of planning: `start` inclusive, `end` (the high watermark) exclusive.
+
+    `epoch` is that of the leader that stated the end; -1: unknown.
+    """
 
     start: int
     end: int
+    epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)

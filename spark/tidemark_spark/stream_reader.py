@@ -132,7 +132,7 @@ class StreamPlanner:
             partitions = {
                 index: Position(
                     resolve(options.starting, name, index, bound, by_time, strict=options.fail_on_data_loss),
-                    NO_EPOCH,
+                    bound.epoch,
                     self._topics[name].partitions[index].incarnation,
                 )
                 for index, bound in held.items()

@@ -159,7 +159,7 @@ def find_bounds(
     end = reader.offsets(dict.fromkeys(wanted, "latest"))
     bounds: dict[str, dict[int, PartitionBounds]] = {name: {} for name in topics}
     for where in wanted:
-        bounds[where.topic][where.partition] = PartitionBounds(first[where].offset, end[where].offset)
+        bounds[where.topic][where.partition] = PartitionBounds(first[where].offset, *end[where])
     return bounds
 
 

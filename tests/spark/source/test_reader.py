@@ -212,6 +212,23 @@ def test_topics_and_partitions_that_come_under_way_are_read_from_their_beginning
     assert next_end(reader, end) == end
 
 
+def test_the_start_of_a_stream_names_the_epoch_of_the_leader_that_stated_it(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    """An end below the start, such as a last stable offset, is a truncation only in a later epoch."""
+    name = topic("stated", partitions=1)
+    fill(cluster, name, {0: 2})
+    options = options_of(cluster, name, startingOffsets="latest")
+    start = stream_reader({**options, "tidemark.isolation.level": "read_uncommitted"}).initialOffset()
+    with RangeReader(cluster.bootstrap, deadline_s=10) as client:
+        epoch = client.topics([name])[name].partitions[0].leader_epoch
+    position = start["topics"][name]["partitions"]["0"]
+    assert position["leaderEpoch"] == epoch
+    position["offset"] += 1  # as with a transaction that was open then
+    if compat.HAS_READ_LIMITS:
+        assert next_end(stream_reader(options), start) == start
+
+
 def test_a_leader_that_dies_in_mid_task_is_replaced_and_no_row_is_missing_or_twice(
     cluster: LocalCluster, topic: MakeTopic
 ) -> None:
