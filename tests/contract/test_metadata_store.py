@@ -114,9 +114,28 @@ def code_of(error: pytest.ExceptionInfo[TidemarkError]) -> ErrorCode:
 
 async def test_concurrent_first_readers_get_the_same_cluster_id(cluster: Cluster) -> None:
     stores = [await cluster.store() for _ in range(3)]
-    ids = await asyncio.gather(*(store.cluster_id() for store in stores))
+    ids = await asyncio.gather(*(store.create_cluster_id() for store in stores))
     assert len(set(ids)) == 1
     assert ids[0]
+
+
+async def test_a_read_creates_no_cluster_id_and_a_tree_that_had_brokers_gets_none(cluster: Cluster) -> None:
+    store = await cluster.store()
+    assert await store.cluster_id() == ""
+    assert (await store.cluster_snapshot()).cluster_id == ""
+    await store.register_broker(registration_of(0), clean=True, locked_directory_ids=frozenset())
+    with pytest.raises(TidemarkError) as refused:
+        await store.create_cluster_id()
+    assert code_of(refused) is ErrorCode.INVALID_CONFIG
+    assert await store.cluster_id() == ""
+
+
+async def test_the_snapshot_has_the_cluster_id_once_there_is_one(cluster: Cluster) -> None:
+    store = await cluster.store()
+    assert (await store.cluster_snapshot()).cluster_id == ""
+    created = await store.create_cluster_id()
+    await store.register_broker(registration_of(0), clean=True, locked_directory_ids=frozenset())
+    assert (await store.cluster_snapshot()).cluster_id == created
 
 
 # brokers

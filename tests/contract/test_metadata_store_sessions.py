@@ -153,7 +153,7 @@ def test_a_second_start_finds_data_and_port_and_a_second_stop_is_fine(tmp_path: 
     async def first() -> str:
         store = ZooKeeperMetadataStore(process.connect, 4000, SystemClock())
         await store.start()
-        found = await store.cluster_id()
+        found = await store.create_cluster_id()
         await store.stop()
         return found
 

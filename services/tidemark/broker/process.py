@@ -48,6 +48,7 @@ from tidemark.runtime.configuration.settings import BrokerSettings
 from tidemark.runtime.host_port import HostPort, Listeners
 from tidemark.runtime.metrics import METRICS, tell_what_runs
 from tidemark.runtime.scheduler import AsyncioScheduler
+from tidemark.storage.directories.log_directory import stored_cluster_id
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.v1.controller_service_pb2_grpc import add_BrokerControlServiceServicer_to_server
 from tidemark.v1.group_service_pb2_grpc import add_GroupServiceServicer_to_server
@@ -174,7 +175,9 @@ class BrokerProcess:
             await asyncio.wait((checking, preparing))
 
     async def _prepare(self, opened: AsyncExitStack) -> LogManager:
-        cluster_id = await cluster_id_when_reachable(self._node.store, self._settings.zookeeper_connect)
+        known = await asyncio.to_thread(stored_cluster_id, self._settings.log_dirs)
+        connect = self._settings.zookeeper_connect
+        cluster_id = await cluster_id_when_reachable(self._node.store, connect, known=known)
         self._node.metadata.set_cluster_id(cluster_id)
         self._receiver.cluster_id = cluster_id
         logs = await open_log_directories(self._node)

@@ -9,8 +9,9 @@ from typing import Final
 
 from tidemark.controller.ports import ControllerObserver
 from tidemark.controller.term import ActiveTerm
-from tidemark.model import BrokerId, TidemarkError
+from tidemark.model import BrokerId, ErrorCode, TidemarkError
 from tidemark.ports import Clock, ControllerInfo, ControllerTerm, Scheduler, StoreEvent
+from tidemark.zookeeper.reachable import no_cluster_id
 from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
@@ -24,6 +25,10 @@ class ControllerLoop:
 
     Args:
         new_term: makes the driver of a won term; the second argument is the cluster id.
+
+    Attributes:
+        cluster_id: id of the cluster that this process has led or seen; "": none.
+        stands_back: ZooKeeper's tree has lost its id, or has the id of another cluster, so this process is not elected.
     """
 
     def __init__(
@@ -39,6 +44,8 @@ class ControllerLoop:
         election_wait_ms: int = -1,
     ) -> None:
         self.term: ActiveTerm | None = None
+        self.cluster_id = ""
+        self.stands_back = False
         self._controller_id = controller_id
         self._address = address
         self._election_wait_ms = election_wait_ms
@@ -74,6 +81,9 @@ class ControllerLoop:
         self._changed.clear()
         holder = await self._store.controller(watch=True)
         won = None
+        if self.stands_back and not await self._is_of_this_cluster():
+            await self._scheduler.wait(self._changed, _POLL_MS)
+            return
         if holder is None or holder.controller_id == self._controller_id:
             won = await self._store.elect_controller(
                 self._controller_id, self._address, election_wait_ms=self._election_wait_ms
@@ -83,7 +93,16 @@ class ControllerLoop:
             await self._scheduler.wait(self._changed, _POLL_MS)
             return
         _log.info("elected", extra={"controller_epoch": won.epoch})
-        term = self._new_term(won, await self._store.cluster_id())
+        try:
+            self.cluster_id = await self._cluster_id()
+        except TidemarkError as error:
+            if error.code is not ErrorCode.INVALID_CONFIG:
+                raise
+            _log.error("no controller of this tree", extra={"why": error.message})
+            self.stands_back = True
+            await self._store.resign(won)
+            return
+        term = self._new_term(won, self.cluster_id)
         self.term = term
         self._observer.term_begins(won.epoch, term.queue_size)
         try:
@@ -96,6 +115,26 @@ class ControllerLoop:
             if not self._expired:
                 await self._resign(term)
         await self._scheduler.sleep_ms(_RETRY_MS)  # the wait lets a standby be elected first
+
+    async def _is_of_this_cluster(self) -> bool:
+        found = await self._store.cluster_id()
+        self.stands_back = not found or found != (self.cluster_id or found)
+        return not self.stands_back
+
+    async def _cluster_id(self) -> str:
+        """The id of the tree, created for a new cluster; raises INVALID_CONFIG if this process is of another one."""
+        found = await self._store.cluster_id()
+        if not self.cluster_id:
+            return found or await self._store.create_cluster_id()
+        if not found:
+            raise no_cluster_id(self.cluster_id)
+        if found != self.cluster_id:
+            raise TidemarkError(
+                ErrorCode.INVALID_CONFIG,
+                f"ZooKeeper's tree is of cluster {found} now, and this controller is of cluster {self.cluster_id}: "
+                "correct zookeeper.connect, restore the tree, or restart this controller for the other cluster",
+            )
+        return found
 
     def _check_id(self, holder: ControllerInfo | None) -> None:
         """Warn once of another process with this id; the epochs of their terms keep them apart."""

@@ -84,18 +84,28 @@ async def resign(session: Session, term: ControllerTerm) -> None:
 
 
 async def cluster_id(session: Session) -> str:
-    """The id in /cluster/id; the first caller creates the znode."""
+    """The id in /cluster/id; "" without the znode."""
     found = await session.get(paths.CLUSTER_ID)
-    if found is None:
-        try:
-            await commit(session, [Create(paths.CLUSTER_ID, codecs.encode_cluster_id(uuid.uuid4().hex))])
-        except MultiFailed as failed:
-            if not isinstance(failed.cause, NodeExistsError):
-                raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused {paths.CLUSTER_ID}: {failed}") from failed
-        found = await session.get(paths.CLUSTER_ID)
-    if found is None:
+    return "" if found is None else codecs.decode_cluster_id(paths.CLUSTER_ID, found[0])
+
+
+async def create_cluster_id(session: Session) -> str:
+    """Create /cluster/id of a new cluster, unless the znode exists; returns its id."""
+    if await session.children(paths.BROKER_EPOCHS) and not await cluster_id(session):
+        raise TidemarkError(
+            ErrorCode.INVALID_CONFIG,
+            f"ZooKeeper's tree has brokers and no {paths.CLUSTER_ID}: the node was deleted. Restore the tree, or the "
+            "node; meta.json of each log directory has the id",
+        )
+    try:
+        await commit(session, [Create(paths.CLUSTER_ID, codecs.encode_cluster_id(uuid.uuid4().hex))])
+    except MultiFailed as failed:
+        if not isinstance(failed.cause, NodeExistsError):
+            raise TidemarkError(ErrorCode.INTERNAL, f"ZooKeeper refused {paths.CLUSTER_ID}: {failed}") from failed
+    found = await cluster_id(session)
+    if not found:
         raise TidemarkError(ErrorCode.INTERNAL, f"{paths.CLUSTER_ID} was deleted", {"path": paths.CLUSTER_ID})
-    return codecs.decode_cluster_id(paths.CLUSTER_ID, found[0])
+    return found
 
 
 async def next_producer_ids(session: Session, count: int, *, at_least: int = 0) -> range:

@@ -12,6 +12,7 @@ from typing import Final
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.runtime.clock import timeout
 from tidemark.runtime.host_port import zookeeper_hosts
+from tidemark.zookeeper import paths
 from tidemark.zookeeper.store import MetadataStore
 
 _RETRY_S: Final = 0.3
@@ -39,22 +40,38 @@ async def start_when_reachable(store: MetadataStore, connect: str = "") -> None:
         await asyncio.wait({starting})
 
 
-async def cluster_id_when_reachable(store: MetadataStore, connect: str = "") -> str:
-    """Start the store and read the cluster id, with retries until ZooKeeper answers both.
+async def cluster_id_when_reachable(store: MetadataStore, connect: str = "", *, known: str = "") -> str:
+    """Start the store and read the cluster id, with retries until ZooKeeper answers both; creates that of a new tree.
 
     Args:
         connect: as for `start_when_reachable`.
+        known: the id in the log directories; "" if they have none.
+
+    Raises:
+        TidemarkError: INVALID_CONFIG if the tree has no id, and the log directories have one.
     """
     while True:
         await start_when_reachable(store, connect)
         try:
-            return await store.cluster_id()
+            found = await store.cluster_id()
+            if not found and known:
+                raise no_cluster_id(known)
+            return found or await store.create_cluster_id()
         except TidemarkError as error:
             if error.code is not ErrorCode.COORDINATION_UNAVAILABLE:
                 raise
             _log.info("waiting for ZooKeeper", extra={"zookeeper": connect, "why": error.message})
         await store.stop()  # the session may have expired
         await asyncio.sleep(_RETRY_S)
+
+
+def no_cluster_id(known: str) -> TidemarkError:
+    """Make the error of a process of a known cluster in a tree without an id."""
+    return TidemarkError(
+        ErrorCode.INVALID_CONFIG,
+        f"ZooKeeper's tree has no {paths.CLUSTER_ID}, and this process is of cluster {known}: correct "
+        "zookeeper.connect, or restore the tree",
+    )
 
 
 async def _start(store: MetadataStore, reasons: deque[str]) -> None:

@@ -129,6 +129,7 @@ class MetadataStore:
         await self._session.renew()
 
     cluster_id = _over_session(election.cluster_id)
+    create_cluster_id = _over_session(election.create_cluster_id)
 
     async def cluster_snapshot(self) -> ClusterSnapshot:
         """The state of the nodes that describe the cluster, at the time of this call or later.

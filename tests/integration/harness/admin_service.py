@@ -51,6 +51,7 @@ class StandInController:
 
     async def register_brokers(self, count: int) -> None:
         """Register brokers 0, 1, ... as live ones; their nodes belong to the store's session."""
+        await self._store.create_cluster_id()
         for index in range(count):
             registration = BrokerRegistration(
                 BrokerId(index),

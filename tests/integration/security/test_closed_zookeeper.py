@@ -253,7 +253,7 @@ async def test_services_move_to_tls_one_by_one_and_the_tree_is_closed_when_all_h
     with ZooKeeperProcess(tmp_path / "zookeeper", tls=certificate, plain_port=ports["plain"], enforced=False) as server:
         new = ZooKeeperMetadataStore(server.connect + root, 6000, SystemClock(), ZooKeeperTls(files))
         await old.start()
-        await old.cluster_id()
+        await old.create_cluster_id()
         await register(old, 0)
         await new.start()
         await register(new, 1)

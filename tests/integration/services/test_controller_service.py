@@ -68,6 +68,7 @@ class FakeBroker(BrokerControlServiceServicer):
         registration = BrokerRegistration(
             self.broker_id, HOST, self.server.port, directory_ids=(uuid.uuid4().hex,), boot_id="boot"
         )
+        await self.store.create_cluster_id()
         self.broker_epoch = await self.store.register_broker(registration, clean=True, locked_directory_ids=frozenset())
 
     async def stop(self) -> None:

@@ -101,6 +101,7 @@ async def test_a_service_of_another_cluster_refuses_the_calls_of_the_admin_servi
     store: Any = FakeZooKeeper().store()
     await store.start()
     receiver = ReceiverCheck(1)
+    receiver.cluster_id = await store.create_cluster_id()
     services = [
         Service(add_BrokerServiceServicer_to_server, Broker(), "tidemark.v1.BrokerService"),
         Service(add_ControllerServiceServicer_to_server, Controller(), "tidemark.v1.ControllerService"),
@@ -111,7 +112,6 @@ async def test_a_service_of_another_cluster_refuses_the_calls_of_the_admin_servi
     assert await store.elect_controller(BrokerId(100), f"127.0.0.1:{server.port}")
     broker = BrokerRegistration(BrokerId(1), "127.0.0.1", server.port, directory_ids=("d",), boot_id="b")
     await store.register_broker(broker, clean=True, locked_directory_ids=frozenset("d"))
-    receiver.cluster_id = await store.cluster_id()
     try:
         await CALLS[call](store, broker)
         receiver.cluster_id = "other"

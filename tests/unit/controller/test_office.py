@@ -4,16 +4,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from tidemark.controller.assembly import new_loop
+from tidemark.controller.loop import ControllerLoop
 from tidemark.controller.service import ControllerServicer
 from tidemark.model import BrokerId, ErrorCode, ReplicaIdentity
+from tidemark.ports import ControllerTerm, Signal
 from tidemark.rpc.receiver import ReceiverCheck
+from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.host_port import Listeners
+from tidemark.runtime.scheduler import AsyncioScheduler
 from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.record_pb2 import PartitionRef
+from tidemark.zookeeper import paths
 
 from tests.fakes.contexts import PlainContext
 from tests.fakes.metadata_store import FakeZooKeeper
@@ -78,6 +84,62 @@ async def test_a_report_has_the_identity_of_its_replica_unless_the_broker_is_of_
         PlainContext(),
     )
     assert [one.identity for one in office.submitted] == [ReplicaIdentity("id", "i"), None] * 2
+
+
+async def test_a_controller_leads_no_tree_whose_cluster_id_was_deleted_until_it_is_back() -> None:
+    zookeeper = FakeZooKeeper()
+    store = zookeeper.store()
+    await store.start()
+    begun: list[str] = []
+
+    def new_term(won: ControllerTerm, cluster_id: str) -> Any:
+        begun.append(cluster_id)
+        ended = asyncio.Event()
+        term: Any = SimpleNamespace(term=won, ended=ended, queue_size=0, start=_nothing, stop=_nothing)
+        term.on_store_event = lambda event: None
+        return term
+
+    observer: Any = SimpleNamespace(term_begins=lambda *_: None, term_ends=lambda: None)
+    loop = ControllerLoop(
+        BrokerId(100),
+        "127.0.0.1:1",
+        store=store,
+        clock=SystemClock(),
+        scheduler=ImpatientScheduler(),
+        observer=observer,
+        new_term=new_term,
+    )
+    running = asyncio.create_task(loop.run())
+    await until(lambda: len(begun) == 1)
+    known = zookeeper.nodes[paths.CLUSTER_ID]
+    del zookeeper.nodes[paths.CLUSTER_ID]
+    store.session.expire()
+    await until(lambda: loop.stands_back)
+    assert (paths.CLUSTER_ID in zookeeper.nodes, paths.CONTROLLER in zookeeper.nodes, len(begun)) == (False, False, 1)
+    zookeeper.nodes[paths.CLUSTER_ID] = known
+    await until(lambda: len(begun) == 2)
+    assert begun[0] == begun[1]
+    running.cancel()
+    await asyncio.wait({running})
+    await store.stop()
+
+
+async def _nothing() -> None:
+    return None
+
+
+class ImpatientScheduler(AsyncioScheduler):
+    async def sleep_ms(self, duration_ms: int) -> None:
+        await super().sleep_ms(duration_ms // 100)
+
+    async def wait(self, signal: Signal, timeout_ms: int) -> None:
+        await super().wait(signal, timeout_ms // 100)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - the loop runs beside the test
+            await asyncio.sleep(0.001)
 
 
 async def test_a_session_that_expires_before_the_first_round_is_replaced() -> None:

@@ -26,6 +26,7 @@ class Store:
         self.let = asyncio.Event()
         self.let.set()
         self.started = False
+        self.found = "shop"
 
     async def start(self) -> None:
         if self.codes:
@@ -41,7 +42,10 @@ class Store:
         assert self.started
         if self.reads:
             raise TidemarkError(self.reads.pop(0), "not now")
-        return "shop"
+        return self.found
+
+    async def create_cluster_id(self) -> str:
+        return "new"
 
 
 class Said(logging.Handler):
@@ -105,6 +109,16 @@ async def test_a_zookeeper_that_dies_between_start_and_first_read_is_waited_for(
     store: Any = Store(reads=[ErrorCode.COORDINATION_UNAVAILABLE] * 2)
     assert await reachable.cluster_id_when_reachable(store) == "shop"
     assert store.started
+
+
+async def test_only_a_broker_without_a_cluster_id_on_disk_gives_one_to_an_empty_tree() -> None:
+    store: Any = Store()
+    store.found = ""
+    assert await reachable.cluster_id_when_reachable(store) == "new"
+    await store.stop()
+    with pytest.raises(TidemarkError, match=r"has no /cluster/id, and this process is of cluster shop") as refused:
+        await reachable.cluster_id_when_reachable(store, known="shop")
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
 
 
 async def test_a_permanent_error_of_the_first_read_is_raised() -> None:

@@ -29,6 +29,7 @@ from tidemark.model import (
 )
 from tidemark.ports import Scheduler, StoreEvent
 from tidemark.storage.directories.log_directory import PreviousDirectory
+from tidemark.zookeeper.reachable import no_cluster_id
 from tidemark.zookeeper.store import MetadataStore
 
 _RETRY_MS: Final = 300
@@ -218,8 +219,13 @@ class Registration:
         self._driver.submit(BrokerRegistered(broker_epoch, known))
 
     async def _check_cluster(self) -> None:
-        """The new session may be one of another ensemble, which has the addresses or the name of the earlier one."""
+        """The new session may be one of another ensemble, which has the addresses or the name of the earlier one.
+
+        A tree without an id was emptied: the broker writes no other id there, so that the tree can be restored.
+        """
         found = await self._store.cluster_id()
+        if not found:
+            raise no_cluster_id(self._cluster_id)
         if found != self._cluster_id:
             raise TidemarkError(
                 ErrorCode.INVALID_CONFIG,

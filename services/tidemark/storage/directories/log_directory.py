@@ -5,6 +5,7 @@ docs/formats.md).
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -14,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -505,6 +506,19 @@ def _found_replicas(directory: Path) -> Iterator[FoundReplica]:
         else:
             identity = ReplicaIdentity(document["topic_id"], document["incarnation"])
             yield FoundReplica(partition, path, identity, document["generation"])
+
+
+def stored_cluster_id(paths: Iterable[Path]) -> str:
+    """The id of the cluster in the first log directory that has one; "" in new directories.
+
+    Unreadable files are left to `LogDirectory.open`.
+    """
+    for path in paths:
+        with contextlib.suppress(BadFile):
+            meta = read_json(path / META_FILE, cluster_id=str)
+            if meta is not None:
+                return str(meta["cluster_id"])
+    return ""
 
 
 def _format(path: Path, cluster_id: str, broker_id: BrokerId) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class ClusterMirror:
             return known
         everything = changes.everything
         return ClusterSnapshot(
-            cluster_id=await election.cluster_id(session) if everything else known.cluster_id,
+            cluster_id=known.cluster_id if known.cluster_id and not everything else await election.cluster_id(session),
             brokers=await brokers.live(session, None) if everything or changes.brokers else known.brokers,
             controller=await election.current(session, None) if everything or changes.controller else known.controller,
             draining=await draining.read(session) if everything or changes.draining else known.draining,

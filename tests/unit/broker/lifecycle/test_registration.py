@@ -101,7 +101,7 @@ class Machine:
         """Create the id of the cluster."""
         store = self.zookeeper.store()
         await store.start()
-        self.cluster_id = await store.cluster_id()
+        self.cluster_id = await store.create_cluster_id()
         await store.stop()
 
     async def start(self, *, trust_boot_id: bool = True, check_ms: int = 5000) -> Process:
@@ -199,6 +199,21 @@ async def test_after_an_expired_session_leaderships_end_before_a_clean_new_regis
     assert process.epochs == [0, UNREGISTERED, 1]
     assert process.core.seen[1:] == [SessionExpired(), BrokerRegistered(BrokerEpoch(1), {})]
     assert await machine.unclean_at() == -1
+
+
+async def test_a_broker_whose_tree_was_emptied_ends_and_writes_no_other_cluster_id(machine: Machine) -> None:
+    """An operator restores the tree, or the node from meta.json of any log directory."""
+    process = await machine.start()
+    del machine.zookeeper.nodes[paths.CLUSTER_ID]
+    process.store.session.expire()
+    async with asyncio.timeout(5):
+        while not process.failures and len(process.epochs) < 3:  # noqa: ASYNC110 - either is the end
+            await asyncio.sleep(0.01)
+    (failure,) = process.failures
+    assert isinstance(failure, TidemarkError)
+    assert failure.code is ErrorCode.INVALID_CONFIG
+    assert machine.cluster_id in failure.message
+    assert paths.CLUSTER_ID not in machine.zookeeper.nodes
 
 
 async def test_a_broker_does_not_register_in_the_tree_of_another_cluster(machine: Machine) -> None:

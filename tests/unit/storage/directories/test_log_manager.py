@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.storage.directories import log_directory as directory_module
-from tidemark.storage.directories.log_directory import write_identity
+from tidemark.storage.directories.log_directory import stored_cluster_id, write_identity
 from tidemark.storage.directories.log_manager import open_logs
 from tidemark.storage.log import partition_log as log_module
 from tidemark.storage.log import replayed_state as state_module
@@ -343,3 +343,11 @@ def test_an_expired_producer_is_not_in_the_snapshot_of_a_clean_stop(
     logs.close_clean(BrokerEpoch(0), {PARTITION: Offset(2)})
     _, recovered = open_one(directory).open(PARTITION, IDENTITY, {})
     assert set(recovered.producers.entries) == {2}
+
+
+def test_the_cluster_id_on_disk_is_that_of_the_first_readable_directory(tmp_path: Path) -> None:
+    paths = [tmp_path / "new", tmp_path / "damaged", tmp_path / "known"]
+    assert stored_cluster_id(paths) == ""
+    open_logs(paths[1:], cluster_id="shop", broker_id=BrokerId(1)).close()
+    (paths[1] / "meta.json").write_bytes(b"{}")
+    assert stored_cluster_id(paths) == "shop"
