@@ -68,10 +68,12 @@ class TypedTopics:
             self._columns = before
             raise
         self._readers = made
-        for cursor in self._fetcher.cursors.values():
-            if cursor.typed is not None and cursor.partition.topic in made:
-                cursor.typed = made[cursor.partition.topic][1]
-                self._refetch(cursor)
+        changed = [
+            one for one in self._fetcher.cursors.values() if one.typed is not None and one.partition.topic in made
+        ]
+        for cursor in changed:
+            cursor.typed = made[cursor.partition.topic][1]
+        self._refetch(changed)
 
     async def learn_version(self, cursor: Cursor) -> None:
         """Learn the version of the schema that the cursor's next batch has; a failure becomes the cursor's error."""
@@ -98,17 +100,17 @@ class TypedTopics:
                 cursor.error = error
             return
         if reader.column_ids != before:
-            for cursor in self._of(reader):
-                self._refetch(cursor)
+            self._refetch(self._of(reader))
 
     def _of(self, reader: BatchRows) -> list[Cursor]:
         return [cursor for cursor in self._fetcher.cursors.values() if cursor.typed is reader]
 
-    def _refetch(self, cursor: Cursor) -> None:
+    def _refetch(self, cursors: Sequence[Cursor]) -> None:
         """Discard batches with other columns, also batches of a fetch in flight."""
-        cursor.generation += 1
-        cursor.forget_buffer()
-        self._fetcher.moved(cursor)
+        for cursor in cursors:
+            cursor.generation += 1
+            cursor.forget_buffer()
+        self._fetcher.moved(*cursors)
 
     def _rows_of(self, topic: str, known: KnownSchemas) -> BatchRows:
         return BatchRows(topic, known.versions, self._columns, version=self._versions.get(topic))

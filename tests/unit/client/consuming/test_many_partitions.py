@@ -18,6 +18,8 @@ from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group.group_reader import GroupReader
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.settings import consumer_settings
+from tidemark.client.typed.topic_schemas import KnownSchemas
 from tidemark.model import TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
@@ -88,6 +90,21 @@ async def test_a_consumer_begins_to_fetch_all_its_partitions_together(
     monkeypatch.setattr(consumer.cluster, "with_partitions", whole)
     monkeypatch.setattr(consumer._offsets, "find_each", found)
     assert await consumer.assign("a") == ALL
+    assert fetcher.moves == [COUNT]
+
+
+def test_other_columns_are_fetched_for_all_partitions_together(
+    fetcher: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cast(Cluster, SimpleNamespace(listen=lambda listener: None))
+    topics = TypedTopics(cluster, consumer_settings(), cast(Fetcher, fetcher), lambda topic: None)
+    topics.schemas.known["a"] = KnownSchemas("t", {}, cast(Any, None))
+    rows = cast(Any, SimpleNamespace())
+    monkeypatch.setattr(topics, "_rows_of", lambda topic, known: rows)
+    monkeypatch.setitem(topics._readers, "a", ("t", rows))
+    for cursor in fetcher.cursors.values():
+        cursor.typed = rows
+    topics.want(["delay"])
     assert fetcher.moves == [COUNT]
 
 
