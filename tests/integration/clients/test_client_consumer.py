@@ -81,6 +81,13 @@ async def test_an_assignment_asks_each_leader_once(start: str | Timestamp | int,
         assert wide.listed == requests
 
 
+async def test_end_offsets_of_many_partitions_take_one_request_to_each_leader() -> None:
+    async with FakeCluster(partitions=50) as wide, Consumer(wide.bootstrap) as consumer:
+        await consumer.assign(TOPIC, start=0)
+        assert len(await consumer.end_offsets()) == 50
+        assert wide.listed == [50]
+
+
 async def test_lists_of_records_follow_one_another_and_the_position_follows_each(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap) as consumer:
         await consumer.assign(TOPIC)

@@ -459,9 +459,8 @@ class Consumer(Lifecycle):
         """
         fetcher = self._fetcher
         wanted = self.assignment if partitions is None else partitions_of("partitions", partitions)
-        found = await asyncio.gather(*(self._offsets.look_up(where, latest=True) for where in wanted))
         ends = {}
-        for where, (offset, _) in zip(wanted, found, strict=True):
+        for where, offset in (await self._offsets.find_each(wanted, "latest")).items():
             cursor = fetcher.cursors.get(where)
             ends[where] = offset if cursor is None else cursor.saw_high_watermark(offset, fetcher.lineage_of(where))
         return ends
