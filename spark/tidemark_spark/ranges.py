@@ -103,7 +103,8 @@ def resolve(
         partition: partition index.
         held: bounds of the partition.
         by_time: see `plan_ranges`.
-        strict: whether an offset outside of the bounds is an error; else the nearest offset within them is taken.
+        strict: whether an offset outside of the bounds is an error; otherwise the nearest offset within the bounds is
+            used.
 
     Raises:
         ValueError: names the option and the partition.

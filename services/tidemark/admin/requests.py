@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Idempotent requests: a retry with the same request id gets the response of the first attempt.
 
-A znode for each request id stores the method, a digest of the request and the response, for 24 hours. Above a size of
-all requests, the oldest of the callers with the most are removed earlier, so that no caller can fill ZooKeeper. An
+A znode for each request id stores the method, a digest of the request and the response, for 24 hours. Above a total
+size, the oldest requests of the callers with the most bytes are removed earlier, so no caller can fill ZooKeeper. An
 attempt that failed leaves a znode without a response. The next attempt repeats the work, except for completed parts. A
 refusal changes nothing and is not stored, so the request may be repeated.
 """

@@ -29,7 +29,7 @@ _NODE_BYTES_MAX: Final = BYTES_MAX // 4
 
 
 KEPT_BYTES_MAX: Final = 64 << 20
-"""Size of all kept requests: beyond it, the oldest of the callers with the most go, before their time."""
+"""Size of all kept requests: above this size, the oldest of the callers with the most bytes are removed early."""
 NODE_BYTES: Final = 1_024
 """Memory of a node in a ZooKeeper server, in addition to its data."""
 
@@ -161,7 +161,7 @@ def _kept(path: str, node: NodeRead) -> _Kept:
 
 
 def _surplus(kept: Iterable[_Kept]) -> list[_Kept]:
-    """The oldest requests of the owners with the most, of a whole above the limit: three quarters of the limit stay."""
+    """Above the limit, the oldest requests of the owners with the most bytes, until 3/4 of the limit remain."""
     by_owner: dict[str, list[_Kept]] = {}
     for one in sorted(kept, key=lambda one: -one.at_ms):
         by_owner.setdefault(one.owner, []).append(one)

@@ -3,8 +3,8 @@
 
 driver.py BOOTSTRAP FROM_TOPIC TO_TOPIC DIRECTORY RECORDS_AT_A_TIME
 
-DIRECTORY has `parquet` and the checkpoints `to-parquet` and `to-topic`; `session` and `queries` appear once these are
-there. Once the file `stop` is there, the driver copies the remaining records and ends.
+DIRECTORY has `parquet` and the checkpoints `to-parquet` and `to-topic`; `session` and `queries` appear once these
+exist. Once the file `stop` exists, the driver copies the remaining records and ends.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ class BrokerContext:
         suspected: brokers that no leader takes into an ISR (rule C6); replaced by each command.
         registrations: by broker, the newest known. Invariant: the broker epoch of an entry never falls.
         isr_answers_due: partitions with a `WriteIsr` or `ReadIsr` that is not answered. Invariant: one request at a
-            time per partition, even across leaderships, so that no answer is taken for another request's (rule R9).
+            time per partition, even across leaderships, so no answer is treated as the answer of another request
+            (rule R9).
         watched: leaderships to check for lag: some follower is not provably in sync, or records were appended since.
             Invariant: every leadership with a member that may lag, or with an attached follower that may join, is here.
             A leadership that only waits for an answer about its ISR is not. Leaderships that are not watched have no

@@ -174,7 +174,7 @@ def _load(files: TlsFiles, names: Names, *, clocks_s: float = 0.0) -> tuple[tupl
     Args:
         files: the paths.
         names: names of their settings, for errors.
-        clocks_s: time before the start of the certificate's validity from which on the certificate is taken.
+        clocks_s: time before the start of the certificate's validity from which on the certificate is used.
     """
     seen = _signature(files, names)
     ca, certificate, key = (_read(name, path) for name, path in zip(names, files, strict=True))

@@ -241,7 +241,7 @@ def skip_to(descriptor: int, offset: int, *, start: int, end: int) -> int:
     """Position of the first batch in [start, end) whose records do not all lie below `offset`; `end` if none.
 
     Raises:
-        Damage: a header on the way is damaged, or the batch before a hole.
+        Damage: a header before this batch is damaged, or the batch before a hole.
     """
     before, found = -1, end
     for position, envelope in walk(descriptor, start, end):
@@ -262,7 +262,7 @@ def fit(descriptor: int, *, start: int, end: int, end_offset: int, max_bytes: in
     """End of the whole batches from `start` that lie below `end_offset`, at most `max_bytes` except for the first.
 
     Raises:
-        Damage: a header on the way is damaged.
+        Damage: a header in this range is damaged.
     """
     fitting = start
     for position, envelope in walk(descriptor, start, end):

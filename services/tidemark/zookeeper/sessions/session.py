@@ -283,7 +283,7 @@ class ZooKeeperSession:
 
         Raises:
             TidemarkError: COORDINATION_UNAVAILABLE, with metadata sent="true" when ZooKeeper may have carried the
-            request out, sent="false" when the request was not sent.
+                request out, sent="false" when the request was not sent.
             KazooException: ZooKeeper's refusal, such as NoNodeError.
         """
         sent = False

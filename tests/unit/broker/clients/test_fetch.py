@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads past the session lease return no records and no offsets, on leader and follower (rules F1, F2)."""
+"""Reads after the end of the session lease return no records and no offsets, on leader and follower (rules F1, F2)."""
 
 from __future__ import annotations
 

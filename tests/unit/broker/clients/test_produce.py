@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The produce pipeline: checks, waiting requests, and answers past the session lease."""
+"""The produce pipeline: checks, waiting requests, and answers after the end of the session lease."""
 
 from __future__ import annotations
 

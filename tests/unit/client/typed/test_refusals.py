@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that do not fit are refused with topic, version, column and row; rows that fit without a loss are taken."""
+"""Rows that do not fit are refused with topic, version, column and row; rows that fit without a loss are accepted."""
 
 from __future__ import annotations
 
