@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,23 @@ async def test_a_kill_is_clean_while_the_boot_id_is_the_same(machine: Machine) -
     await (await machine.start()).kill()
     await machine.start()
     assert await machine.unclean_at() == -1
+
+
+@pytest.mark.parametrize(("removed", "unclean_at"), [(False, -1), (True, 1)])
+async def test_a_restored_snapshot_of_the_same_registration_is_unclean_only_without_incarnation_json(
+    machine: Machine, tmp_path_factory: pytest.TempPathFactory, removed: bool, unclean_at: int
+) -> None:
+    """A snapshot of the volume has all marks of its moment, so docs/backup.md has the file deleted."""
+    running = await machine.start()
+    snapshot = tmp_path_factory.mktemp("snapshots") / "first"
+    shutil.copytree(machine.directory, snapshot)
+    await running.kill()
+    shutil.rmtree(machine.directory)
+    shutil.copytree(snapshot, machine.directory)
+    if removed:
+        (machine.directory / "incarnation.json").unlink()
+    await machine.start()
+    assert await machine.unclean_at() == unclean_at
 
 
 async def test_a_kill_is_unclean_where_the_boot_id_proves_nothing(machine: Machine) -> None:
