@@ -44,9 +44,10 @@ from tidemark.rpc.codecs.refs import ref_from_proto
 from tidemark.rpc.quotas.codec import change_from_proto as quota_change_from_proto
 from tidemark.rpc.quotas.codec import changed_to_proto, quotas_to_proto
 from tidemark.rpc.quotas.enforcement import ClientQuotas
-from tidemark.rpc.request_limits import check_named
+from tidemark.rpc.request_limits import CONFIG_RESOURCES_MAX, check_named
 from tidemark.rpc.security.access import Accesses
 from tidemark.rpc.security.callers import caller_of, check_id, listener_of_call
+from tidemark.runtime.slices import Pace
 from tidemark.v1 import admin_acls_pb2 as acls_pb
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_configs_pb2 as configs_pb
@@ -305,12 +306,14 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     ) -> configs_pb.DescribeConfigsResponse:
         """Describe settings, their sources and defaults."""
         async with observed("DescribeConfigs", context):
-            found = []
+            check_named(request.resources, "resources", CONFIG_RESOURCES_MAX)
+            response, pace, keys = configs_pb.DescribeConfigsResponse(), Pace(), list(dict.fromkeys(request.keys))
             for resource in request.resources:
-                entries = await self._configs.describe(resource_from_proto(resource), list(request.keys))
-                shown = [entry_to_proto(entry) for entry in entries]
-                found.append(configs_pb.ResourceConfigs(resource=resource, entries=shown))
-            return configs_pb.DescribeConfigsResponse(resources=found)
+                if pace.is_due:
+                    await pace.give_way()
+                entries = await self._configs.describe(resource_from_proto(resource), keys)
+                response.resources.add(resource=resource, entries=map(entry_to_proto, entries))
+            return response
 
     async def DescribeCluster(  # type: ignore[override]  # the response is bytes
         self, request: pb.DescribeClusterRequest, context: Context

@@ -14,6 +14,8 @@ from tidemark.admin.servicer import AdminServicer
 from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import BrokerId, ErrorCode, SchemaText, TidemarkError, TopicDescription
 from tidemark.rpc.codecs.config import change_from_proto, resource_to_proto
+from tidemark.rpc.request_limits import CONFIG_RESOURCES_MAX
+from tidemark.runtime import slices
 from tidemark.runtime.clock import SystemClock
 from tidemark.runtime.configuration.entries import ConfigChange, ConfigSource
 from tidemark.v1 import admin_configs_pb2 as pb
@@ -21,6 +23,7 @@ from tidemark.v1 import admin_configs_pb2 as pb
 from tests.fakes.contexts import PlainContext
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 from tests.refusals import raises_code
+from tests.turns import counted_turns
 
 FLIGHTS = ConfigResource(ConfigKind.TOPIC, "flights")
 BROKER_0 = ConfigResource(ConfigKind.BROKER, "0")
@@ -184,6 +187,23 @@ async def test_offline_broker_is_described_by_its_overrides_only(store: FakeMeta
     assert (fetch.value, fetch.source) == ("2048", ConfigSource.CLUSTER)
     lag = entries["replica.lag.time.max.ms"]
     assert (lag.value, lag.source, lag.default_value) == (None, ConfigSource.UNKNOWN, "10000")
+
+
+async def test_settings_of_many_resources_are_described_in_slices_and_of_too_many_not(
+    store: FakeMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    calls, caller = Calls(store), Caller()
+    request = pb.DescribeConfigsRequest(resources=[resource_to_proto(FLIGHTS)] * CONFIG_RESOURCES_MAX)
+    request.keys.extend(["segment.ms"] * 10_000)
+    async with counted_turns() as turns:
+        response = await calls.DescribeConfigs(request, caller)
+    assert len(turns) > CONFIG_RESOURCES_MAX // 2
+    assert len(response.resources) == CONFIG_RESOURCES_MAX
+    assert {tuple(entry.key for entry in one.entries) for one in response.resources} == {("segment.ms",)}
+    request.resources.append(resource_to_proto(FLIGHTS))
+    with raises_code(ErrorCode.INVALID_REQUEST, "at most 1000 resources, this one 1001"):
+        await calls.DescribeConfigs(request, caller)
 
 
 class Caller(PlainContext):

@@ -73,6 +73,7 @@ from tidemark.rpc.codecs.reassignment import ended_from_proto, move_to_proto, pr
 from tidemark.rpc.codecs.reassignment import outcome_from_proto as reassignment_outcome_from_proto
 from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.rpc.codecs.topic_answers import TopicReader
+from tidemark.rpc.request_limits import CONFIG_RESOURCES_MAX, in_requests
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.runtime.configuration.entries import ConfigChange, ConfigEntry
@@ -333,15 +334,15 @@ class AdminClient(Lifecycle):
 
         Example: `admin.describe_configs([CLUSTER_DEFAULT], ["retention.ms"])`
         """
-        wanted = instances("resources", resources, ConfigResource)
-        request = admin_configs_pb2.DescribeConfigsRequest(
-            resources=[resource_to_proto(resource) for resource in wanted], keys=texts("keys", keys)
-        )
-        response = await self._connection.call(lambda stub: stub.DescribeConfigs, request)
-        return {
-            resource: [entry_from_proto(entry) for entry in found.entries]
-            for resource, found in zip(wanted, response.resources, strict=True)
-        }
+        described: dict[ConfigResource, list[ConfigEntry]] = {}
+        for some in in_requests(instances("resources", resources, ConfigResource), CONFIG_RESOURCES_MAX):
+            request = admin_configs_pb2.DescribeConfigsRequest(
+                resources=map(resource_to_proto, some), keys=texts("keys", keys)
+            )
+            response = await self._connection.call(lambda stub: stub.DescribeConfigs, request)
+            for resource, found in zip(some, response.resources, strict=True):
+                described[resource] = list(map(entry_from_proto, found.entries))
+        return described
 
     async def describe_cluster(self) -> ClusterDescription:
         """Describe the brokers and the controller, and count unhealthy partitions.
