@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import socket
 import ssl
@@ -165,6 +166,17 @@ async def test_a_connection_without_a_whole_request_ends(sent: bytes, monkeypatc
         writer.write(sent)
         await reader.read()  # the end
         writer.close()
+
+
+async def test_an_idle_connection_with_tls_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.console.connections.CLIENT_S", 0.2)
+    files = Authority.create(tmp_path, "local").issue_service(Role.ADMIN, "admin", ("127.0.0.1", "localhost"))
+    trust = ssl.create_default_context(cafile=files.ca)
+    async with serving(certificate_file=files.certificate, key_file=files.key) as server, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("localhost", server.port, ssl=trust)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.transport.abort()
 
 
 async def test_a_connection_whose_client_reads_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
