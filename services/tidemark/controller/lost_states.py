@@ -3,8 +3,8 @@
 
 ZooKeeper does not distinguish a new partition from one whose nodes were deleted, brokers do. A new partition gets its
 first state. Otherwise live brokers know the last state, and this module writes the node again if the answers prove that
-state. If the answers do not prove the state, an operator decides: `tidemark elect --rebuild-state` writes a state that
-trusts no replica (rule T4), and elects the furthest live log.
+state. If the answers do not prove the state, an operator decides: `tidemark elect --rebuild-state` writes a state in
+which no replica counts as in sync (rule T4), and elects the live replica with the furthest log.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """An authority and certificates in a directory, for a laptop or for machines without a certificate manager.
 
 The directory has `ca.crt` and `ca.key`; each certificate NAME has `NAME.crt` and `NAME.key`. Keys are readable by
-their owner only. Files are replaced by a rename, so a process that reads them again finds whole files.
+their owner only. Files are replaced by a rename, so a process that reads them again finds complete files.
 """
 
 from __future__ import annotations

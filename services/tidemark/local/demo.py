@@ -3,7 +3,7 @@
 reads.
 
 The topic has a schema, so flights are columns from the producer to Spark, and no program parses a value. `make demo`
-runs it; the exit status is 0 only if Spark read every flight exactly once and unchanged.
+runs the demo; the exit status is 0 only if Spark read every flight exactly once and unchanged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file primitives of storage: descriptors that close with their last user, durable replacement, checked JSON.
 
-A replaced file is replaced whole (temporary file, rename). One `syncfs` makes a whole directory durable; fsync is
+A replaced file is replaced as a whole (temporary file, rename). One `syncfs` makes a whole directory durable; fsync is
 used for single small files (docs/formats.md, "A log directory").
 """
 

@@ -3,7 +3,7 @@
 
 The counted replicas are on the broker's disks, or assigned to the broker by the controller: a disk may have been
 replaced. A rolling restart waits for readiness between brokers. Readiness therefore ignores replicas that cannot rejoin
-without an operator; else a cluster whose brokers all start at the same time would wait for itself. Ignored are:
+without an operator. Otherwise brokers that all start at the same time would wait for each other. Readiness ignores:
   - a replica that is no longer assigned to this broker, or that a reassignment is only adding (KIP-352);
   - a replica whose log has failed, since its log directory is offline;
   - a partition without a leader, once the controller had `LEADERLESS_GRACE_S` to elect one.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log directories without space: one log line when it begins, one when it ends, and a gauge.
+"""Log directories without space: a log line when a directory is full or has space again, and a gauge.
 
 Every refused append reports the full disk, and thousands of replicas may share a disk.
 """

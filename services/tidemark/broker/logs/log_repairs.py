@@ -4,8 +4,8 @@
 
 The replica stays in its role while it can be repaired. A repair changes one segment, and only below the high watermark:
 the batches there are committed, so every in-sync replica has them. A leader resigns where another replica has a batch
-and this disk cannot store it. A leader also resigns where a damaged batch is not committed, so that a new leader has
-this one truncate it.
+and this disk cannot store it. A leader also resigns where a damaged batch is not committed, so that a new leader makes
+this replica truncate the batch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of opening logs: a log line every second once it takes longer than that, and gauges by directory (rule T5).
+"""Progress of opening logs: a log line every second after the first second, and gauges by directory (rule T5).
 
 A thread of its own estimates the bytes to scan. A log that is open before its estimate counts with its scanned bytes.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends the markers of decided transactions to the leaders of their partitions (rules X12, X14, X15).
 
-Markers that gather go in one call for each broker. A marker is sent again until its partition has answered or is
+Waiting markers are sent in one call for each broker. A marker is sent again until its partition has answered or is
 deleted. The coordinator drops the marker when its leadership ends.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The transactional ids of one partition of `__transaction_state`, while this broker leads the partition in one epoch.
 
-A marker leaves only after the record of its decision is committed (rule X12). After a failover, every prepared
+A marker is sent only after the record of its decision is committed (rule X12). After a failover, every prepared
 transaction sends its markers again, under the new leader epoch (rule X14).
 """
 

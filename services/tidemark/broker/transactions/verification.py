@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A partition leader's calls of AddPartitions (rule X11).
 
-Verifications that come together share one call to each coordinator.
+Verifications that are requested at the same time share one call to each coordinator.
 """
 
 from __future__ import annotations

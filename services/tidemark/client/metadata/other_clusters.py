@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of brokers of another cluster: a client ignores them until that cluster has replaced its own.
+"""Answers of brokers of another cluster: a client ignores them until that cluster has replaced the client's cluster.
 
 The address of a broker may pass to a broker of another cluster, such as the IP address of a pod. A client that then
 used the other cluster would write its next records there. A new cluster may also have all addresses of an earlier one.

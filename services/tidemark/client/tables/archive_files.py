@@ -3,13 +3,14 @@
 
     data/P/OFFSET.parquet         rows of partition P from this offset on, up to the end in its footer (exclusive)
     data/P/OFFSET-END.parquet     a merged file: it replaces all files that begin in [OFFSET, END)
-    writing/, merging/            files that are not whole yet; the next run deletes files of an interrupted run
+    writing/, merging/            files that are not complete yet; the next run deletes those of an interrupted run
     lease, merging.lease          locked by the one run that may add rows, and by the one that may merge files
     tables                        ids and names of the Iceberg tables that have these files, one a line
 
 Invariant: the valid files of a partition follow one another, and each row is in one of them. A complete file appears in
 one step, by a link to a name with its first offset. The link fails if that name exists. So the files themselves show
-which rows are archived and which files are replaced, and a second writer cannot archive a row twice, lease or not.
+which rows are archived and which files are replaced, and a second writer cannot archive a row twice, even without the
+lease.
 """
 
 from __future__ import annotations

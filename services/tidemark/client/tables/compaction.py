@@ -6,7 +6,7 @@ later run deletes them. An Iceberg table of the archive then gets all merged fil
 
 1. only a file that the table has unchanged may be merged;
 2. the name of each merged file appears, so that readers of the archive use it;
-3. a snapshot replaces the sources of all merged files; an earlier or later run may do it, too;
+3. a snapshot replaces the sources of all merged files; an earlier or later run may write this snapshot, too;
 4. snapshots that were replaced long enough ago expire, and the files that no snapshot has are deleted.
 """
 

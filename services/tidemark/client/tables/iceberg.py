@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of an archive as an Iceberg table: no second copy, the same column ids, each row once.
 
-The properties of each snapshot state the end offset of each partition in the table. The catalog takes a snapshot only
-on top of the one that was read. A run that finds another one plans again, so the table has no file twice.
+The properties of each snapshot state the end offset of each partition in the table. The catalog accepts a snapshot only
+as the successor of the snapshot that was read. A run that finds a newer snapshot plans again, so the table has no file
+twice.
 """
 
 from __future__ import annotations

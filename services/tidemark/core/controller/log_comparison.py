@@ -2,8 +2,8 @@
 """Elections that compare the logs of replicas first, in a leader epoch without a leader (rules T4, T7).
 
 Either several candidates have crashed: the candidate with the furthest log is elected cleanly, but never one with a cut
-tail. Or an unclean election is held: no trusted replica is left and the topic or an operator allows the election, or
-every candidate has a cut tail.
+tail. Or an unclean election is held: no replica can be elected cleanly and the topic or an operator allows the
+election, or every candidate has a cut tail.
 
 Level-triggered: `decide` is called whenever a partition may have changed. The call comes after the write that left the
 partition without a leader, so in that leader epoch no log grows. The longest log has the highest (leader epoch of the

@@ -2,7 +2,7 @@
 """One partition's reassignment: its phase, and the table (phase, input) → (next phase, effects) (rule M1).
 
 OAR, RAR and AR are the original replicas, the target replicas and the assigned replicas. `TRANSITIONS` has the twelve
-steps from top to bottom. Every input is read off ZooKeeper and the brokers' answers, so that a new controller resumes
+steps from top to bottom. Every input is read from ZooKeeper and the brokers' answers, so that a new controller resumes
 a reassignment where the last controller stopped. Pure.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requested elections, of three kinds: of the preferred replica, or of the last known log of an offline partition (rule
-T4). The third is of the furthest live log of a partition whose node is unreadable (rule Z4).
+T4). The third is of the live replica with the furthest log, for a partition whose node is unreadable (rule Z4).
 
 Level-triggered: each partition of a request is elected or refused when it is next decided; after the last partition,
 the request's node is deleted. A partition in a request of the last two kinds may be elected uncleanly until it has a

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proposes a draft for rows that have no schema, such as JSON that drifts. The rows are a sample, so all columns are
-nullable, and a note states each doubt.
+"""Proposes a draft for rows that have no schema, such as JSON whose fields change.
+
+The rows are a sample, so all columns are nullable, and a note states each doubt.
 """
 
 from __future__ import annotations

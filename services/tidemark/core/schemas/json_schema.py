@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON Schema to drafts: an object with properties becomes a typed topic.
 
-A property that is not required, or may be null, is nullable. Source: JSON Schema 2020-12, and 7 as far as they agree.
+A property that is not required, or may be null, is nullable. Source: JSON Schema 2020-12, and draft 7 where both agree.
 """
 
 from __future__ import annotations

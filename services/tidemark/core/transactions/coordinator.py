@@ -3,7 +3,7 @@
 
 Changes are applied immediately. The caller writes the records, in order, before it sends the answer to this request or
 to a later one. If the write fails, the caller drops the coordinator and replays the log. The caller names committed
-records in `committed`: only then has a decision markers, since a decision that is lost may be decided otherwise.
+records in `committed`: only then has a decision markers, since a lost decision may be replaced by another decision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ClusterMetadata <-> core.cluster_view.ClusterView.
 
-In a change (`complete` unset) `brokers` is whole and every TopicMetadata holds only the partitions that changed:
+In a change (`complete` unset) `brokers` is complete and every TopicMetadata holds only the partitions that changed:
 receivers merge with `core.cluster_view.apply`.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps answers within gRPC's limit of a message: errors of single items lose their sentences where there are too many.
+"""Keeps answers within gRPC's limit of a message: sentences of many errors of single items are shortened.
 
 A request names at most `request_limits.NAMED_MAX` items, and has at most `request_limits.REQUEST_BYTES_MAX`
 bytes, which the answer may repeat. The rest of the message is room for errors.
@@ -17,7 +17,7 @@ from tidemark.runtime.slices import InSlices
 from tidemark.v1 import record_pb2
 
 ERRORS_BYTES_MAX: Final = 4 << 20
-"""Limit of the errors of an answer that are sent whole; later errors have a code and a short sentence."""
+"""Limit of the errors of an answer that are sent in full; later errors have a code and a short sentence."""
 BRIEF: Final = "as the errors before; this answer has no room for more"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Enforces quotas on the callers of one process: counts their use, states their waits, and holds them up.
+"""Enforces quotas on the callers of one process: counts their use, states their waits, and delays their calls.
 
 Services of the cluster have no quotas. The answer to a caller over its quota states how long to wait. If the caller
-does not wait, its next call is delayed as long.
+does not wait, its next call is delayed by the same time.
 """
 
 from __future__ import annotations

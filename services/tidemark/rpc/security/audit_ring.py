@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last lines of the audit log in memory. The ring gets exactly the lines of the log, so denied loops cannot fill it
-sooner."""
+"""The last lines of the audit log in memory.
+
+The ring gets exactly the lines of the log, so a caller that is denied in a loop cannot fill the ring faster.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 
 gRPC for Python has no hook for handshakes. Its C library writes their errors to file descriptor 2, in another format,
 between the lines of a JSON log. A thread of this module reads that descriptor. Python's own errors bypass it. Some
-lines have text of a peer, also with line ends. So the pipe keeps writes apart: gRPC writes a line in one call.
+lines have text of a peer, also with line ends. So the pipe keeps the boundaries of writes: gRPC writes a line in one
+call.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 A kill, power loss or broken disk at any point leaves one complete log (M3).
 
 1. The copy `<name>.<uuid>-future` is made in the target and filled during appends (`FutureLog`). A start continues the
-copy if the replica exists, else deletes the copy.
+   copy if the replica exists, and otherwise deletes the copy.
 2. Appends stop. The last records are copied, and the copy is compared with the log and checkpointed, durably by one
    syncfs.
 3. partition.json of the copy gets generation + 1, durably: the copy is the replica now. A start takes the highest

@@ -3,8 +3,8 @@
 
 Making a directory with its files costs about as much as a thousand appends, so a partition gets a directory with its
 first record. Until then the replica has a line in the roster. The line survives a kill (rule T5) and is durable with
-the next syncfs. A lost line does no harm: the replica is created again, and is empty as before. A directory overrides
-a line of that name.
+the next syncfs. A lost line loses no record: the replica is created again, and is empty as before. A directory
+overrides a line of that name.
 
 Each line ends with the CRC-32C of the text before it. "+ topic partition topic_id incarnation epochs" adds a replica or
 replaces its entry (`epochs`: "epoch:start,...", or "-" for none); "- topic partition" removes it. "x topic partition
@@ -108,7 +108,7 @@ class Roster:
         return self._lines > 2 * len(self._entries) + _DEAD_LINES_MIN
 
     def _read(self) -> bool:
-        """Read the file; whether every line is whole."""
+        """Read the file; whether every line is complete."""
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:

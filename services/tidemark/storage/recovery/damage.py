@@ -2,7 +2,7 @@
 """Marks in a replica's directory: where the log was truncated, and known damage (rule T5).
 
 `cut-point.json` exists between a truncation and the next checkpoint, as the checkpoints on disk still describe the
-log before the truncation. `damage.json` is there until the log is refetched past its damage.
+log before the truncation. `damage.json` exists until the log is refetched past its damage.
 """
 
 from __future__ import annotations

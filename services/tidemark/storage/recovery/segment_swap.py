@@ -3,8 +3,8 @@
 
 1. `<base>-<end>.cleaned` is written and made durable. A start deletes such a file: the old segments stay valid.
 2. `.cleaned` is renamed to `<base>-<end>.swap`, durably: the replacement is committed, and a start carries out the
-   remaining steps. A `.swap` that was damaged later is deleted if its source segments are complete, else it is set
-   aside.
+   remaining steps. A `.swap` that was damaged later is deleted if its source segments are complete, and
+   otherwise set aside.
 3. The segments within [base, end) and the old indexes of the first are deleted; the directory is made durable.
 4. `.swap` is renamed to `<base>.log`.
 
@@ -87,7 +87,7 @@ def _finish_or_undo(swap: Path, base: int, end: int) -> None:
     """Finish a committed replacement, unless its file was damaged since and the source segments are complete."""
     reached = _checked_end(swap, base)
     if (reached is None or reached < end) and _joined_end(swap.parent, base, end) == end:
-        _log.error("damaged cleaned segment dropped: its source segments are whole", extra={"path": str(swap)})
+        _log.error("damaged cleaned segment dropped: its source segments are complete", extra={"path": str(swap)})
         swap.unlink()
     elif reached is None:
         swap.replace(swap.with_name(f"{swap.name}{SET_ASIDE_SUFFIX}"))

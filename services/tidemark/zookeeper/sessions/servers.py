@@ -10,8 +10,8 @@ known earlier answer, times out after a sixth. The server that was tried last co
 A server that is starting may accept a connection and forget it (its `NIOServerCnxn` fails without a database). A client
 with a session closes a silent connection after a third of the session timeout, even with a single server.
 
-The lease (rule F1) lasts five sixths, which covers one silent server. That is a sixth until the next request, a third
-and a little of silence, a sixth for a failed connection.
+The lease (rule F1) lasts five sixths, which covers one silent server. That is a sixth until the next request, a little
+more than a third without an answer, and a sixth for a failed connection.
 """
 
 from __future__ import annotations
