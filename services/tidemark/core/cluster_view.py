@@ -86,6 +86,8 @@ class ClusterView:
         sequence: rises with each message of a controller's term to any broker; 0: not numbered. A broker's answer has
             the number of the newest message that the broker has applied.
         dated: kept by clients only: controller epoch and sequence of the newest answer about a topic.
+        forgetful: kept by clients only: `remembered_batches` of each broker, live or not, that last stated fewer than
+            brokers of this version.
     """
 
     cluster_id: str = ""
@@ -101,6 +103,7 @@ class ClusterView:
     hidden_topics: tuple[str, ...] = ()
     sequence: int = 0
     dated: Mapping[str, _Position] = field(default_factory=dict, compare=False)
+    forgetful: Mapping[BrokerId, int] = field(default_factory=dict, compare=False)
 
     @property
     def is_whole(self) -> bool:
@@ -109,8 +112,9 @@ class ClusterView:
 
     @property
     def remembered_batches(self) -> int:
-        """Number of batches of a producer that every live broker remembers (rule P1)."""
-        return min((broker.remembered_batches for broker in self.brokers.values()), default=REMEMBERED_BATCHES)
+        """Number of batches of a producer that every broker remembers, live or known to this client (rule P1)."""
+        live = (broker.remembered_batches for broker in self.brokers.values())
+        return min((*live, *self.forgetful.values()), default=REMEMBERED_BATCHES)
 
 
 def apply(view: ClusterView, update: ClusterView) -> ClusterView:
@@ -151,7 +155,9 @@ def taken_over(view: ClusterView, update: ClusterView) -> ClusterView:
     dated = {**known.dated, **dict.fromkeys({*deleted, *evidence} - late, at)}
     if update.complete:
         dated = {name: position for name, position in dated.items() if name in after.topics}
-    return replace(after, dated=dated)
+    counts = {**known.forgetful, **{broker_id: one.remembered_batches for broker_id, one in brokers.items()}}
+    forgetful = {broker_id: count for broker_id, count in counts.items() if count < REMEMBERED_BATCHES}
+    return replace(after, dated=dated, forgetful=forgetful)
 
 
 def _position(view: ClusterView) -> _Position:

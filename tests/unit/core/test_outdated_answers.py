@@ -92,3 +92,24 @@ def test_the_answers_of_a_new_controller_are_newer_than_all_before() -> None:
 def test_an_answer_without_a_number_replaces_the_known_metadata() -> None:
     """It is of a broker of an earlier version, and may be the newest one."""
     assert error_of(after(answer(KNOWN, 7), answer(UNKNOWN, 0))) == "UNKNOWN_TOPIC"
+
+
+def test_a_broker_that_remembers_few_batches_counts_while_it_is_away_until_it_is_back_with_more() -> None:
+    """The broker may return as leader, and then refuses retries of batches that it has stored and forgotten."""
+
+    def brokers(*remembered: int | None) -> ClusterView:
+        features = [None if count is None else {"remembered_batches": count} for count in remembered]
+        live = {
+            BrokerId(one): BrokerRegistration(BrokerId(one), "host", 9000 + one, features=found)
+            for one, found in enumerate(features)
+            if found is not None
+        }
+        return ClusterView(cluster_id="shop", brokers=live, controller_epoch=ControllerEpoch(1))
+
+    old, gone, new = brokers(10, 5), brokers(10, None), brokers(10, 10)
+    assert after(old).remembered_batches == 5
+    assert after(gone).remembered_batches == 10
+    assert after(old, gone).remembered_batches == 5
+    assert after(old, gone, gone, new).remembered_batches == 10
+    assert after(old, gone, new, gone).remembered_batches == 10
+    assert after(old, replace(gone, cluster_id="bank")).remembered_batches == 10
