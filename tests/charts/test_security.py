@@ -331,6 +331,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (with_security(certificates={"days": 21, "renewal": "0 3 * * 0"}), "may pause for 7 d: "),
     (with_security(certificates={"days": 90, "renewal": "0 3 1 * *"}), "set days to 94 or more, or run the Job more"),
+    (
+        with_security(tokens={"serviceAccounts": {"keys": "https://kubernetes.default.svc/openid/v1/jwks"}}),
+        "security.tokens.serviceAccounts.keys is not a JWKS",
+    ),
+    (with_security(tokens={"serviceAccounts": {"keys": '{"kty": "RSA"}'}}), "kubectl get --raw /openid/v1/jwks"),
+    (with_security(authorization={"superUsers": ["User:ANONYMOUS"]}), "names User:ANONYMOUS"),
     (with_security(certificates={"source": "certManager"}), "set security.certificates.issuerRef.name"),
     (
         with_security(certificates={"source": "existing", "generation": 2}),

@@ -43,6 +43,9 @@
 {{- if and .Values.externalAccess.enabled (ne $security.plainText "closed") -}}
 {{- fail (printf "security.plainText is %s with externalAccess: the plain port would have no external address; move external clients first, as docs/kubernetes.md describes" $security.plainText) -}}
 {{- end -}}
+{{- if and (eq $security.plainText "closed") (has "User:ANONYMOUS" $security.authorization.superUsers) -}}
+{{- fail "security.authorization.superUsers names User:ANONYMOUS, which is every caller whose certificate has no URI name: name users with an identity" -}}
+{{- end -}}
 {{- include "tidemark.checkIssuers" . -}}
 {{- if and .Values.zookeeper.enabled .Subcharts.zookeeper.Values.tls.existingSecret (eq $certificates.source "chart") -}}
 {{- fail "zookeeper.tls.existingSecret is set, but the services trust only the authority of the chart's Job, which makes the servers' certificate too: set zookeeper.tls.enabled: true in its place, or security.certificates.source: existing" -}}
@@ -78,6 +81,9 @@
 {{- end -}}
 {{- $seen := dict -}}
 {{- $accountsOf := "" -}}
+{{- if and $accounts.enabled $accounts.keys (not (kindIs "slice" (get (fromJson $accounts.keys) "keys"))) -}}
+{{- fail "security.tokens.serviceAccounts.keys is not a JWKS, so no token would be accepted: set it to the output of `kubectl get --raw /openid/v1/jwks`, or remove it" -}}
+{{- end -}}
 {{- if $accounts.enabled -}}
 {{- $_ := set $seen (include "tidemark.serviceAccountIssuer" .) "kubernetes" -}}
 {{- $accountsOf = "security.tokens.serviceAccounts" -}}
