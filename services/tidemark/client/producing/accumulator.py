@@ -42,6 +42,7 @@ class Accumulator:
         typed: the format of a topic with a schema, None for one without. The format is called for records that are not
             bytes, and when a batch is opened. So records of bytes have no additional cost.
         partitioner: chooses the partition of a typed record, by its key bytes; None: murmur2.
+        is_led: whether a partition of a topic has a leader; any thread calls it.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class Accumulator:
         wake: Callable[[], None],
         typed: Callable[[str], TypedFormat | None] = lambda topic: None,
         partitioner: Partitioner | None = None,
+        is_led: Callable[[TopicPartition], bool] = lambda partition: True,
     ) -> None:
         self._typed = typed
+        self._is_led = is_led
         self._partitioner = partitioner
         self.rows_bytes = max(1, batch_bytes - BATCH_OVERHEAD_BYTES)
         self.buffer_bytes = buffer_bytes
@@ -351,8 +354,13 @@ class Accumulator:
         return self._next_sticky(topic, partitions)
 
     def _next_sticky(self, topic: str, partitions: int) -> int:
+        """The next partition with a leader; the next one if none has a leader."""
         before = self.sticky.get(topic)
-        partition = hash((topic, id(self))) % partitions if before is None else (before + 1) % partitions
+        following = hash((topic, id(self))) if before is None else before + 1
+        candidates = ((following + step) % partitions for step in range(partitions))
+        partition = next(
+            (one for one in candidates if self._is_led(TopicPartition(topic, one))), following % partitions
+        )
         self.sticky[topic] = partition
         return partition
 

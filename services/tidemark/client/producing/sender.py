@@ -113,6 +113,7 @@ class Sender:
             wake=self._wake,
             typed=typed,
             partitioner=partitioner,
+            is_led=lambda partition: cluster.leader(partition) is not None,
         )
         self.accumulator.home = threading.get_ident()
         self._linger_s = settings.linger_ms / 1000

@@ -27,11 +27,13 @@ class Gathering:
 
     def __init__(self) -> None:
         self.woken = 0
+        self.without_leader: set[int] = set()
         self.accumulator = Accumulator(
             batch_bytes=3 * RECORD_BYTES + BATCH_OVERHEAD_BYTES,
             buffer_bytes=10 * RECORD_BYTES,
             delivery_timeout_s=60,
             wake=self.wake,
+            is_led=lambda where: where.partition not in self.without_leader,
         )
 
     def wake(self) -> None:
@@ -59,6 +61,18 @@ def test_records_without_a_key_fill_one_batch_after_another() -> None:
     taken = gathering.closed() + gathering.closed(due=True)
     assert [count for _, count in taken] == [3, 3, 3, 3]
     assert sorted(partition for partition, _ in taken) == [0, 1, 2, 3]
+
+
+def test_records_without_a_key_go_to_partitions_with_a_leader() -> None:
+    """Those of another partition would wait, and fail after the delivery timeout."""
+    gathering = Gathering()
+    gathering.without_leader = {0, 2}
+    gathering.add(12, partition=None)
+    taken = gathering.closed() + gathering.closed(due=True)
+    assert sorted(partition for partition, _ in taken) == [1, 1, 3, 3]
+    assert {gathering.accumulator.sticky_partition("t", 4) for _ in range(4)} == {1, 3}
+    gathering.without_leader = {0, 1, 2, 3}
+    assert {gathering.accumulator.sticky_partition("t", 4) for _ in range(4)} == {0, 1, 2, 3}
 
 
 def test_rows_of_a_table_follow_earlier_records() -> None:
