@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tidemark.core.producer_state import NO_TRANSACTION, EndedTransaction, ProducerStates
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.record.envelope import Attributes, Envelope
 from tidemark.record.markers import EndMarker
 
@@ -82,6 +82,17 @@ def test_a_batch_that_is_not_of_the_open_transaction_is_refused() -> None:
     assert refusal(states, envelope(1)) is ErrorCode.INVALID_TXN_STATE
     assert refusal(states, pending(0, producer_epoch=1)) is ErrorCode.INVALID_TXN_STATE
     assert states.check(pending(1)) is None
+
+
+def test_the_abort_of_the_next_transaction_ends_one_whose_marker_was_lost() -> None:
+    """An unclean election truncated the marker, epoch 1; the batch of the next transaction has that epoch."""
+    states = ProducerStates()
+    states.observe(pending(0, offset=3))
+    assert refusal(states, pending(0, producer_epoch=1)) is ErrorCode.INVALID_TXN_STATE
+    end = marker(offset=4, producer_epoch=2)
+    assert states.check_marker(end, ABORT)
+    assert states.observe(end, marker=ABORT) == EndedTransaction(7, Offset(3), Offset(4), commit=False)
+    assert states.check(pending(0, producer_epoch=2)) is None
 
 
 def test_pending_batches_of_a_coordinator_need_no_sequence() -> None:
