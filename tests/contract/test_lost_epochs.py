@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker's epoch node deleted or broken manually: no epoch comes twice, and no unknown replica is trusted."""
+"""A broker's epoch node deleted or broken manually: no epoch is used twice, no unknown replica counts as in sync."""
 
 from __future__ import annotations
 

@@ -170,7 +170,8 @@ class AnsweredOnce:
 
 
 def by_content(request: Any) -> Any:
-    """The request under an id of its content: several requests with one id are parts of one change, each kept apart.
+    """The request under an id of its content: several requests with one id are parts of one change, each kept
+    separately.
 
     A request without an id, or with one that is too long, stays as it is.
     """

@@ -146,8 +146,9 @@ class BrokerProcess:
 
     async def stop(self) -> None:
         """Stop: not ready; controlled shutdown; NOT_SERVING; end all leaderships; answer the waiting requests. Then
-        close the session, so that other replicas are elected immediately. At last flush, and write the clean shutdown
-        files."""
+        close the session, so that other replicas are elected immediately. Finally flush, and write the clean shutdown
+        files.
+        """
         self._node.state.state = "stopping"
         await self._stack.aclose()
 

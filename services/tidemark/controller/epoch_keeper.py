@@ -27,7 +27,7 @@ class EpochKeeper:
     async def read(self, brokers: Mapping[BrokerId, BrokerRegistration]) -> Mapping[BrokerId, BrokerEpochRecord]:
         """Read all nodes, and fill in missing nodes of live brokers with the last known record.
 
-        Without a known record, no state from before the present registration is trusted. The caller read `brokers`
+        Without a known record, no state from before the present registration counts. The caller read `brokers`
         before this call.
         """
         self._known |= await self._store.broker_epochs()

@@ -137,7 +137,7 @@ class ControllerLoop:
         return found
 
     def _check_id(self, holder: ControllerInfo | None) -> None:
-        """Warn once of another process with this id; the epochs of their terms keep them apart."""
+        """Warn once of another process with this id; the epochs of their terms distinguish them."""
         if holder is None or holder.controller_id != self._controller_id or holder.address == self._address:
             return
         if self._namesake != holder.address:

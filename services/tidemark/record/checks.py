@@ -105,7 +105,7 @@ def _each(data: bytes, check: Callable[[bytes, int], Batch]) -> tuple[Batch, ...
 
 
 def split_until_damage(data: bytes | memoryview) -> tuple[list[Batch], TidemarkError | None]:
-    """Cut concatenated batches apart; the CRC of each header is checked, bodies are not.
+    """Split concatenated batches; the CRC of each header is checked, bodies are not.
 
     Returns:
         The batches before the first damaged header, and the error of that header; None: all headers are valid.

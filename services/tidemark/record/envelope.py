@@ -206,7 +206,7 @@ def pack_envelope(envelope: Envelope) -> bytes:
 
 
 def split_batches(data: bytes | memoryview) -> tuple[Batch, ...]:
-    """Cut concatenated batches apart by their lengths; no CRC pass.
+    """Split concatenated batches by their lengths; no CRC pass.
 
     Raises:
         TidemarkError: INVALID_BATCH when a length is wrong or the last batch is incomplete.

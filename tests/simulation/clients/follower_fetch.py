@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NearReader(Reader):
-    """Reads leaders as other consumers do, to check whether the followers' records are still there.
+    """Reads leaders as other consumers do, to check whether the followers' records still exist.
 
     A reader that does not continue begins at the log start of the replica that it asks, and knows that replica's epoch.
     """

@@ -29,7 +29,7 @@ class GroupCoordination:
     """The parts of a broker that coordinate consumer groups.
 
     Attributes:
-        coordinators: started by the process, told of leaderships, and stopped.
+        coordinators: started by the process, notified of leaderships, and stopped.
         service: the servicer of the groups' RPCs.
     """
 

@@ -72,7 +72,7 @@ class ControlledShutdown:
 
         Args:
             announce: sends the request on every heartbeat stream.
-            failed: ends the wait immediately; the broker has failed and has no leadership to hand over.
+            failed: ends the wait immediately; the broker has failed and has no leadership that could move.
         """
         self._began_s = logged_s = self._now_s()
         leading = {"leader_count": self._leader_count(), "max_wait_ms": round(self._max_wait_s * 1000)}

@@ -234,8 +234,10 @@ class Registration:
             )
 
     async def _confirm(self, broker_epoch: BrokerEpoch, boot: str) -> None:
-        """Write the incarnation. Without space the broker runs on, and tries again: until then the next start counts
-        as unclean."""
+        """Write the incarnation.
+
+        Without space the broker continues, and tries again: until then the next start counts as unclean.
+        """
         try:
             await self._scheduler.in_thread(partial(self._logs.confirm_registration, broker_epoch, boot))
         except TidemarkError as error:

@@ -90,7 +90,7 @@ LogEffect = (
 )
 _DRAIN_MAX: Final = 64
 _SPACE_S: Final = 1.0
-"""Retry delay for a truncation that hit ENOSPC."""
+"""Retry delay for a truncation that failed with ENOSPC."""
 
 
 _Job = tuple[OpenReplica, LogEffect, float]

@@ -183,7 +183,7 @@ class LogRepairs:
         """By partition: first offset of a damaged segment without a good copy, and its number of damaged ranges."""
 
     def start(self) -> None:
-        """Check unrepaired damage again from time to time."""
+        """Check unrepaired damage again, periodically."""
         self._scheduler.spawn(self._again(), self._fail)
 
     async def stop(self) -> None:

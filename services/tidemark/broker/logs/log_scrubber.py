@@ -106,7 +106,7 @@ class LogScrubber:
             self._ended.labels(str(path)).set(time.time())
 
     async def _pass(self, directory: int, position: ScrubPosition) -> None:
-        """Read the sealed segments of a log directory from the position on; stores the position from time to time."""
+        """Read the sealed segments of a log directory from the position on; stores the position periodically."""
         stored_s = time.monotonic()
         path = self._logs.directories()[directory].path
         names = sorted((str(partition), partition) for partition, _ in self._logs.logs_in(directory))

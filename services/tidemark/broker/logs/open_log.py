@@ -18,7 +18,8 @@ class OpenReplica:
     Attributes:
         flush_policy, flush_interval_s: the topic's settings; changed by the event loop only.
         failed: an effect on the log or a flush failed, and the core was notified; later effects are dropped.
-        full: an append hit ENOSPC; later appends are dropped until the core resumes. Owned by the append thread.
+        full: an append failed with ENOSPC; later appends are dropped until the core resumes. Owned by the append
+            thread.
         was_full: no append has succeeded since the last ENOSPC. Owned by the append thread.
         opening: identity of this opening; the same object after a move to another directory.
         truncations: number of truncations and resets that were answered; changed by the event loop only.

@@ -98,7 +98,7 @@ class RepairSources:
         return False
 
     async def contents(self, broker: BrokerId, damaged: DamagedRange) -> Patch:
-        """The batches of that broker for the range, however far it is compacted.
+        """The batches of that broker for the range, even if its replica is compacted further.
 
         Raises:
             TidemarkError: the broker has no valid batches of the range, or does not answer.
@@ -146,7 +146,7 @@ class RepairSources:
     def _check_compaction(
         self, broker: BrokerId, damaged: DamagedRange, found: Sequence[Batch], clean_offset: int
     ) -> None:
-        """A removed tombstone must not bring back the records that it deleted here (rule L1)."""
+        """Deleted records must not reappear in this log because the patch lacks their tombstone (rule L1)."""
         is_complete = sum(one.envelope.record_count for one in found) == damaged.end_offset - damaged.start_offset
         first = max(damaged.start_offset, self._log.log_start_offset)
         if not is_complete and clean_offset > first and self._log.clean_point < damaged.end_offset:

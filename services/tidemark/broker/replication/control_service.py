@@ -271,7 +271,7 @@ class BrokerControl(BrokerControlServiceServicer):
 def _whether_held(
     error: TidemarkError, question: ReplicaQuestion, on_disk: Mapping[TopicPartition, ReplicaIdentity]
 ) -> TidemarkError:
-    """The refusal to describe a replica; `HELD` if its log is here."""
+    """The refusal to describe a replica; `HELD` if this broker has its log."""
     if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE:
         return error
     if on_disk.get(question.partition) == question.identity:

@@ -28,7 +28,7 @@ class TransactionCoordination:
     """The parts of a broker that coordinate transactions.
 
     Attributes:
-        coordinators: started by the process, told of leaderships, and stopped.
+        coordinators: started by the process, notified of leaderships, and stopped.
         service: the servicer of the clients' RPCs.
         internal_service: the servicer of the brokers' RPCs.
         pending: the check of pending batches.

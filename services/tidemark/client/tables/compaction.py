@@ -72,9 +72,9 @@ def compact_archive(
 
     One compaction at a time.
 
-    Files of several versions of the schema stay apart, so that no column is lost. A file of half of `file_mib` or more
-    is not merged. An Iceberg table of the archive gets the merged files in one snapshot that changes no row. A file
-    that another engine changed there stays, as all files do while delete files apply.
+    Files of different versions of the schema are not merged with each other, so no column is lost. A file of
+    half of `file_mib` or more is not merged. An Iceberg table of the archive gets the merged files in one snapshot that
+    changes no row. A file that another engine changed there stays, as all files do while delete files apply.
 
     Args:
         root: directory of an archive of `archive_topic`, on a mounted file system.

@@ -34,8 +34,8 @@ def scan(
 
     Brokers send only the columns that a query uses. Comparisons of `_partition` and `_offset` with constants choose the
     rows that are fetched. Comparisons of the event time and `_timestamp` skip the columns of batches without such a
-    time. All filters run on the rows as they arrive, and `head` ends the read early. Each `collect` looks the ends of
-    the partitions up again; the version of the schema stays.
+    time. All filters run on the rows as they arrive, and `head` ends the read early. Each `collect` reads the ends
+    of the partitions again; the version of the schema stays.
 
     Args:
         bootstrap: "host:port[,host:port...]" of any brokers, or a list; None: TIDEMARK_BOOTSTRAP.

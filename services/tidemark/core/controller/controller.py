@@ -258,9 +258,7 @@ class ControllerCore:
         return decision
 
     def _decide_once(self, facts: PartitionFacts, brokers: BrokerFacts) -> Decision | None:
-        """`decide`, which is pure, once for all equal partitions of a round: thousands of partitions have few
-        different facts.
-        """
+        """`decide`, which is pure, once for all partitions of a round that have equal facts: these may be thousands."""
         key = (facts, id(brokers))
         known = self._decided.get(key)
         if known is None:

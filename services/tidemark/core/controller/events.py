@@ -162,7 +162,7 @@ class IsrChangesReported:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipResigned:
-    """A leader whose disk lags asks that another in-sync replica leads (rule R7).
+    """A leader whose disk is too slow asks that another in-sync replica leads (rule R7).
 
     `identity`: of the replica; None: a broker of version 0.1.0 did not state it.
     """

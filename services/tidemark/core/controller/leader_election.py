@@ -314,10 +314,11 @@ def _first(assigned: tuple[BrokerId, ...], wanted: set[BrokerId], brokers: Broke
 
 
 def _without_trusted(partition: PartitionFacts, brokers: BrokerFacts, elr: tuple[IsrEntry, ...]) -> Decision | None:
-    """Take the partition offline, since no live replica is trusted (rule T4); `LogComparisons` may elect a replica.
+    """Take the partition offline, since no live replica can be elected cleanly (rule T4).
 
-    A single replica is elected immediately: there is no choice to make, and no permission is needed once its entry is
-    void.
+    `LogComparisons` may elect a replica.
+
+    A single replica is elected immediately: no comparison is needed, and no permission once its entry is void.
     """
     assert partition.state is not None
     old = partition.state

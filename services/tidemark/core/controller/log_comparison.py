@@ -44,7 +44,7 @@ from tidemark.model import (
 )
 
 WAIT_MS: Final = 2_000
-"""Time that the first answer waits for the other live replicas if no replica is trusted."""
+"""Time that the first answer waits for the other live replicas if no replica can be elected cleanly."""
 ASK_AGAIN_MS: Final = 100
 """The first pause; each further pause is twice as long, up to `ASK_AGAIN_MAX_MS`."""
 ASK_AGAIN_MAX_MS: Final = 1_000

@@ -146,7 +146,7 @@ class PartitionCountChanges:
         return (kind, TopicPartition(topic, index)) not in self._finishing
 
     def _finishing_in(self, kind: str) -> set[str]:
-        """Topics with finished or refused requests of this kind whose nodes are still there.
+        """Topics with finished or refused requests of this kind whose nodes still exist.
 
         The next controller would apply such a node to partitions that were added or removed after it. So a request of
         the other kind waits; the requests are read again after the deletion of the nodes.

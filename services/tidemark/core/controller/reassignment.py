@@ -217,7 +217,7 @@ class Reassignment:
     def leave_node(self, happened: Input) -> tuple[Effect, ...]:
         """The topic's node no longer names this reassignment (NODE_ENDS), or there is no topic (TOPIC_GONE).
 
-        An entry that is still there is compared with the replicas again.
+        An entry that still exists is compared with the replicas again.
         """
         effects = self.take(happened)
         if self.phase is Phase.REQUESTED:

@@ -51,7 +51,7 @@ def rebuilt(
     held: Mapping[BrokerId, HeldState],
     proven: LeaderEpoch = NO_EPOCH,
 ) -> LeaderAndIsr | str:
-    """The state to write, without a leader: its ISR is trusted, and the ordinary election follows. A text: why not.
+    """The state to write, without a leader: its ISR is proven, and the ordinary election follows. A text: why not.
 
     Args:
         min_isr: `min.insync.replicas` of the topic's settings.

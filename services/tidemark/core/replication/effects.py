@@ -247,7 +247,7 @@ class ReportIsrChange:
 
 @dataclass(frozen=True, slots=True)
 class ResignLeadership:
-    """Ask the controller to elect another in-sync replica, since this broker's disk lags (rule R7). No answer.
+    """Ask the controller to elect another in-sync replica, since this broker's disk is too slow (rule R7). No answer.
 
     The leader continues meanwhile, and asks again after a pause.
     """

@@ -83,7 +83,7 @@ class FollowerEnd:
             ],
             echo_ms=message.echo_ms,
         )
-        # Thousands of partitions begin at the same time. A message made apart would be copied into the request.
+        # Thousands of partitions begin at the same time. A message made separately would be copied into the request.
         for query in message.queries:
             added = request.epoch_queries.add(
                 current_leader_epoch=query.current_leader_epoch, last_epoch=query.last_epoch

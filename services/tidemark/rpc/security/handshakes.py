@@ -31,7 +31,7 @@ _LEVELS: Final = {"I": logging.INFO, "W": logging.WARNING, "E": logging.WARNING,
 _FAILED: Final = "Handshake failed with error "
 _JOIN_S: Final = 2.0
 _PACKET_BYTES: Final = 4096
-"""Linux splits longer writes to a pipe that keeps writes apart."""
+"""Linux splits longer writes to a pipe that keeps the boundaries of writes."""
 _READ_BYTES: Final = 1 << 16
 _PIPE_BYTES: Final = 1 << 20
 """Room for 256 lines: each takes a page."""

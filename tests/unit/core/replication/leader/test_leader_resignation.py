@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leader whose own disk lags resigns and evicts no follower (the last sentence of rule R7)."""
+"""A leader whose own disk is too slow resigns and evicts no follower (the last sentence of rule R7)."""
 
 from __future__ import annotations
 
