@@ -39,6 +39,11 @@ from tidemark.storage.segments.segment import Damage, Segment, walk
 from tidemark.storage.settings import StorageSettings, storage_settings
 
 _IOV_MAX: Final = 1024
+SEGMENTS_MAX: Final = 10_000
+"""Segments of a log from which on appends make segments of `LARGER_BYTES` or more, with any segment.bytes and
+segment.ms. A client may choose these settings, and each segment takes several files and some kB of memory."""
+LARGER_BYTES: Final = 1 << 20
+_NEVER_US: Final = 1 << 63
 
 
 class PartitionLog:
@@ -190,15 +195,17 @@ class PartitionLog:
     def _append_group(self, batches: Sequence[Batch], start: int, stamped_epoch: int | None) -> int:
         """Write the batches from `start` that fit the active segment with one writev; returns the next start."""
         segments, settings = self.segments, self._context.settings
-        segment_us = settings.segment_ms * 1000
+        segment_bytes, segment_us = settings.segment_bytes, settings.segment_ms * 1000
+        if len(segments.all) >= SEGMENTS_MAX:
+            segment_bytes, segment_us = max(segment_bytes, LARGER_BYTES), _NEVER_US
         active = segments.active
-        if _rolls_before(active, batches[start], settings.segment_bytes, segment_us):
+        if _rolls_before(active, batches[start], segment_bytes, segment_us):
             active = self._roll()
         descriptor = segments.open(active)
         if active.index is None:
             with self._context.memory_lock:
                 segments.index_of(active, descriptor)
-        room = settings.segment_bytes - active.size_bytes
+        room = segment_bytes - active.size_bytes
         buffers: list[bytes | memoryview] = []
         placed: list[Placed] = []
         total, following = 0, segments.end_offset

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import pytest
 from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log import partition_log
 
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, memory_directory, open_one
 
@@ -24,5 +26,22 @@ def test_bytes_past_an_offset_add_up_over_segments() -> None:
             left = [log.bytes_from(offset) for offset in range(201)]
             assert left == sorted(left, reverse=True)
             assert abs(left[100] - size_bytes / 2) < size_bytes / 100
+        finally:
+            logs.close()
+
+
+@pytest.mark.parametrize("setting", ["segment.bytes", "segment.ms"])
+def test_a_log_with_very_many_segments_makes_larger_ones(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_log, "SEGMENTS_MAX", 5)
+    monkeypatch.setattr(partition_log, "LARGER_BYTES", 4_000)
+    with memory_directory() as path:
+        logs: LogManager = open_one(path)
+        try:
+            log, _ = logs.open(PARTITION, IDENTITY, {setting: "1024" if setting == "segment.bytes" else "1"})
+            for number in range(40):
+                lead(log, make_batch([f"{number:03d}"], timestamp_us=number * 10_000))
+            beyond_bytes = sum(path.stat().st_size for path in sorted(log.path.glob("*.log"))[5:])
+            assert log.segment_count() <= 5 + 1 + beyond_bytes // 3_000
+            assert log.segment_count() < 20
         finally:
             logs.close()
