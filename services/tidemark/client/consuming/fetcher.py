@@ -141,10 +141,12 @@ class Fetcher:
             loop.wake.set()
 
     def moved(self, *cursors: Cursor) -> None:
-        """Cancel the fetches of cursors that were assigned or moved by a seek; in one call, since it visits all."""
+        """Cancel the fetches of cursors that were assigned, in one call, or moved by a seek."""
         for cursor in cursors:
             cursor.retry_s = 0.0
-        self.regroup()
+        loops = self._leaders.values()
+        if any(all(cursor.partition not in loop.partitions for loop in loops) for cursor in cursors):
+            self.regroup()
         for loop in self._leaders.values():
             if any(cursor.partition in loop.partitions for cursor in cursors):
                 loop.interrupt()

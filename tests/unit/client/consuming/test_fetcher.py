@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tidemark.client.consuming import fetcher as fetcher_module
@@ -297,3 +297,29 @@ async def test_more_partitions_than_a_fetch_may_name_are_fetched_in_turn(monkeyp
     named = [[part.partition for part in request.partitions] for _, request, _ in questions.asked[:5]]
     assert named == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1], [2, 3, 4]]
     assert {request.max_wait_ms for _, request, _ in questions.asked} == {fetcher_module._SHORT_WAIT_MS}
+
+
+async def test_a_seek_visits_no_partition_that_is_fetched_already() -> None:
+    """An application that stores offsets itself seeks in each partition, perhaps in thousands."""
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings())
+    fetcher.start()
+    cursors = [Cursor(TopicPartition("t", index), 0, topic_id="id", incarnation="i") for index in range(100)]
+    fetcher.cursors.update((cursor.partition, cursor) for cursor in cursors)
+    visits = 0
+    leader = questions.leader
+
+    def counted(partition: TopicPartition) -> Leader:
+        nonlocal visits
+        visits += 1
+        return cast(Leader, leader(partition))
+
+    questions.leader = counted
+    for offset, cursor in enumerate(cursors):
+        cursor.seek(offset)
+        fetcher.moved(cursor)
+    assert visits <= 2 * len(cursors)
+    await turns()
+    (_, request, _), *_ = questions.asked
+    assert [part.fetch_offset for part in request.partitions] == [*range(100)]
+    await fetcher.stop()
