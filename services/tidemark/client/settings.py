@@ -205,8 +205,8 @@ def consumer_settings(
     """Check the settings of a consumer and fill in defaults.
 
     Args:
-        fetch_max_wait_ms: time that a broker holds a fetch while there are no records; records end the wait,
-            so this setting is the cost of an idle consumer, not a delay.
+        fetch_max_wait_ms: time that a broker holds a fetch while there are no records; records end the wait. So the
+            setting changes the cost of an idle consumer, and delays no record.
         max_bytes: soft limit of one fetch.
         max_partition_bytes: soft limit of one partition in a fetch, and of its bytes read ahead.
         read_ahead_bytes: bytes read ahead above which the consumer sends no fetch; fetches in flight may exceed it.

@@ -47,7 +47,7 @@ class Hanging(NamedTuple):
 
     @property
     def command(self) -> str | None:
-        """The command that ends the transaction; None: a deletion could not spare the committed records behind it."""
+        """The command that ends the transaction; None: a deletion would also delete committed records after it."""
         if self.transactional_id:
             return f"tidemark transaction abort {shlex.quote(self.transactional_id)}"
         if self.end_offset is None:
@@ -71,7 +71,8 @@ class Hanging(NamedTuple):
 async def find_hanging(
     admin: TransactionAdmin, topics: Collection[str], open_longer_than_ms: int, now_ms: int
 ) -> tuple[list[Hanging], list[TidemarkError]]:
-    """The transactions that hold a last stable offset back, and the errors of unknown partitions and transactions.
+    """The transactions that keep a last stable offset from rising, and the errors of unknown partitions and
+    transactions.
 
     The transaction that has been open longest is first. A transaction may end between the calls to its partitions and
     to its coordinator. So the partitions of transactions without a coordinator are read again.

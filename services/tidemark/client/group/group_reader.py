@@ -245,7 +245,10 @@ class GroupReader:
     async def fetch(
         self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float, as_member: bool = False
     ) -> dict[TopicPartition, pb.CommittedOffset]:
-        """Fetch the committed offsets of these partitions; None: of all. Refused `as_member` of an evicted member."""
+        """Fetch the committed offsets of these partitions; None: of all.
+
+        With `as_member`, the fetch of an evicted member is refused.
+        """
         named = list(partitions or ())
         if partitions is not None and not named:
             return {}

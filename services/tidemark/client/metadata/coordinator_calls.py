@@ -117,7 +117,7 @@ class CoordinatorCalls:
 
     def _note(self, error: TidemarkError, asked: str | None) -> None:
         """Look for another coordinator, which the refusal may name. If the named broker also refuses and names one,
-        the client does not call that broker: stale metadata could make a circle.
+        the client does not call that broker: stale metadata could make an endless loop.
         """
         if error.code not in _MOVED or asked is None or asked != self._address:
             return  # a concurrent call has already changed the address

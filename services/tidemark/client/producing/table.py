@@ -117,7 +117,7 @@ def _cast(batch: pa.RecordBatch, name: str, wanted: Any) -> Any:
 
 
 def by_partition(rows: pa.RecordBatch, partitions: int) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """Yield the rows of each partition, in order; None for rows without a key, which any partition may take."""
+    """Yield the rows of each partition, in order; None for rows without a key, which may go to any partition."""
     keys = rows.column(0)
     if keys.null_count == rows.num_rows:
         yield None, rows

@@ -29,7 +29,7 @@ Client = TypeVar("Client", bound=Lifecycle)
 
 
 class SyncClient(Generic[Client]):
-    """An async client that lives on the event-loop thread of the process.
+    """An async client that runs on the event-loop thread of the process.
 
     Args:
         client: a client that is not started; `client` is started here, and closed if its start fails.

@@ -119,8 +119,9 @@ class Producer(SyncClient[AsyncProducer]):
             value: bytes, or an argument of the value serializer; None for a tombstone. For a topic with a schema a
                 mapping, a dataclass or a model, whose fields are the columns.
             key: bytes, or an argument of the key serializer; records with the same key go to the same partition, in
-                order. A row of a topic with a schema has its key in its columns. The value None deletes a row of such a
-                topic, if it is compacted. `key` is then a mapping of the key columns, or the value of the only one.
+                order. A row of a topic with a schema has its key in its columns. The value None deletes a row of a
+                typed topic, if the topic is compacted. `key` is then a mapping of the key columns, or the value of the
+                only key column.
             headers: (name, value) pairs, or a mapping; names are text, values bytes or None.
             timestamp_us: microseconds since 1970, or a datetime with a time zone; None: now. In a topic with an event
                 time the event time of the row is used.
@@ -169,7 +170,7 @@ class Producer(SyncClient[AsyncProducer]):
             records: (key, value) pairs. Up to 1,000 records of a list get the same timestamp.
 
         Raises:
-            TidemarkError: the errors of `send`; records before the one that is refused are sent.
+            TidemarkError: the errors of `send`; records before the refused record are sent.
             TypeError: the errors of `send`.
 
         Example: `handles = producer.send_many("orders", [(b"alice", b"2 pears"), (b"bob", None)])`
@@ -283,7 +284,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         settings: fetch_max_wait_ms, max_bytes, max_partition_bytes, read_ahead_bytes, request_timeout_ms,
             out_of_range, rack, client_id, isolation_level, schema_versions (`client.settings.consumer_settings`
             explains); for a group instance_id, assignor, auto_commit_interval_ms, rebalance_timeout_ms,
-            max_poll_interval_ms, offset_reset (`client.group.settings.group_settings`). _ms: in milliseconds.
+            max_poll_interval_ms, offset_reset (`client.group.settings.group_settings`). Names end with their units.
 
     Raises:
         TidemarkError: INVALID_CONFIG, INVALID_GROUP_ID; BROKER_NOT_AVAILABLE with the error of each address.
@@ -448,11 +449,11 @@ class Consumer(SyncClient[AsyncConsumer]):
         return self._do(lambda: self._client.position(partition))
 
     def poll(self, timeout_s: float, columns: Iterable[str] | None = None) -> PartitionBatch | None:
-        """Return the next rows of one partition; None if none came in time.
+        """Return the next rows of one partition; None if no row arrived in time.
 
-        A position that has passed markers or aborted records ends the wait early: it may be at the end (KAFKA-12980).
-        Rows of a topic with a schema have the columns of its newest version, or of that in `schema_versions`, and
-        `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
+        A position that has passed markers or aborted records ends the wait early: the position may be at the end
+        (KAFKA-12980). Rows of a topic with a schema have the columns of its newest version, or of that in
+        `schema_versions`, and `_key`, `_offset`, `_timestamp`, `_headers`, `_deleted`.
 
         Args:
             timeout_s: longest wait in seconds.
@@ -480,14 +481,14 @@ class Consumer(SyncClient[AsyncConsumer]):
             timeout_s = max(0.0, until_s - time.monotonic())
 
     def poll_records(self, timeout_s: float, max_records: int = 500) -> list[ConsumerRecord]:
-        """Return the next records of one partition; an empty list if none came in time, and early as `poll` returns.
+        """Return the next records of one partition; an empty list if no record came in time, and early as `poll`.
 
         The next call marks these records as processed. A record that cannot be deserialized ends the list, and the next
         call raises its error.
 
         Args:
             timeout_s: longest wait in seconds.
-            max_records: number of records at most; others that have arrived are returned by the next calls.
+            max_records: largest number of records; the next calls return other records that have arrived.
 
         Raises:
             TidemarkError: the errors of `poll`; INVALID_PAYLOAD of the first record; INVALID_REQUEST for `max_records`
@@ -512,7 +513,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         Args:
             columns: for topics with a schema: names of columns, such as "delay", paths such as "leg.origin", and of
                 `_key`, `_partition`, `_offset`, `_timestamp`, `_headers`, `_deleted`. Brokers send these only. The rows
-                come in the version that `poll` returns. None: all, as `poll`.
+                come in the version that `poll` returns. None: all rows, as `poll`.
 
         Raises:
             TidemarkError: INVALID_REQUEST for a column that a topic lacks; the errors of `poll`.

@@ -226,7 +226,7 @@ class Archive:
         ]
 
     def add(self, footer: Footer, path: Path) -> None:
-        """Make a whole file valid, durably.
+        """Make a complete file valid, durably.
 
         Args:
             footer: the footer of the Parquet file.
@@ -242,7 +242,7 @@ class Archive:
             raise invalid_request(sentence) from None
 
     def add_merged(self, footer: Footer, path: Path) -> None:
-        """Make a whole merged file valid, durably, in place of the files that it has the rows of.
+        """Make a complete merged file valid, durably, in place of its source files.
 
         Args:
             footer: the footer of the Parquet file.
@@ -288,9 +288,9 @@ class Archive:
 
     @contextmanager
     def lease(self, work: str = WRITING) -> Iterator[None]:
-        """Be the one run that does this work: WRITING adds rows, MERGING merges files.
+        """Hold the lease of this work: WRITING adds rows, MERGING merges files.
 
-        The system ends the lease with the process, however that ends.
+        The system ends the lease with the process, even after a kill.
 
         Raises:
             TidemarkError: INVALID_REQUEST: another run holds the lease.

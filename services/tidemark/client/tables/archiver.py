@@ -107,8 +107,7 @@ def archive_topic(
         skip_lost: continue after rows that retention deleted before they were archived.
         deadline_s: seconds that a request may take, with its retries.
         run: runs `write_partition` for each task, and yields the results; None: in turn, in this process.
-        iceberg: "namespace.table": an Iceberg table that has the files, too; needs pyiceberg. None: the table does not
-            exist.
+        iceberg: "namespace.table": an Iceberg table that has the files, too; needs pyiceberg. None: no Iceberg table.
         catalog: properties of its pyiceberg catalog, such as {"type": "rest", "uri": "https://...", "token-file":
             "/run/secrets/token"}; None: SQLite, in the archive's directory.
 
