@@ -118,7 +118,10 @@ class ClusterView:
 
 
 def apply(view: ClusterView, update: ClusterView) -> ClusterView:
-    """The view after an update: newer topics and partitions win; updates of an older controller epoch are ignored."""
+    """The view after an update: newer topics and partitions replace older ones.
+
+    Updates of an older controller epoch are ignored.
+    """
     if update.controller_epoch < view.controller_epoch:
         return view
     topics = _hidden(view, update) if update.complete else dict(view.topics)

@@ -289,7 +289,10 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
-        """Restore the entry that `entry` returned, after a request that was refused halfway; no marker came between."""
+        """Restore the entry that `entry` returned, after batches were added only for a check.
+
+        No marker was added in between.
+        """
         if entry is None:
             self._entries.pop(producer_id, None)
             self._seen_ms.pop(producer_id, None)

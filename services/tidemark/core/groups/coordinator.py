@@ -112,7 +112,7 @@ class GroupCoordinator:
 
     @property
     def pending_groups(self) -> Collection[Group]:
-        """Empty groups, read-only, for the group ids with no trace but offsets of open transactions."""
+        """Empty groups, read-only, for the group ids that have only offsets of open transactions."""
         return [
             Group(one) for one in dict.fromkeys(key.group_id for key in self._pending.keys) if one not in self._groups
         ]

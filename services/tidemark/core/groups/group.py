@@ -39,7 +39,7 @@ class Group:
     Attributes:
         metadata: the group itself, None before the first member.
         target_metadata: group epoch and assignor of the target assignment. Invariant: its epoch is at most `epoch`.
-        members: by member, its subscription. Invariant: a member is in the group exactly while it is here.
+        members: by member, its subscription. Invariant: a member is in the group exactly while `members` has it.
         targets: by member, the partitions of its target assignment.
         current_assignments: by member, its current assignment. Invariant: no partition is held by two members.
         offsets: committed offsets.

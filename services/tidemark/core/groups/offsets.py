@@ -150,7 +150,7 @@ def expire(changes: PendingChanges, now: Situation, pending: Collection[OffsetKe
 
     An offset ages from its commit; in a group without members, from the departure of the last member at the earliest. A
     group with neither members nor offsets is deleted by the same rule. The keys in `pending` stay: a tombstone would be
-    the later value, and no marker would bring the offset of an open transaction into force (rule X17).
+    the later value, and no marker would put the offset of an open transaction in force (rule X17).
     """
     group = changes.group
     metadata = metadata_of(group)

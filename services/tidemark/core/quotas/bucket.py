@@ -13,7 +13,7 @@ class Bucket:
         amount.
 
     Attributes:
-        _owed: amount that was used and that the rate has not yet made up for, at the time `_at_s`.
+        _owed: amount that was used and that the rate has not yet covered, at the time `_at_s`.
     """
 
     __slots__ = ("_at_s", "_owed")

@@ -68,7 +68,7 @@ class Decision(NamedTuple):
     Attributes:
         entity: the entity that has the quota.
         limit: bytes per second, percent, or partitions per second.
-        shared_by: the callers that use the quota up together; no member is DEFAULT.
+        shared_by: the callers that share the quota; no member is DEFAULT.
     """
 
     entity: QuotaEntity

@@ -32,8 +32,8 @@ class RegistrationVerdict:
     """Whether the start is clean, and the reason.
 
     Attributes:
-        missing: ids of the previous log directories that are not there.
-        flushed_kept: every previous directory is there as the previous broker epoch left it, so flushed records are.
+        missing: ids of the previous log directories that do not exist now.
+        flushed_kept: every previous directory is as the previous broker epoch left it, so flushed records are kept.
         crashed: a previous directory has no mark of a clean shutdown, so the ends of its logs are in doubt (rule T7).
     """
 

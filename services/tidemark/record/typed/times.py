@@ -56,8 +56,8 @@ def times_and_offsets(batch: Batch) -> tuple[pa.Array[Any], pa.Array[Any]]:
 def check_times(batch: Batch) -> None:
     """Check that a produced batch states its oldest and newest timestamp, which retention and searches rely on.
 
-    Decodes the column of timestamps, also of a compressed batch: a search by time that cannot decode the column takes
-    the batch for damaged. The structure of the batch has been checked (`check_typed`).
+    Decodes the column of timestamps, also of a compressed batch: a search by time that cannot decode the column treats
+    the batch as damaged. The structure of the batch has been checked (`check_typed`).
 
     Raises:
         TidemarkError: INVALID_BATCH: another timestamp, or two columns of timestamps; INVALID_PAYLOAD.

@@ -88,7 +88,7 @@ def find_damage(cleaning: SegmentCleaning, segment: Segment, pace: Pace) -> list
 
 
 def find_damage_on_disk(cleaning: SegmentCleaning, segment: Segment, pace: Pace) -> list[DamagedRange]:
-    """`find_damage` past the page cache, which may still hold the bytes that were written.
+    """`find_damage` without the page cache, which may still hold the bytes that were written.
 
     The bytes that are read leave the page cache immediately, so a pass through a directory does not evict other pages.
 
