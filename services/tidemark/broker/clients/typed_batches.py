@@ -54,8 +54,7 @@ def check_fits_topic(batch: Batch, topic: str, layouts: TypedLayouts, limits: Pr
 
 def _check_columns(batch: Batch, layout: TypedLayout, limits: ProduceLimits) -> None:
     checked = check_typed(batch, layout)
-    check_times(batch)
-    # this check precedes the decompression of the columns
+    # this check precedes every decompression
     if checked.uncompressed_bytes > limits.max_uncompressed_bytes:
         raise TidemarkError(
             ErrorCode.BATCH_TOO_LARGE,
@@ -66,6 +65,7 @@ def _check_columns(batch: Batch, layout: TypedLayout, limits: ProduceLimits) -> 
         raise TidemarkError(
             ErrorCode.SCHEMA_MISMATCH, "the topic is not compacted, and the batch has deletions of keys"
         )
+    check_times(batch)
     if checked.rows is None:
         read_values(batch, layout)
 

@@ -96,6 +96,17 @@ def test_a_batch_that_does_not_fit_is_refused_with_topic_and_version(topics: Top
     check_fits_topic(typed(flags=HAS_TOMBSTONES), "flights", topics.layouts, compacted)
 
 
+def test_a_batch_above_the_limit_is_refused_before_any_column_is_decompressed(
+    topics: TopicTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decompress(*_: object, **__: object) -> None:
+        raise AssertionError("a column was decompressed")
+
+    monkeypatch.setattr(pa, "decompress", decompress)
+    small = ProduceLimits(max_uncompressed_bytes=100)
+    assert refusal(topics, typed(Codec.ZSTD), limits=small) is ErrorCode.BATCH_TOO_LARGE
+
+
 def test_a_batch_of_other_columns_is_refused_though_it_names_the_version(topics: TopicTable) -> None:
     other = first_version(draft_from_arrow(pa.schema([pa.field("n", pa.int64())])))
     rows = pa.RecordBatch.from_pylist([{"n": 1}], schema=layout_of(other).schema)
