@@ -248,7 +248,7 @@ class BrokerQueries:
         return None if replica is None or replica.log is None else LeaderEpochs(replica.log.epochs.entries)
 
     def holds_epoch_since(self, partition: TopicPartition, since_ms: int) -> bool:
-        """Whether this leader may serve past its session lease (rule F2).
+        """Whether this leader may serve after the end of its session lease (rule F2).
 
         True if every replica that can be elected cleanly was in this leader epoch after `since_ms`.
         """

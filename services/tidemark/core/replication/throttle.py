@@ -77,7 +77,7 @@ class Throttle:
 class Throttles:
     """The throttles of one broker, by limit.
 
-    Invariant: a throttle is here exactly while a leadership uses it.
+    Invariant: a throttle exists exactly while a leadership uses it.
     """
 
     __slots__ = ("_by_limit",)

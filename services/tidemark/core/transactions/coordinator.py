@@ -301,7 +301,7 @@ class TransactionCoordinator:
         """The records of these changes of this coordinator are committed, and so are all earlier ones (rule X12).
 
         Returns:
-            The ids that are in `prepared` by these changes: their markers may leave now.
+            The ids that are in `prepared` by these changes: their markers may be sent now.
         """
         decided = []
         for key, value in changes:

@@ -111,7 +111,7 @@ class CallerQuotas:
 
     @asynccontextmanager
     async def timed(self, at_most_s: float) -> AsyncIterator[None]:
-        """Hold a single call up, as `hold`, and count the time of its work."""
+        """Delay a single call, as `hold`, and count the time of its work."""
         await self.hold(QuotaKind.REQUEST_PERCENTAGE, at_most_s=at_most_s)
         began_s = time.perf_counter()
         try:

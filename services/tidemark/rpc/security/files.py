@@ -293,9 +293,9 @@ def uris_in(pem: bytes) -> tuple[str, ...]:
 def subject_in(pem: bytes) -> str:
     """The subject of a caller's certificate, as RFC 4514 writes it; "" for an ambiguous subject.
 
-    A value with a comma, for example, could pass for two values. So some subjects name no user: subjects with a special
-    character, with several values in one part, or with very many parts. The same holds for subjects without exactly one
-    common name, and for a certificate whose other names cannot be read.
+    A value with a comma, for example, could look like two values. So some subjects name no user: subjects with a
+    special character, with several values in one part, or with very many parts. The same holds for subjects without
+    exactly one common name, and for a certificate whose other names cannot be read.
     """
     try:
         certificate = x509.load_pem_x509_certificate(pem)

@@ -24,7 +24,7 @@ from tidemark.v1 import record_pb2
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Placed next to the handlers, so that the errors that it raises are mapped as theirs are."""
+    """Placed next to the handlers, so that the gate's errors are mapped like those of the handlers."""
 
     def __init__(self, accesses: Accesses) -> None:
         self._accesses = accesses

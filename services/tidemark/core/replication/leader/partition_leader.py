@@ -229,7 +229,7 @@ class PartitionLeader:
             self._appending.append(event.request_id)
 
     def on_marker(self, event: MarkerArrived) -> None:
-        """Append a marker, and answer when the high watermark passes it; a repeated marker is answered alike (X2)."""
+        """Append a marker, unless repeated, and answer when the high watermark has passed the marker (X2)."""
         in_sync = len(isr_rules.minimal_isr(self._isr))
         full = self.log.is_full(self._ctx.now_ms)
         try:
