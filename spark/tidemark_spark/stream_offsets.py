@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from tidemark.client.consuming.range_reader import StatedOffset
 
 VERSION: Final = 1
 
@@ -307,3 +310,11 @@ def _loss(where: str, known: Position, now: Position | None, available: Availabl
 def deleted(topic: str, partition: int, offset: int, first: int) -> str:
     """The sentence about records from `offset` on that a query did not read before the log start moved to `first`."""
     return f"{topic}-{partition}: offsets {offset} to {first} were deleted before they were read"
+
+
+def truncated(topic: str, partition: int, end: Position, now: StatedOffset) -> str:
+    """The sentence about a micro-batch whose last records the log does not have any more."""
+    return (
+        f"{topic}-{partition}: the micro-batch ends at offset {end.offset} (leader epoch {end.leader_epoch}), and the "
+        f"log now ends at {now.offset} (leader epoch {now.leader_epoch}). An unclean election truncated its log"
+    )

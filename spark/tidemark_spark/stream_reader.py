@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
-from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.consuming.range_reader import RangeReader, StatedOffset
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
 
@@ -38,6 +38,7 @@ from tidemark_spark.stream_offsets import (
     deleted,
     from_json,
     losses,
+    truncated,
     waiting,
 )
 from tidemark_spark.topics import ADVICE, Assignment
@@ -73,6 +74,15 @@ class _Whole(NamedTuple):
         if offset >= part.end:
             return None
         return self._replace(offsets=OffsetRange(part.topic, part.partition, offset, part.end), epoch_before=NO_EPOCH)
+
+    def lacks(self, now: StatedOffset) -> bool:
+        """Whether a log that ends here now was truncated below the end of the range."""
+        return now.offset < self.offsets.end and now.leader_epoch > self.end.leader_epoch
+
+    def end_at(self, offset: int) -> _Whole:
+        """The part below an offset, perhaps empty."""
+        part = self.offsets
+        return self._replace(offsets=OffsetRange(part.topic, part.partition, part.start, max(part.start, offset)))
 
 
 def _whole(start: StreamOffset, end: StreamOffset) -> dict[tuple[str, int], _Whole]:
@@ -188,7 +198,8 @@ class StreamPlanner:
         Raises:
             DataLossError: if records of the micro-batch were deleted.
         """
-        if not self._topics:  # restarted during a micro-batch: no metadata was fetched yet
+        restarted = not self._topics
+        if restarted:  # during a micro-batch: no metadata was fetched yet
             self._topics = self._find_topics(start)
             check_cluster(end, self._client().cluster_id)
         check_cluster(start, end.cluster_id)
@@ -198,7 +209,9 @@ class StreamPlanner:
         if gone:  # PySpark does not always pass the start to `next_end`; here both offsets are known
             self._note_losses(gone)
         whole = self._without_deleted(_whole(start, end), start)
-        pieces = split([one.offsets for one in whole.values()], self._options)
+        if restarted:
+            whole = self._without_truncated(whole, start)
+        pieces = split([one.offsets for one in whole.values() if one.offsets.start < one.offsets.end], self._options)
         tasks = pack(pieces, self._options, functools.partial(topics.leader_of, self._topics))
         return [tuple(self._assignment(piece, whole[piece.topic, piece.partition]) for piece in task) for task in tasks]
 
@@ -336,6 +349,23 @@ class StreamPlanner:
         if gone:
             self._note_losses(gone)
         return {where: kept for where, one in whole.items() if (kept := one.begin_at(starts[where])) is not None}
+
+    def _without_truncated(
+        self, whole: dict[tuple[str, int], _Whole], start: StreamOffset
+    ) -> dict[tuple[str, int], _Whole]:
+        """Ranges without records that an unclean election removed since an earlier run of the query planned them."""
+        known = {name: topic.topic_id for name, topic in self._topics.items()}
+        same = [where for where, one in whole.items() if known.get(where[0]) == one.topic_id]
+        try:
+            latest = topics.find_latest(self._client(), [TopicPartition(*where) for where in same]) if same else {}
+        except TidemarkError as error:
+            self._check_may_continue(error, start)
+            return whole  # the tasks skip the partitions that were deleted
+        ends = {where: latest[TopicPartition(*where)] for where in same}
+        cut = {where: now for where, now in ends.items() if whole[where].lacks(now)}
+        if cut:
+            self._note_losses([truncated(*where, whole[where].end, now) for where, now in cut.items()])
+        return whole | {where: whole[where].end_at(now.offset) for where, now in cut.items()}
 
     def _note_losses(self, gone: list[str]) -> None:
         if self._options.fail_on_data_loss:

@@ -366,6 +366,23 @@ def test_a_task_past_the_end_of_a_truncated_log_is_an_error_or_empty_by_option(
     assert "5 offsets are skipped" in caplog.text
 
 
+def test_a_micro_batch_whose_end_an_unclean_election_removed_is_an_error_or_ends_earlier(
+    cluster: LocalCluster, shortened: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver that planned the micro-batch has ended; its tasks would wait for the records until their deadline."""
+    strict, lenient = (
+        stream_reader(options_of(cluster, shortened, failOnDataLoss=fails)) for fails in ("true", "false")
+    )
+    start = stream_reader(options_of(cluster, shortened)).initialOffset()
+    end = json.loads(json.dumps(start))
+    end["topics"][shortened]["partitions"]["0"] |= {"offset": 15, "leaderEpoch": -1}
+    sentence = r"shortened-0: the micro-batch ends at offset 15 \(leader epoch -1\), and the log now ends at 10"
+    with pytest.raises(DataLossError, match=sentence):
+        strict.partitions(start, end)
+    assert places(lenient, lenient.partitions(start, end)) == [(shortened, 0, offset) for offset in range(6, 10)]
+    assert "skipped: shortened-0" in caplog.text
+
+
 @pytest.mark.usefixtures("no_successor")
 def test_the_epoch_of_a_leader_that_appended_no_record_is_no_truncation(cluster: LocalCluster, shortened: str) -> None:
     strict = parse_options(options_of(cluster, shortened))
