@@ -39,10 +39,14 @@ SCRIPT = ROOT / "spark" / "pipelines" / "rollup.py"
 SOURCE, TARGET = "flights", "delays"
 AT_A_TIME = 8_000
 """Flights of one micro-batch."""
+FLIGHTS_A_DAY = 800
+"""A day in winter has some more."""
 SETTINGS = {"spark.sql.shuffle.partitions": "2"}
 """By default, Spark divides the state into 200 parts, each with a file for each micro-batch."""
 BATCHES_BETWEEN = 1
 """Micro-batches that are committed between two kills."""
+BATCHES_PER_KILL = 3
+"""Full micro-batches that the kill of a broker and of a driver takes; the first are smaller, as the feed starts."""
 START_S = 60.0
 STEP_S = 180.0
 """Bound of each wait for the rollup."""
@@ -192,6 +196,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=5, metavar="N", help="of brokers, and as many of drivers (5)")
     parser.add_argument("--seed", type=int, default=None, help="of the kills and their times")
     given = parser.parse_args(arguments)
+    days_min = -(-given.kills * BATCHES_PER_KILL * AT_A_TIME // FLIGHTS_A_DAY)
+    if given.days < days_min:
+        parser.error(f"{given.kills} kills take the flights of {days_min} days: give --days {days_min} or more")
     seed = given.seed if given.seed is not None else random.randrange(1 << 31)
     directory = Path(tempfile.mkdtemp(prefix="tidemark-flights-"))
     slow = slowness(other_load(), computing_s())
