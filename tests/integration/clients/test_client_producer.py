@@ -91,6 +91,15 @@ async def test_each_record_is_written_once_in_order_despite_any_request_failure(
     assert cluster.producer_ids == 1
 
 
+async def test_records_of_many_partitions_wait_for_one_producer_id() -> None:
+    """A request for each of thousands of partitions would take seconds, also in each task of Spark."""
+    async with FakeCluster(partitions=50) as wide, Producer(wide.bootstrap) as producer:
+        for partition in range(50):
+            await producer.send(TOPIC, b"v", partition=partition)
+        await producer.flush()
+        assert wide.producer_ids == 1
+
+
 @pytest.mark.parametrize(
     ("features", "remembered"), [({"protocol": 1}, 5), (FEATURES, REMEMBERED_BATCHES)], ids=["older", "present"]
 )

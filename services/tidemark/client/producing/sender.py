@@ -516,21 +516,24 @@ class Sender:
             self._identities = asyncio.create_task(self._fetch_identities())
 
     async def _fetch_identities(self) -> None:
-        """Fetch a producer id for each partition that needs one, so that each partition can get a new id separately
-        (rule P4).
-        """
-        while wanting := [queue for queue in self._active.values() if queue.wants_identity]:
-            for queue in wanting:
-                try:
-                    queue.identity = await self._init_producer_id()
-                except AuthorizationError as error:
+        """Fetch a new producer id for the partitions that need one; each has its sequences (rule P4)."""
+        while self._without_identity():
+            try:
+                identity = await self._init_producer_id()
+            except AuthorizationError as error:
+                for queue in self._without_identity():
                     queue.abandon(error)  # no batch without a producer id was sent
                     self._resolve(queue)
-                except TidemarkError as error:
-                    _log.debug("no producer id: %s", error)
-                    await asyncio.sleep(_PAUSE_MAX_S)
-                    break
+            except TidemarkError as error:
+                _log.debug("no producer id: %s", error)
+                await asyncio.sleep(_PAUSE_MAX_S)
+            else:
+                for queue in self._without_identity():
+                    queue.identity = identity
             self._schedule_pump()
+
+    def _without_identity(self) -> list[PartitionQueue]:
+        return [queue for queue in self._active.values() if queue.wants_identity]
 
     async def _init_producer_id(self) -> ProducerIdentity:
         request = pb.InitProducerIdRequest()
