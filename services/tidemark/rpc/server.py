@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import grpc
@@ -351,15 +351,15 @@ def _refusing_stream(handler: Any, call: Call) -> Any:
     """The handler of a call with a stream of requests or answers; streams set their own deadlines."""
     inner, of_one = handler.stream_stream or handler.unary_stream, not handler.request_streaming
 
-    async def generated(_: object, context: Any) -> AsyncIterator[Any]:
+    async def generated(_: object, context: Any) -> None:
         call.began(context)
         metered = MeteredContext(context, call)
         try:
             request = await call.request(context) if of_one else CheckedRequests(context, call)
             async with contextlib.aclosing(inner(request, metered)) as responses:
                 async for response in responses:
-                    yield response
-                    call.sends(0)
+                    await metered.write(response)
+                    del response  # gRPC would hold the response of a generator until the next one
         except TidemarkError as error:
             await abort_with(context, error)
         except asyncio.CancelledError:

@@ -117,6 +117,7 @@ class BrokerService(BrokerServiceServicer):
                     named = bool(request.topics) and view.complete
                     view = await self._visibility.view(access, view, named=named)
                 yield await self._writer.answer(pb.WatchMetadataResponse, self._views.of(view, listener))
+                del view  # it may be large, and the next may come late
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
         """Serve a stream of produce requests, within the caller's rights and quotas."""

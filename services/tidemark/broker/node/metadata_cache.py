@@ -187,8 +187,9 @@ class MetadataCache:
         self._watchers.add(watcher)
         try:
             while not self._closed:
-                for view in await watcher.changes():
-                    yield view
+                changes = await watcher.changes()
+                while changes:  # a watch that waits holds no view: each can have a megabyte of errors
+                    yield changes.pop(0)
         finally:
             self._watchers.discard(watcher)
 

@@ -49,8 +49,9 @@ class ViewWriter:
 
     async def answer(self, kind: type[_Answer], view: ClusterView) -> _Answer:
         """A response of that kind, which must not be changed; many topics are written in slices."""
-        if all(len(topic.partitions) < LARGE_PARTITIONS for topic in view.topics.values()):
-            return await _filled(kind, view)
+        topics = view.topics.values()
+        if any(one.error for one in topics) or all(len(one.partitions) < LARGE_PARTITIONS for one in topics):
+            return await _filled(kind, view)  # an error is of one request: no other could share the response
         key = (
             *(kind, view.cluster_id, view.controller_id, view.controller_epoch, view.admin_address),
             *(view.complete, view.deleted_topics, view.hidden_topics, id(view.brokers)),

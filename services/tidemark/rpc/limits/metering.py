@@ -23,6 +23,10 @@ from tidemark.rpc.limits.request_scan import COUNTED_FROM_BYTES, check_items, ch
 from tidemark.rpc.limits.sockets import Peer, plain_host
 
 _REFUSAL_WAIT_S_MAX: Final = 60.0
+_DECODED: Final = 10
+_DECODED_BYTES_MAX: Final = 4 << 20
+"""Memory of the decoded names of a call's only request, as a multiple of its bytes, and at most; a call may hold them
+for as long as it runs."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -55,7 +59,7 @@ class Call:
 
     __slots__ = (
         "_answered", "_connection", "_connections", "_decode", "_descriptor", "_encode", "_header_bytes",
-        "_held_bytes", "_port",
+        "_held_bytes", "_port", "_request_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +74,7 @@ class Call:
         self._connection: Connection | None = None
         self._answered = False
         self._held_bytes = 0
+        self._request_bytes = 0
 
     def began(self, context: Any) -> None:
         """Note that the handler runs."""
@@ -90,6 +95,8 @@ class Call:
         if data is grpc.aio.EOF:
             raise asyncio.CancelledError
         self._took(len(data))
+        self._request_bytes = 2 * len(data) + min(_DECODED * len(data), _DECODED_BYTES_MAX)
+        self.sends(0)
         if self._descriptor is not None and len(data) >= COUNTED_FROM_BYTES:
             refused = await _refusal(data, self._descriptor, unary=True)
             if refused is not None:
@@ -146,6 +153,7 @@ class Call:
 
     def sends(self, size_bytes: int) -> None:
         """Note that an answer is given to gRPC, or, with 0, that gRPC has sent the last answer."""
+        size_bytes += self._request_bytes
         if self._connection is not None and size_bytes != self._held_bytes:
             more_bytes, self._held_bytes = size_bytes - self._held_bytes, size_bytes
             self._connections.sends(self._connection, more_bytes)
@@ -156,6 +164,7 @@ class Call:
             self._connections.abandoned(self._connection)
 
     def _over(self, task: asyncio.Task[Any]) -> None:
+        self._request_bytes = 0
         self.sends(0)
         if self._connection is not None:
             self._connections.call_is_over(self._connection)

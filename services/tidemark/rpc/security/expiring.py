@@ -70,5 +70,6 @@ def _generator(inner: Any, expires_s: float) -> Any:
                 if not _left_s(expires_s):  # the timer of a loop that never waits does not fire
                     await abort_with(context, expired())
                 await context.write(response)
+                del response  # the next one may come late
 
     return _coroutine(write_all, expires_s)

@@ -72,6 +72,7 @@ class Gate(grpc.aio.ServerInterceptor):
                         await access.check_call(right, request)  # checked again, since the rules may have changed
                         await _hide(right, response, access)
                     yield response
+                    del response  # the next one may come late
 
         return grpc.unary_stream_rpc_method_handler(checked, handler.request_deserializer, handler.response_serializer)
 

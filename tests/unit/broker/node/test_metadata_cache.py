@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from collections.abc import Coroutine
 from dataclasses import replace
+from typing import cast
 
 from tidemark.broker.node.metadata_cache import _BEHIND_MAX, MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, merge_topic
@@ -42,6 +46,18 @@ def cache(*topics: TopicView) -> MetadataCache:
     made.set_cluster_id("c")
     made.update(update(*topics, complete=True))
     return made
+
+
+async def test_a_watch_that_waits_holds_no_view() -> None:
+    watch = cache(topic("a")).watch(["unknown"])
+    view = await anext(watch)
+    error = weakref.ref(cast(TidemarkError, view.topics["unknown"].error))
+    following = asyncio.ensure_future(cast("Coroutine[None, None, ClusterView]", anext(watch)))
+    await asyncio.sleep(0)
+    del view
+    gc.collect()
+    assert error() is None
+    following.cancel()
 
 
 async def test_a_watcher_gets_the_whole_view_first_and_then_each_change() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, apply
-from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, LeaderEpoch
+from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, LeaderEpoch, TidemarkError
 from tidemark.rpc.codecs import metadata as metadata_codec
 from tidemark.rpc.codecs.metadata import LARGE_PARTITIONS, ViewWriter, view_from_proto, view_to_proto
 from tidemark.v1 import broker_service_pb2 as pb
@@ -39,6 +39,14 @@ async def test_a_view_survives_a_round_trip_however_it_is_written_and_read(parti
     for message in (view_to_proto(sent), *answers, watched.metadata):
         received = type(message).FromString(message.SerializeToString())
         assert view_from_proto(received) == view_from_proto(received, shared=True) == sent
+
+
+async def test_a_response_with_an_unknown_topic_is_not_kept() -> None:
+    writer = ViewWriter()
+    unknown = TopicView("unknown", "", error=TidemarkError(ErrorCode.UNKNOWN_TOPIC, "there is no such topic"))
+    asked = view(topic("large", LARGE_PARTITIONS), unknown)
+    first = await writer.answer(pb.GetMetadataResponse, asked)
+    assert await writer.answer(pb.GetMetadataResponse, asked) is not first
 
 
 async def test_requests_for_a_large_topic_share_one_response_until_the_topic_changes() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -50,12 +51,26 @@ OTHER = "127.0.0.2"
 """Address of the attacker; the other client has 127.0.0.1."""
 
 
+class Answer:
+    """An answer that a test can watch."""
+
+
 class Bytes:
     """A service of plain bytes."""
+
+    def __init__(self) -> None:
+        self.answers: list[weakref.ref[Answer]] = []
 
     async def stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         while True:
             yield bytes(int(request))
+
+    async def wait(self, request: bytes, context: Any) -> AsyncIterator[Answer]:
+        answer = Answer()
+        self.answers.append(weakref.ref(answer))
+        yield answer
+        del answer
+        await asyncio.Event().wait()
 
     async def written(self, requests: Any, context: Any) -> None:
         size = int(await context.read())
@@ -76,6 +91,7 @@ class Bytes:
     def add(self, servicer: object, server: grpc.aio.Server) -> None:
         methods = {
             "Stream": grpc.unary_stream_rpc_method_handler(self.stream),
+            "Wait": grpc.unary_stream_rpc_method_handler(self.wait, response_serializer=lambda _: b"x"),
             "Written": grpc.stream_stream_rpc_method_handler(self.written),
             "Sink": grpc.stream_stream_rpc_method_handler(self.sink),
             "Drain": grpc.stream_stream_rpc_method_handler(self.drain),
@@ -90,8 +106,10 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-async def serve(stack: AsyncExitStack, identity: TlsIdentity | None = None, **limits: int) -> GrpcServer:
-    service = Bytes()
+async def serve(
+    stack: AsyncExitStack, identity: TlsIdentity | None = None, service: Bytes | None = None, **limits: int
+) -> GrpcServer:
+    service = service or Bytes()
     server = make_server(
         "127.0.0.1",
         0,
@@ -140,6 +158,29 @@ async def test_messages_that_never_end_are_bounded_for_a_connection(stack: Async
     assert ended(CONNECTION) == before + 1
     await until(lambda: held(server) == 0)
     assert await is_served(server)
+
+
+async def test_requests_that_running_calls_hold_are_bounded_for_a_connection(stack: AsyncExitStack) -> None:
+    server, before = await serve(stack, connection_bytes=8 * MIB), ended(CONNECTION)
+    channel = await stack.enter_async_context(open_channel(f"127.0.0.1:{server.port}"))
+    wait, opened = channel.unary_stream("/test.Bytes/Wait"), 0
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        for _ in range(50):
+            call = wait(bytes(100 << 10), timeout=LONG_S)
+            opened += await call.read() == b"x"
+    assert 4 < opened < 12, "a request of 100 KiB counts as 1.2 MiB"
+    assert ended(CONNECTION) == before + 1
+    await until(lambda: held(server) == 0)
+
+
+async def test_a_stream_that_waits_holds_no_answer(stack: AsyncExitStack) -> None:
+    service = Bytes()
+    server = await serve(stack, service=service)
+    channel = await stack.enter_async_context(open_channel(f"127.0.0.1:{server.port}"))
+    call = channel.unary_stream("/test.Bytes/Wait")(b"", timeout=LONG_S)
+    assert await call.read() == b"x"
+    await until(lambda: service.answers[0]() is None)
+    call.cancel()
 
 
 @pytest.mark.parametrize("path", [STREAM, WRITTEN, ECHO])
