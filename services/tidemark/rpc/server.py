@@ -64,12 +64,15 @@ could not be compared with the bytes of messages.
 """
 
 
+_SIZES: Final = dict((*LIMITS, *WINDOW))
 _PROBES: Final = (
+    *(one for one in _OPTIONS if one[0] not in _SIZES),
+    ("grpc.max_receive_message_length", 4 << 10),
     ("grpc.max_allowed_incoming_connections", 100),
     ("grpc.max_concurrent_streams", 10),
     ("grpc.max_connection_idle_ms", 60_000),
 )
-"""Limits of the port for probes, which has no other limits."""
+"""Options of the port for probes, which has no other limits: a message has a name of a service."""
 UNBOUNDED_CALL_S = 60.0
 """Time limit of a unary call whose caller set no deadline (rule K3)."""
 
@@ -126,7 +129,7 @@ class GrpcServer:
         self._watch = ConnectionWatch(limits, lambda: frozenset(self.ports.values()))
         last = [one for one in (gate, receiver) if one is not None]
         self._open = [_Open(port, self._names, self._health, options, last, self._watch.connections) for port in ports]
-        self._probed = None if health is None else grpc.aio.server(options=[*_OPTIONS, *_PROBES])
+        self._probed = None if health is None else grpc.aio.server(options=_PROBES)
         self._probed_at = health
         if self._probed is not None:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)

@@ -17,8 +17,10 @@ import grpc
 import pytest
 import tidemark.rpc.server
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tidemark.core.security.listeners import Listener
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
+from tidemark.local.ports import HeldPorts
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.limits import connections, watch
 from tidemark.rpc.limits.connections import (
@@ -34,7 +36,9 @@ from tidemark.rpc.limits.connections import (
 from tidemark.rpc.limits.listening import Attempts
 from tidemark.rpc.limits.sockets import Found, Peer
 from tidemark.rpc.security.files import TlsIdentity
+from tidemark.rpc.security.listeners import ListenerPort
 from tidemark.rpc.server import GrpcServer, Service
+from tidemark.runtime.host_port import HostPort
 from tidemark.runtime.metrics import METRICS
 from tidemark.runtime.slices import Pace
 
@@ -171,6 +175,21 @@ async def test_requests_that_running_calls_hold_are_bounded_for_a_connection(sta
     assert 4 < opened < 12, "a request of 100 KiB counts as 1.2 MiB"
     assert ended(CONNECTION) == before + 1
     await until(lambda: held(server) == 0)
+
+
+async def test_the_port_for_probes_takes_small_messages_only(stack: AsyncExitStack) -> None:
+    ports = HeldPorts()
+    stack.callback(ports.release)
+    port = ports.take("health")
+    listener = ListenerPort(Listener.ONLY, HostPort("127.0.0.1", 0), None)
+    server = GrpcServer([listener], [], ["test.Bytes"], health=HostPort("127.0.0.1", port))
+    await server.start()
+    stack.push_async_callback(server.stop, 0)
+    stub = health_pb2_grpc.HealthStub(await stack.enter_async_context(open_channel(f"127.0.0.1:{port}")))
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=LONG_S)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    with pytest.raises(grpc.aio.AioRpcError, match="larger than max"):
+        await stub.Check(health_pb2.HealthCheckRequest(service="x" * 100_000), timeout=LONG_S)
 
 
 async def test_a_stream_that_waits_holds_no_answer(stack: AsyncExitStack) -> None:
