@@ -77,7 +77,8 @@ class ProducerStates:
     def __init__(self, entries: Mapping[int, ProducerEntry] | None = None) -> None:
         self._entries: dict[int, ProducerEntry] = dict(entries) if entries else {}
         self._expiration_ms: int | None = None
-        self._seen_ms: dict[int, int] = {}
+        self._seen_ms: OrderedDict[int, int] = OrderedDict()
+        """Time of the last batch of each producer. A dict would search for its oldest item."""
         self._open: OrderedDict[int, Offset] = OrderedDict()
         """First offset of each open transaction, by producer id. Invariant: the offsets rise."""
         if self._entries:
@@ -107,7 +108,7 @@ class ProducerStates:
         """
         states = self.copy()
         states._expiration_ms = expiration_ms
-        states._seen_ms = dict.fromkeys(states._entries, now_ms)
+        states._seen_ms = OrderedDict.fromkeys(states._entries, now_ms)
         return states
 
     @property

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import gc
+import time
+
 import pytest
 from tidemark.core import producer_state
-from tidemark.core.producer_state import SEQUENCE_SPACE, ProducerStates
+from tidemark.core.producer_state import PRODUCERS_MAX, SEQUENCE_SPACE, ProducerStates
 from tidemark.model import REMEMBERED_BATCHES, ErrorCode, TidemarkError
 from tidemark.record.envelope import Attributes, Envelope
 
@@ -217,6 +220,25 @@ def test_the_longest_idle_producers_make_room_for_new_ones(monkeypatch: pytest.M
         states.observe(envelope(0, producer_id=number + 1), number)
         states.observe(envelope(number + 1 if number else 0, offset=number, producer_id=0), number)
     assert set(states.entries) == {0, *range(92, 101)}, "the busy producer stays"
+
+
+def test_a_new_producer_at_the_limit_costs_no_search_for_the_longest_idle_one() -> None:
+    """A leader adds a thousand in one step, on the event loop."""
+    states = ProducerStates().expiring(DAY_MS, 0)
+
+    def cost_s(first: int) -> float:
+        batches = [envelope(0, offset=number, producer_id=number) for number in range(first, first + PRODUCERS_MAX)]
+        gc.disable()
+        try:
+            began_s = time.thread_time()
+            for batch in batches:
+                states.observe(batch, batch.producer_id)
+            return time.thread_time() - began_s
+        finally:
+            gc.enable()
+
+    below_s = cost_s(0)
+    assert cost_s(PRODUCERS_MAX) < 4 * below_s
 
 
 def test_producers_with_an_open_transaction_stay_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
