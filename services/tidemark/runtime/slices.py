@@ -33,8 +33,7 @@ class SlicedCalls:
             self._loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
-        # Cleared before the queue is read: a call that is queued after this line schedules again, possibly once too
-        # often
+        # Cleared before the queue is read: a call that is queued after this line schedules again, possibly once more
         # than needed.
         self._scheduled = False
         until_s = time.perf_counter() + SLICE_S
