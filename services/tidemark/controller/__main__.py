@@ -14,7 +14,7 @@ with no_collections():
     from tidemark.controller.metrics import ControllerMetrics
     from tidemark.controller.service import ControllerServicer
     from tidemark.core.security.principals import Role
-    from tidemark.model import BrokerId, TidemarkError
+    from tidemark.model import BrokerId
     from tidemark.rpc.limits.connections import limits_of
     from tidemark.rpc.receiver import ReceiverCheck
     from tidemark.rpc.security.handshakes import NativeLines
@@ -59,8 +59,6 @@ class ControllerProcess:
         await self._server.start()
         self._metrics = serve_metrics(self._settings, self._identity)
         await start_when_reachable(self._store, self._settings.zookeeper_connect)
-        with contextlib.suppress(TidemarkError):  # ZooKeeper may be away again
-            self._loop.cluster_id = await self._store.cluster_id()
         self._running = asyncio.create_task(self._loop.run(), name="controller loop")
         self._running.add_done_callback(self._on_end)
         await self._server.set_serving(True)

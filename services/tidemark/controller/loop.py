@@ -79,6 +79,8 @@ class ControllerLoop:
             await self._store.new_session()
             self._expired = False
         self._changed.clear()
+        if not self.cluster_id:  # also a standby of a new cluster knows the id before it may lead an emptied tree
+            self.cluster_id = await self._store.cluster_id()
         holder = await self._store.controller(watch=True)
         won = None
         if self.stands_back and not await self._is_of_this_cluster():

@@ -90,6 +90,46 @@ async def test_a_controller_leads_no_tree_whose_cluster_id_was_deleted_until_it_
     zookeeper = FakeZooKeeper()
     store = zookeeper.store()
     await store.start()
+    loop, begun = loop_of(store)
+    running = asyncio.create_task(loop.run())
+    await until(lambda: len(begun) == 1)
+    known = zookeeper.nodes[paths.CLUSTER_ID]
+    del zookeeper.nodes[paths.CLUSTER_ID]
+    store.session.expire()
+    await until(lambda: loop.stands_back)
+    assert (paths.CLUSTER_ID in zookeeper.nodes, paths.CONTROLLER in zookeeper.nodes, len(begun)) == (False, False, 1)
+    zookeeper.nodes[paths.CLUSTER_ID] = known
+    await until(lambda: len(begun) == 2)
+    assert begun[0] == begun[1]
+    running.cancel()
+    await asyncio.wait({running})
+    await store.stop()
+
+
+async def test_a_standby_of_a_new_cluster_writes_no_other_id_once_the_tree_was_emptied() -> None:
+    """The services of a new cluster start in any order: the standby may find a tree without an id."""
+    zookeeper = FakeZooKeeper()
+    active, standby = zookeeper.store(), zookeeper.store()
+    for store in (active, standby):
+        await store.start()
+    assert await active.elect_controller(BrokerId(101), "127.0.0.1:2")
+    loop, begun = loop_of(standby)
+    running = asyncio.create_task(loop.run())
+    await asyncio.sleep(0)
+    known = await active.create_cluster_id()
+    await until(lambda: loop.cluster_id == known)
+    del zookeeper.nodes[paths.CLUSTER_ID]
+    active.session.expire()
+    await until(lambda: loop.stands_back)
+    assert (paths.CLUSTER_ID in zookeeper.nodes, begun) == (False, [])
+    running.cancel()
+    await asyncio.wait({running})
+    for store in (active, standby):
+        await store.stop()
+
+
+def loop_of(store: Any) -> tuple[ControllerLoop, list[str]]:
+    """The loop of controller 100, and the cluster ids of the terms that begin."""
     begun: list[str] = []
 
     def new_term(won: ControllerTerm, cluster_id: str) -> Any:
@@ -109,19 +149,7 @@ async def test_a_controller_leads_no_tree_whose_cluster_id_was_deleted_until_it_
         observer=observer,
         new_term=new_term,
     )
-    running = asyncio.create_task(loop.run())
-    await until(lambda: len(begun) == 1)
-    known = zookeeper.nodes[paths.CLUSTER_ID]
-    del zookeeper.nodes[paths.CLUSTER_ID]
-    store.session.expire()
-    await until(lambda: loop.stands_back)
-    assert (paths.CLUSTER_ID in zookeeper.nodes, paths.CONTROLLER in zookeeper.nodes, len(begun)) == (False, False, 1)
-    zookeeper.nodes[paths.CLUSTER_ID] = known
-    await until(lambda: len(begun) == 2)
-    assert begun[0] == begun[1]
-    running.cancel()
-    await asyncio.wait({running})
-    await store.stop()
+    return loop, begun
 
 
 async def _nothing() -> None:
