@@ -124,10 +124,23 @@ class OffsetLookup:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """`look_up` for many partitions: first together, then separately for the partitions that a leader has
         refused.
+
+        Partitions whose leader does not answer in time are looked up together again, for half the timeout: another
+        broker may lead them by then.
         """
         deadline_s = time.monotonic() + self._timeout_s
-        many = wanted if len(wanted) > 1 else ()
-        found, _ = await self._look_up_together(many, position, self._timeout_s / 2)
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        backoff, attempt = Backoff(), AttemptTimeout(_ATTEMPT_S)
+        many, left_s = wanted if len(wanted) > 1 else (), self._timeout_s / 2
+        while many and left_s > 0:
+            answers, refusals = await self._look_up_together(many, position, attempt.within(left_s))
+            found |= answers
+            attempt.note(refusals.values())
+            many = [where for where, error in refusals.items() if error.code is ErrorCode.REQUEST_TIMED_OUT]
+            if many:
+                self._cluster.refresh()
+                await self._cluster.wait_for_update(backoff.next_s())
+                left_s = deadline_s - self._timeout_s / 2 - time.monotonic()
         rest = [where for where in wanted if where not in found]
         alone = await asyncio.gather(*(self.look_up(where, deadline_s=deadline_s, **position) for where in rest))
         return found | dict(zip(rest, alone, strict=True))

@@ -27,6 +27,8 @@ class FakeCluster:
         refused: partitions that are refused once.
         offline: partitions without a leader.
         down: addresses that answer nothing once.
+        stopped: addresses whose broker does not answer one request in time; another broker leads its partitions then.
+        timeouts_s: timeout of each request.
         empty: partitions without a record at or after any time.
         lagging: partitions that their leader does not have yet; a refusal comes with metadata without a leader.
     """
@@ -38,6 +40,8 @@ class FakeCluster:
         self.asked: list[tuple[str, int]] = []
         self.refused: set[int] = set()
         self.down: set[str] = set()
+        self.stopped: set[str] = set()
+        self.timeouts_s: list[float] = []
         self.empty: set[int] = set()
         self.lagging: set[int] = set()
         self.offline: set[int] = set()
@@ -58,7 +62,8 @@ class FakeCluster:
         cluster = self
 
         class Stub:
-            async def ListOffsets(self, request: pb.ListOffsetsRequest, **_: object) -> pb.ListOffsetsResponse:  # noqa: N802
+            async def ListOffsets(self, request: pb.ListOffsetsRequest, **given: Any) -> pb.ListOffsetsResponse:  # noqa: N802
+                cluster.timeouts_s.append(given["timeout"])
                 return cluster.answer(address, request)
 
         return Stub()
@@ -68,6 +73,9 @@ class FakeCluster:
         if address in self.down:
             self.down.remove(address)
             raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata())
+        if address in self.stopped:
+            self.stopped.remove(address)
+            raise grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata(), grpc.aio.Metadata())
         return pb.ListOffsetsResponse(partitions=[self._result(part) for part in request.partitions])
 
     def _result(self, part: pb.PartitionListOffsets) -> pb.PartitionListOffsetsResult:
@@ -134,6 +142,17 @@ async def test_partitions_of_a_broker_that_does_not_answer_are_asked_again(
     cluster.down = {"broker-1"}
     assert len(await lookup.find_each(PARTITIONS, "latest")) == COUNT
     assert cluster.asked.count(("broker-1", 1)) == COUNT // 2
+
+
+async def test_the_partitions_of_a_stopped_broker_are_asked_again_together_after_a_short_attempt(
+    cluster: FakeCluster,
+) -> None:
+    """The broker that leads them next answers long before the timeout of the call."""
+    known: Any = cluster
+    cluster.stopped = {"broker-1"}
+    assert len(await OffsetLookup(known, 30.0).find_each(PARTITIONS, "latest")) == COUNT
+    assert sorted(cluster.asked) == [("broker-0", COUNT // 2), *[("broker-1", COUNT // 2)] * 2]
+    assert cluster.timeouts_s == [2.0, 2.0, 4.0]
 
 
 async def test_a_partition_without_a_leader_does_not_delay_the_others(
