@@ -103,12 +103,13 @@ class ProducerStates:
         return ProducerStates(self._entries)
 
     def expiring(self, expiration_ms: int, now_ms: int) -> ProducerStates:
-        """A copy from which producers expire; known producers count as seen at `now_ms`. Any clock is valid, if all
-        calls use the same clock.
+        """A copy from which producers expire; known producers count as seen at `now_ms`, in the order of their last
+        batches. Any clock is valid, if all calls use the same clock.
         """
         states = self.copy()
         states._expiration_ms = expiration_ms
-        states._seen_ms = OrderedDict.fromkeys(states._entries, now_ms)
+        by_last_batch = sorted(states._entries, key=lambda one: _last_offset(states._entries[one]))
+        states._seen_ms = OrderedDict.fromkeys(by_last_batch, now_ms)
         return states
 
     @property
@@ -343,6 +344,11 @@ def _first_batch(entry: ProducerEntry, log_start_offset: Offset) -> Offset:
     if not batches or (batches[0].first_offset > entry.open_offset and batches[0].last_offset >= log_start_offset):
         return entry.open_offset
     return next((one.first_offset for one in batches if one.last_offset >= log_start_offset), NO_TRANSACTION)
+
+
+def _last_offset(entry: ProducerEntry) -> int:
+    """Offset of the last batch of this epoch; -1 without one, as after a marker."""
+    return entry.batches[-1].last_offset if entry.batches else -1
 
 
 def _next_sequence(entry: ProducerEntry) -> int:

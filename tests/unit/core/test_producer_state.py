@@ -261,6 +261,16 @@ def test_a_log_with_very_many_producers_remembers_the_limit_after_a_restart(monk
     assert set(states.entries) == set(range(991, 1001))
 
 
+def test_after_a_restart_a_busy_producer_stays_although_it_is_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may retry a batch whose answer the restart cut off."""
+    monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 10)
+    batches = [envelope(0, offset=number, producer_id=number) for number in range(10)]
+    restarted = observed(*batches, envelope(1, offset=10, producer_id=0)).expiring(DAY_MS, 0)
+    for number in range(10, 15):
+        restarted.observe(envelope(0, offset=number + 1, producer_id=number), 1)
+    assert set(restarted.entries) == {0, *range(6, 15)}
+
+
 def test_a_refused_new_producer_leaves_no_state() -> None:
     states = ProducerStates().expiring(DAY_MS, 0)
     states.observe(envelope(0, producer_id=1), 0)
