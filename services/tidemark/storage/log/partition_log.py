@@ -270,7 +270,7 @@ class PartitionLog:
             # The file first: on a full disk the mark of the truncation needs the space.
             self.segments.truncate_file(active, active.size_bytes)
             if self.segments.end_offset != end:
-                self._truncate(end)
+                self._truncate(end, undoes_append=True)
         except (OSError, Damage, TidemarkError) as error:
             self._context.broken = f"a failed append to {self.path.name} could not be truncated: {error}"
 
@@ -295,13 +295,19 @@ class PartitionLog:
                 raise TidemarkError(ErrorCode.STORAGE_ERROR, self._context.broken) from error
         return self._replayed.copy_producers()
 
-    def _truncate(self, end_offset: int) -> None:
+    def _truncate(self, end_offset: int, *, undoes_append: bool = False) -> None:
         context, segments, durability = self._context, self.segments, self.durability
         with context.files_lock:
             boundary = segments.boundary(end_offset)
             segment, _, position, end = boundary
             clean_point = self.cleaning.clean_point
-            durability.mark_truncation(CutPoint(end, min(segments.start_offset, end)))
+            try:
+                durability.mark_truncation(CutPoint(end, min(segments.start_offset, end)))
+            except TidemarkError:
+                # The core never counted these records. A checkpoint that did, and a crash before the next checkpoint,
+                # make the replica damaged at worst.
+                if not undoes_append:
+                    raise
             with context.memory_lock:
                 dropped = segments.truncate(boundary)
                 was_flushed = durability.truncate(end)

@@ -127,6 +127,28 @@ def test_a_failed_append_over_two_segments_frees_its_space_before_its_mark(
     read_all(log)
 
 
+@pytest.mark.parametrize("room_bytes", [1100, 1500, 2000, 2900, 3500])
+def test_a_failed_append_over_several_segments_is_truncated_without_any_space(
+    directory: Path, disk: FullDisk, room_bytes: int
+) -> None:
+    """Regression: the mark of the truncation had no space, so a follower stayed offline though space came back."""
+    logs = open_one(directory)
+    log, _ = opened(logs)
+    lead(log, make_batch(["kept"]))
+    kept = read_all(log)
+    disk.room_bytes = room_bytes
+    with raises_code(ErrorCode.DISK_FULL):
+        log.append([make_batch(["x" * 700])] * 8, base_offset=Offset(1), leader_epoch=LeaderEpoch(0), stamp=True)
+    assert disk.room_bytes == 0
+    assert (log.broken, log.log_end_offset, read_all(log)) == (None, 1, kept)
+    logs.close()
+    disk.room_bytes = 1 << 40
+    log, found = opened(open_one(directory))
+    assert (found.log_end_offset, found.damaged, read_all(log)) == (1, None, kept)
+    assert lead(log, make_batch(["more"])) == 2
+    read_all(log)
+
+
 def test_a_checkpoint_without_space_is_retried_and_leaves_no_partial_file(directory: Path, disk: FullDisk) -> None:
     logs = open_one(directory)
     log, _ = opened(logs)
