@@ -102,6 +102,10 @@ class ProducerStates:
         """An independent copy of the states, without expiration."""
         return ProducerStates(self._entries)
 
+    def without_open(self) -> ProducerStates:
+        """A copy in which every transaction has ended."""
+        return ProducerStates({one: entry._replace(open_offset=NO_TRANSACTION) for one, entry in self._entries.items()})
+
     def expiring(self, expiration_ms: int, now_ms: int) -> ProducerStates:
         """A copy from which producers expire; known producers count as seen at `now_ms`, in the order of their last
         batches. Any clock is valid, if all calls use the same clock.

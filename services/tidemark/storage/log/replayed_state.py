@@ -155,8 +155,8 @@ class ReplayedState:
             OSError, Damage: an envelope cannot be read.
         """
         self._drop_snapshots(end_offset)
-        at_least = max(segments[0].base_offset, clean_point)
-        found = newest_snapshot(self._context.path, self._snapshots(), at_least=at_least, at_most=end_offset)
+        path, front = self._context.path, segments[0].base_offset
+        found = newest_snapshot(path, self._snapshots(), at_least=front, at_most=end_offset, clean_point=clean_point)
         start, producers = found or (0, ProducerStates())
         for envelope, marker in replay_from(segments, start, self._context.settings.index_interval_bytes):
             if envelope.producer_id >= 0 and envelope.base_offset >= start:

@@ -478,8 +478,8 @@ def _fold(
     is_read_apart = aborted.replayed_from < replayed_from
     if is_read_apart:
         _read_aborted(directory, recovered, aborted, offsets, interval_bytes)
-    at_least = max(front, read_clean_point(directory))
-    snapshot = newest_snapshot(directory, offsets, at_least=at_least, at_most=replayed_from)
+    clean_point = read_clean_point(directory)
+    snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=replayed_from, clean_point=clean_point)
     if snapshot is not None:
         recovered.snapshot_at, recovered.producers = snapshot
     producers_from = max(recovered.snapshot_at, 0)

@@ -83,16 +83,18 @@ def _states(producers: Sequence[Any]) -> ProducerStates:
 
 
 def newest_snapshot(
-    directory: Path, offsets: list[int], *, at_least: int, at_most: int
+    directory: Path, offsets: list[int], *, at_least: int, at_most: int, clean_point: int = 0
 ) -> tuple[int, ProducerStates] | None:
     """The newest readable snapshot of these offsets within [at_least, at_most].
 
-    `at_least` is where the first segment begins: the batches between an older snapshot and that segment are deleted. In
-    a compacted log the clean point is the bound: the cleaner may have removed the marker of a transaction that is open
-    in an older snapshot (rule X6). A replay from the first segment finds no batch of it either.
+    `at_least` is where the first segment begins: the batches between an older snapshot and that segment are deleted.
+
+    A snapshot from below the clean point has no open transaction here. The cleaner stays below the last stable offset,
+    so such a transaction has ended, and the cleaner may have removed its marker (rule X6). A later batch of that
+    transaction opens it again, until its marker.
     """
     for offset in sorted((offset for offset in offsets if at_least <= offset <= at_most), reverse=True):
         states = read_snapshot(directory, offset)
         if states is not None:
-            return offset, states
+            return offset, states.without_open() if offset < clean_point else states
     return None

@@ -230,3 +230,26 @@ def test_a_snapshot_from_before_a_cleaning_opens_no_transaction_whose_marker_was
     assert ProducerStates(log.state().producers.entries).open_producers == ()
     check_whole(log)
     logs.close()
+
+
+@pytest.mark.parametrize("truncated", [True, False])
+def test_a_replay_across_the_clean_point_knows_producers_below_the_log_start(directory: Path, truncated: bool) -> None:
+    """Regression: the states of producers in deleted segments were lost, as were their coordinator epochs."""
+    logs, log = opened(directory)
+    plain = [keyed([(b"key", b"value")]) for _ in range(12)]
+    lead(log, keyed([(b"key", b"value")], base_sequence=0, producer_id=5, producer_epoch=0))
+    end = [lead(log, batch) for batch in plain][-1]  # a roll writes a snapshot
+    log.trim(Offset(end - 1))
+    logs.checkpoint({PARTITION: Offset(end)})
+    for batch in plain * 2:
+        lead(log, batch)
+    clean(log)
+    assert log.segments.all[0].base_offset > 0
+    if truncated:
+        log.truncate(Offset(end))  # as after an unclean election
+    else:
+        logs.close()
+        logs = open_one(directory)
+        log = logs.open(PARTITION, IDENTITY, CONFIGS)[0]
+    assert log.state().producers.entries[5].batches[-1].last_sequence == 0
+    logs.close()
