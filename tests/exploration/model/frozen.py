@@ -222,6 +222,8 @@ class _Writer:
             if all(type(key) is int for key in value):
                 items.sort(key=lambda item: self._named(item[0], item[0]))
             return ("m", *[(self.write(key), self.write(one)) for key, one in items])
+        if kind is OrderedDict:
+            return ("q", *[(self.write(key), self.write(one)) for key, one in value.items()])
         tag = _TAGS.get(kind)
         if tag is not None:
             written = self._write_all(value)
@@ -312,8 +314,9 @@ class _Reader:
             return _MAKERS[tag](self._all(value[1:]))
         if tag == "#":
             return self._made[value[1]]
-        if tag == "m":
-            return {self.read(key): self.read(one) for key, one in value[1:]}
+        if tag in "mq":
+            made = {self.read(key): self.read(one) for key, one in value[1:]}
+            return made if tag == "m" else OrderedDict(made)
         if tag == "b":
             return make_batch(*value[1:])
         code = (Phase if tag == "P" else ErrorCode)[value[1]]
