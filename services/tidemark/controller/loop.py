@@ -119,8 +119,7 @@ class ControllerLoop:
         await self._scheduler.sleep_ms(_RETRY_MS)  # the wait lets a standby be elected first
 
     async def _is_of_this_cluster(self) -> bool:
-        found = await self._store.cluster_id()
-        self.stands_back = not found or found != (self.cluster_id or found)
+        self.stands_back = await self._store.cluster_id() != self.cluster_id
         return not self.stands_back
 
     async def _cluster_id(self) -> str:

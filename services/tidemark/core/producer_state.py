@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from tidemark.model import REMEMBERED_BATCHES, ErrorCode, Offset, TidemarkError
@@ -279,7 +280,7 @@ class ProducerStates:
 
         Without such a batch the transaction is forgotten: no reader waits for its end. Its next batch opens it again.
         """
-        cut = [producer_id for producer_id, first in self._open.items() if first < log_start_offset]
+        cut = [one for one, _ in takewhile(lambda opened: opened[1] < log_start_offset, self._open.items())]
         for producer_id in cut:
             entry = self._entries[producer_id]
             first = _first_batch(entry, log_start_offset)
