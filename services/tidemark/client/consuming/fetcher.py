@@ -270,7 +270,7 @@ class Fetcher:
         The cursor that got records longest ago is the first. Cursors that this fetch leaves out are the first of the
         next fetch.
         """
-        room = sum(cursor.buffered_bytes for cursor in self.cursors.values()) < self._settings.read_ahead_bytes
+        room = self._make_room()
         now_s = time.monotonic()
         asked: list[_Asked] = []
         self._leave_the_damaged(loop, now_s)
@@ -286,6 +286,19 @@ class Fetcher:
             if wanted and leader is not None:
                 asked.append(_Asked(cursor, cursor.generation, leader, self.nearest.read_from(partition, now_s)))
         return asked
+
+    def _make_room(self) -> bool:
+        """Whether more bytes may be read ahead. If only rows of paused or withheld partitions fill the buffer, they are
+        discarded.
+        """
+        given_bytes = sum(cursor.buffered_bytes for cursor in self.cursors.values() if cursor.gives)
+        kept = [cursor for cursor in self.cursors.values() if cursor.buffered_bytes and not cursor.gives]
+        has_room = given_bytes < self._settings.read_ahead_bytes
+        if has_room and given_bytes + sum(cursor.buffered_bytes for cursor in kept) >= self._settings.read_ahead_bytes:
+            for cursor in kept:
+                cursor.generation += 1
+                cursor.forget_buffer()
+        return has_room
 
     def _has_room(self, cursor: Cursor, now_s: float) -> bool:
         waits = cursor.error is not None or cursor.retry_s > now_s or not cursor.gives

@@ -157,6 +157,51 @@ async def test_a_resumed_partition_does_not_wait_for_a_fetch_without_it(is_full:
     await fetcher.stop()
 
 
+@pytest.mark.parametrize("held", ["paused", "withheld"])
+async def test_partitions_that_return_no_rows_leave_room_for_the_others(held: str) -> None:
+    """Their rows would fill the buffer until they are resumed, and the consumer would read no other partition."""
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings(read_ahead_bytes=1))
+    fetcher.start()
+    cursor = fetcher.cursors[T0] = Cursor(T0, 0, topic_id="id", incarnation="i")
+    fetcher.moved(cursor)
+    await turns()
+    questions.answer(0)
+    await turns()
+    assert cursor.has_rows
+    assert len(questions.asked) == 1, "the buffer is full"
+
+    setattr(cursor, held, True)
+    other = TopicPartition("t", 1)
+    fetcher.cursors[other] = Cursor(other, 0, topic_id="id", incarnation="i")
+    fetcher.moved(fetcher.cursors[other])
+    await turns()
+    assert [[part.partition for part in request.partitions] for _, request, _ in questions.asked] == [[0], [1]]
+
+    setattr(cursor, held, False)
+    fetcher.resumed([cursor])
+    await turns()
+    fetched = {part.partition: part.fetch_offset for part in questions.asked[2][1].partitions}
+    assert fetched == {0: 0, 1: 0}, "no record is skipped"
+    await fetcher.stop()
+
+
+async def test_the_rows_of_a_paused_partition_stay_while_others_fill_the_buffer() -> None:
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings(read_ahead_bytes=1))
+    fetcher.start()
+    for index in (0, 1):
+        where = TopicPartition("t", index)
+        fetcher.cursors[where] = Cursor(where, 0, topic_id="id", incarnation="i")
+        fetcher.cursors[where].buffered_bytes = 1
+    fetcher.cursors[T0].paused = True
+    fetcher.regroup()
+    await turns()
+    assert not questions.asked
+    assert fetcher.cursors[T0].buffered_bytes == 1
+    await fetcher.stop()
+
+
 @pytest.mark.parametrize("event", ["seek", "new leader"])
 async def test_response_after_a_seek_or_leader_change_is_discarded(event: str) -> None:
     questions: Any = Questions()
