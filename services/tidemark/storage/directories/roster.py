@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidemark.model import EpochEntry, LeaderEpoch, Offset, ReplicaIdentity, TopicPartition
-from tidemark.storage.files import Descriptor, checksum, replace_file
+from tidemark.storage.files import Descriptor, checksum, has_no_room, replace_file
 
 ROSTER_FILE: Final = "empty-replicas"
 
@@ -84,9 +84,17 @@ class Roster:
             return True
 
     def was_set_aside(self, partition: TopicPartition, incarnation: str) -> None:
-        """Record that a replica's directory was set aside: checkpoints are written after that."""
+        """Record that a replica's directory was set aside: checkpoints are written after that.
+
+        A full disk needs the space of that directory. Without the line, a replica that is made again after a kill, with
+        the same incarnation, counts as damaged.
+        """
         with self._lock:
-            self._append(_sealed(f"x {partition.topic} {partition.partition} {incarnation}"))
+            try:
+                self._append(_sealed(f"x {partition.topic} {partition.partition} {incarnation}"))
+            except OSError as error:
+                if not has_no_room(error):
+                    raise
 
     def forget_shadowed(self, directories: Collection[TopicPartition]) -> None:
         """Remove the entries of replicas with a directory: a kill came between the two steps."""

@@ -295,6 +295,31 @@ def test_a_full_target_leaves_the_copy_unchanged_and_copying_can_resume(
     logs.close()
 
 
+def test_a_replica_moves_away_from_a_full_directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the full directory went offline with all its replicas."""
+    logs, log = open_in(directory)
+    fill(log, random.Random(11), 20)
+    future = begin(logs)
+    copy_all(future)
+    before = content(log)
+    monkeypatch.setattr(os, "write", _raising(errno.ENOSPC))
+    assert content(logs.mover.finish(future, log.log_end_offset)) == before
+    assert [state.failed for state in logs.directories()] == [None, None]
+    logs.close()
+    assert names_in(directory, "a") == []
+
+
+def test_an_abandoned_copy_is_deleted_from_a_full_target(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the copy took its space until the next start."""
+    logs, log = open_in(directory)
+    fill(log, random.Random(11), 20)
+    copy_all(begin(logs))
+    monkeypatch.setattr(os, "write", _raising(errno.ENOSPC))
+    logs.mover.abandon(PARTITION)
+    logs.close()
+    assert names_in(directory, "b") == []
+
+
 def test_a_truncation_that_a_full_target_refused_is_retried(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: the copy kept records that the log had replaced, and then became the log."""
     logs, log = open_in(directory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def test_a_stray_is_deleted_after_its_grace_without_a_restart(directory: Path, m
     assert strays(directory) == []
 
 
+def full(number: int) -> Callable[..., int]:
+    def write(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return write
+
+
 def without_space(*arguments: object, **more: object) -> Path:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -58,6 +66,20 @@ def test_a_stray_is_deleted_though_no_checkpoint_can_be_written(
         logs.checkpoint({})
     logs.close()
     assert strays(directory) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_frees_the_space_of_a_deleted_replica(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Regression: the directory was renamed, and stayed until the next start."""
+    logs = open_one(directory)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    lead(log, make_batch(["takes space"]))
+    monkeypatch.setattr(os, "write", full(number))
+    logs.set_aside(PARTITION, "delete")
+    logs.close()  # waits for the deleter
+    assert [path.name for path in directory.iterdir() if path.is_dir()] == []
 
 
 def test_indexes_of_trimmed_segments_make_room_for_their_checkpoint(
