@@ -158,8 +158,8 @@ def _snapshot(path: Path) -> Document:
     rows: list[tuple[Cell, ...]] = []
     try:
         for producer_id, epoch, last_us, batches, *transactional in document["producers"]:
-            sequences = " ".join(f"{first}-{last}" for first, last, _, _ in batches)
-            offsets = " ".join(f"{start}-{end}" for _, _, start, end in batches)
+            sequences = " ".join(f"{first}-{last}" for first, last, *_ in batches)
+            offsets = " ".join(f"{start}-{end}" for _, _, start, end, *_ in batches)
             open_offset, coordinator_epoch = transactional or (None, None)
             rows.append((producer_id, epoch, last_us, sequences, offsets, open_offset, coordinator_epoch))
     except (TypeError, ValueError):

@@ -15,7 +15,7 @@ from tidemark.cli.app import app
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.core.schemas.text import to_text
 from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
-from tidemark.record.envelope import Batch, Codec, parse_envelope
+from tidemark.record.envelope import Batch, Codec, parse_envelope, with_append_time
 from tidemark.record.payload import build_batch, from_columns
 from typer.testing import CliRunner
 
@@ -235,6 +235,17 @@ def test_control_batches_and_aborted_transactions_are_shown(tmp_path: Path) -> N
     assert row == {"producer_id": 7, "first_offset": 0, "last_offset": 1, "stable_offset": 2}
     [producer] = lines_of("dump", next(replica.glob("*.snapshot")))
     assert (producer["open_offset"], producer["coordinator_epoch"]) == (-1, 5)
+
+
+def test_a_snapshot_with_append_times_is_shown_whole(tmp_path: Path) -> None:
+    logs = open_one(tmp_path)
+    log, _ = logs.open(PARTITION, IDENTITY, {})
+    plain, timed = (make_batch(["a", "b"], producer_id=one, producer_epoch=0, sequence=4) for one in (7, 8))
+    lead(log, plain, with_append_time(timed, timestamp_us=TIME_US))
+    logs.close_clean(BrokerEpoch(0), {PARTITION: Offset(4)})
+    rows = lines_of("dump", max(log.path.glob("*.snapshot")))
+    found = [(row["producer_id"], row["sequences"], row["offsets"]) for row in rows]
+    assert found == [(7, "4-5", "0-1"), (8, "4-5", "2-3")]
 
 
 def test_records_that_readers_may_not_get_are_left_out_on_request(tmp_path: Path) -> None:
