@@ -41,6 +41,15 @@ REQUEST_ID_CHARACTERS_MAX = 128
 """Longest id of an election request; loss reports keep the id."""
 
 
+def number_up_to(most: int, text: str) -> int | None:
+    """The number that `text` states in decimal digits; None for another text, and above `most`, however long."""
+    digits = text.lstrip("0")
+    if not (text.isascii() and text.isdecimal()) or len(digits) > len(str(most)):
+        return None
+    number = int(digits or "0")
+    return number if number <= most else None
+
+
 class TopicPartition(NamedTuple):
     """A partition, named by its topic and its index."""
 

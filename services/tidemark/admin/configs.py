@@ -18,7 +18,15 @@ from tidemark.admin.schemas import check_may_be_compacted
 from tidemark.admin.views import existing_topic
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.core.topic_name import check_topic_name
-from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, TopicDescription, invalid_request
+from tidemark.model import (
+    BrokerId,
+    BrokerRegistration,
+    ErrorCode,
+    TidemarkError,
+    TopicDescription,
+    invalid_request,
+    number_up_to,
+)
 from tidemark.ports import AdminRequest
 from tidemark.rpc import errors
 from tidemark.rpc.channel import open_channel
@@ -165,9 +173,7 @@ def check_resource(resource: ConfigResource) -> None:
     name = resource.name
     if resource.kind is ConfigKind.TOPIC:
         check_topic_name(name)
-    elif name != CLUSTER_DEFAULT and not (
-        name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) <= _BROKER_ID_MAX
-    ):
+    elif name != CLUSTER_DEFAULT and str(number_up_to(_BROKER_ID_MAX, name)) != name:
         raise invalid_request(
             f"{name[:40]!r} is not a broker: give a broker id, or {CLUSTER_DEFAULT!r} for every broker"
         )

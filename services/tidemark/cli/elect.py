@@ -73,11 +73,12 @@ def elect(
     --last-known  For a partition without a leader, since no live replica is certain to have every acknowledged record.
                   Wait for such a replica if it can return. Otherwise this elects the live replica with the longest log.
                   Records that only other replicas have are LOST, even when those return; a new lineage begins. The
-                  command shows the known loss and asks for confirmation first. --rebuild-state For a partition whose
-                  leaderAndISR node in ZooKeeper was damaged or deleted manually. The controller writes the node again
-                  by itself where the live replicas prove its content. Start all brokers first. Otherwise the command
-                  accepts the state that the live replicas know, and elects as --last-known does. --reports     Shows
-                  the losses of such elections, and of those by unclean.leader.election.enable=true.
+                  command shows the known loss and asks for confirmation first.
+    --rebuild-state
+                  For a partition whose leaderAndISR node in ZooKeeper was damaged or deleted manually. The controller
+                  writes the node again by itself where the live replicas prove its content. Start all brokers first.
+                  Otherwise the command accepts the state that the live replicas know, and elects as --last-known does.
+    --reports     Shows the losses of such elections, and of those by unclean.leader.election.enable=true.
 
     \b
     Of each unclean election: "lost, known" counts acknowledged records that a live replica knows of, with their

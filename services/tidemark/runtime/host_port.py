@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tidemark.core.security.listeners import NAMES, Listener
+from tidemark.model import number_up_to
 
 
 class HostPort(str):
@@ -37,9 +38,10 @@ class HostPort(str):
         """Parse `text`; ValueError unless it is a host:port."""
         host, colon, port = text.strip().rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        number = number_up_to(65535, port)
+        if not colon or not host or number is None:
             raise ValueError("expected host:port with a port of 0 to 65535")
-        return cls(host, int(port))
+        return cls(host, number)
 
 
 class Listeners(HostPort):

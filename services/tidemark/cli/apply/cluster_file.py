@@ -18,7 +18,7 @@ from tidemark.core.config_resource import ConfigKind
 from tidemark.core.quotas.quotas import QuotaEntity
 from tidemark.core.schemas.model import SchemaDraft
 from tidemark.core.security.acls import Acl
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, number_up_to
 from tidemark.runtime.configuration.entries import check_alterable
 
 _TOPIC_KEYS: Final = ("partitions", "replication_factor", "configs", "schema", "delete")
@@ -252,10 +252,10 @@ class _Reader:
         text = self._scalar(what, line, node)
         if text is None:
             return None
-        if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= _COUNT_MAX:
+        count = number_up_to(_COUNT_MAX, text)
+        if not count:
             self._wrong(line, f"{what} is {text!r}: expected a whole number, 1 or more")
-            return None
-        return int(text)
+        return count or None
 
     def _flag(self, what: str, line: int, node: yaml.Node) -> bool:
         text = self._scalar(what, line, node)

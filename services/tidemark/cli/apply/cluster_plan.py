@@ -82,7 +82,7 @@ def plan(
     Args:
         wanted: the file.
         topics: existing topics, by name.
-        brokers: current overrides of each broker in the file.
+        brokers: current overrides of the brokers in the file; one that is missing is not changed.
         acls: current access rules, if the file has any.
         quotas: current quotas, if the file has any.
         schemas: current schemas of the topics whose schema the file has.
@@ -106,10 +106,9 @@ def plan(
                 steps += _evolution(topic, (schemas or {}).get(topic.name))
             except TidemarkError as error:
                 problems.append(Problem(topic.lines.get("schema", topic.line), error))
-    for broker in wanted.brokers.values():
-        resource = ConfigResource(ConfigKind.BROKER, broker.name)
-        before = brokers.get(broker.name, {})
-        steps += _configuration(resource, f"broker {broker.name}", broker.line, before, broker.configs, broker.lines)
+    for name, before in brokers.items():
+        resource, broker = ConfigResource(ConfigKind.BROKER, name), wanted.brokers[name]
+        steps += _configuration(resource, f"broker {name}", broker.line, before, broker.configs, broker.lines)
     if change := AclChange(wanted.acls.values(), acls):
         line = min(one.line for one in wanted.acls.values())
         steps.append(Step(Action.PERMIT, "access rules", line, change.run, change.summary, change.changes))

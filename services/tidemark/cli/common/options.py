@@ -17,7 +17,7 @@ from tidemark.cli.common import completion
 from tidemark.cli.common.connection import connect_admin, drop_other_address
 from tidemark.cli.common.help_text import PlainCommand, PlainGroup
 from tidemark.cli.common.output import Output, print_warning
-from tidemark.model import TopicPartition, invalid_request
+from tidemark.model import TopicPartition, invalid_request, number_up_to
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -168,9 +168,10 @@ def parse_places(targets: Iterable[str]) -> list[tuple[str, int | None]]:
     places: list[tuple[str, int | None]] = []
     for target in targets:
         topic, colon, index = target.partition(":")
-        if not topic or (colon and not (index.isascii() and index.isdecimal())):
+        partition = number_up_to(_INT32_MAX, index)
+        if not topic or (colon and partition is None):
             raise typer.BadParameter(f"{target!r}: expected TOPIC or TOPIC:PARTITION, such as flights:0")
-        places.append((topic, fits_int32(int(index)) if colon else None))
+        places.append((topic, partition))
     return places
 
 
@@ -179,9 +180,10 @@ def parse_brokers(words: Sequence[str]) -> list[int]:
     ids = []
     for word in words:
         for part in word.split(","):
-            if not (part.isascii() and part.isdecimal()) or int(part) > _INT32_MAX:
+            broker = number_up_to(_INT32_MAX, part)
+            if broker is None:
                 raise typer.BadParameter(f"{part!r}: expected ids of brokers, such as 3 4")
-            ids.append(int(part))
+            ids.append(broker)
     if len(set(ids)) < len(ids):
         raise typer.BadParameter("a broker is given twice")
     if not ids:

@@ -53,4 +53,4 @@ def parse_size(text: str, *, bytes_max: int = _INT64_MAX) -> int:
 def _bytes(text: str) -> int | None:
     found = _SIZE.fullmatch(text)
     factor = _UNITS.get(found[2].upper()) if found is not None else None
-    return None if found is None or factor is None else round(float(found[1]) * factor)
+    return None if found is None or factor is None else round(min(float(found[1]), 2.0**64) * factor)

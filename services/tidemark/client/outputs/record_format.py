@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidemark.model import number_up_to
+
 if TYPE_CHECKING:
     from tidemark.client.records import ConsumerRecord
 
@@ -34,8 +36,8 @@ def parse_start(text: str) -> Start:
     kind, colon, value = text.partition(":")
     if kind in {"earliest", "latest"} and not colon:
         return Start(position=kind)
-    if kind == "offset" and value.isascii() and value.isdecimal() and int(value) <= _INT64_MAX:
-        return Start(offset=int(value))
+    if kind == "offset" and (offset := number_up_to(_INT64_MAX, value)) is not None:
+        return Start(offset=offset)
     if kind == "timestamp" and value:
         try:
             moment = datetime.fromisoformat(value)

@@ -130,10 +130,13 @@ def test_other_ways_to_write_a_value(column: str, cell: str, value: Any) -> None
         ("small", "128", "128 is outside of int8"),
         ("small", "0x1F", "'0x1F' is not a valid int8"),
         ("small", "1.5", "'1.5' is not a valid int8"),
+        ("big", "1e99999", "'1e99999' is not a valid int64"),
         ("rate", "1e400", "'1e400' is not a valid float64"),
         ("price", "1.005", "does not fit decimal(10,2) without a loss"),
+        ("price", "1e-999999999", "does not fit decimal(10,2) without a loss"),
         ("day", "2013-02-30", "'2013-02-30' is not a date"),
         ("at", "2013-01-01T00:00:00.0000001Z", "is not a whole number of microseconds"),
+        ("at", '"2013-01-01T00:00:00,1234567Z"', "is not a whole number of microseconds"),
         ("at", "999999999999999999", "--timestamp-unit"),
         ("local", "2013-01-01T00:00:00Z", "has a time zone"),
         ("raw", "?", "is not base64"),
@@ -188,6 +191,10 @@ def test_json_lines_are_rows_or_records_of_consume() -> None:
         ('{"name": "x", "smal": 1}', "line 2, column smal: the schema has no such column: did you mean small?"),
         ('{"name": "x", "small": "1"}', "line 2, column small: a value of type str"),
         ('{"name": "x", "legs": [{"miles": "far"}]}', "line 2, column legs.element.miles: a value of type str"),
+        ('{"name": "x", "small": 1e999999999}', "line 2, column small: a value of type Decimal"),
+        ('{"name": "x", "at": -1e999999999}', "line 2, column at: Decimal('-1E+999999999') us since 1970 is outside"),
+        ('{"name": "x", "price": 1e-99999999999999999999}', "line 2: not JSON that can be read"),
+        ('{"name": "x", "rate": 1e400}', "line 2, column rate: the number is too large for a float"),
         (
             '{"topic": "t", "partition": 0, "offset": 7, "timestamp_us": 5, "value": null, "headers": []}',
             "line 2: the record has no row",
@@ -216,10 +223,25 @@ def test_rows_that_do_not_fit_go_to_the_file_of_rejects_and_the_others_are_sent(
 def test_each_line_of_the_rejects_is_strict_json_with_the_digits_of_the_input() -> None:
     file = io.StringIO()
     long = "12345678901234567890.125"
-    lines = ['{"price": NaN}', '{"price": 1e400}', f'{{"price": {long}, "rate": 0.5}}', '{"price": -Infinity']
+    tiny = "1e-99999999999999999999"
+    lines = [
+        '{"price": NaN}',
+        '{"price": 1e400}',
+        f'{{"price": {long}, "rate": 0.5}}',
+        f'{{"price": {tiny}}}',
+        '{"price": -Infinity',
+    ]
     assert of(json_of(*lines), file=file) == []
     found = [json.loads(line, parse_constant=pytest.fail)["row"] for line in file.getvalue().splitlines()]
-    assert found == [{"price": "NaN"}, {"price": "1e400"}, {"price": long, "rate": 0.5}, lines[3]]
+    assert found == [{"price": "NaN"}, {"price": "1e400"}, {"price": long, "rate": 0.5}, {"price": tiny}, lines[4]]
+
+
+def test_a_number_of_json_that_a_float_lacks_is_refused_and_infinity_is_a_value() -> None:
+    floats = schema_of("rate DOUBLE, small FLOAT")
+    assert "column rate: the number is too large" in refused(json_of('{"rate": 1e400}'), floats)[1]
+    assert "column small: the number is too large" in refused(json_of('{"small": -1e400}'), floats)[1]
+    found = of(json_of('{"rate": Infinity, "small": "-Infinity"}'), floats)
+    assert found == [{"rate": float("inf"), "small": float("-inf")}]
 
 
 def test_a_parquet_file_is_matched_by_name_and_type() -> None:
