@@ -32,8 +32,8 @@ def render_documentation() -> str:
         "| topic | `tidemark topic create --config`, later `tidemark config set topic` |",
         "",
         "[configuring.md](configuring.md) has the details. This page is generated from",
-        "`services/tidemark/runtime/configuration/keys.py` by `python -m tidemark.runtime.configuration.docs`; a test",
-        "compares both.",
+        "the settings classes of `services/tidemark/runtime/configuration/`, by",
+        "`python -m tidemark.runtime.configuration.docs`; a test compares both.",
     ]
     for owner in ("broker", "controller", "admin", "console", "topic"):
         lines += [

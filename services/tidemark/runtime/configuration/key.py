@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row of the settings table: a key with type, unit, range, default and scope, and the parser of its values."""
+"""One row of the table of settings: a key with type, unit, range, default and scope, and the parser of its values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tidemark.core.security.principals import ANONYMOUS, can_be_a_user
 from tidemark.model import ErrorCode, TidemarkError
@@ -41,6 +40,22 @@ class Scope(StrEnum):
     BROKER_DYNAMIC = "broker-dynamic"
     TOPIC = "topic"
 
+
+_KINDS: Final = {
+    "str": Kind.STRING,
+    "int": Kind.INT,
+    "float": Kind.RATIO,
+    "bool": Kind.BOOL,
+    "HostPort": Kind.ADDRESS,
+    "HostPort | None": Kind.ADDRESS,
+    "tuple[Path, ...]": Kind.PATHS,
+    "tuple[str, ...]": Kind.PRINCIPALS,
+    "Listeners": Kind.LISTENERS,
+    "Listeners | None": Kind.LISTENERS,
+}
+"""Kinds by the annotation of the field; one with choices is a CHOICE."""
+_UNITS: Final = {"ms": "ms", "minutes": "min", "bytes": "bytes", "second": "bytes/s"}
+"""Units by the last word of the name."""
 
 Value = str | int | float | bool | HostPort | tuple[Path, ...] | tuple[str, ...] | None
 
@@ -184,32 +199,45 @@ class ConfigKey:
         return f" ({self.unit})" if self.unit else ""
 
 
-def whole_number(
-    name: str,
-    owners: Iterable[str],
-    default: int | None,
-    unit: str,
+def setting(
+    default: str | float | None,
     doc: str,
     *,
+    unit: str | None = None,
     minimum: int = 0,
     maximum: int = I64_MAX,
     unlimited: bool = False,
-    scope: Scope = Scope.STATIC,
-) -> ConfigKey:
-    """A row for a whole number; both ends of the range are inclusive."""
-    text = None if default is None else str(default)
-    return ConfigKey(
-        name,
-        Kind.INT,
-        tuple(owners),
-        text,
-        doc,
-        unit=unit,
-        minimum=minimum,
-        maximum=maximum,
-        unlimited=unlimited,
-        scope=scope,
-    )
+    choices: tuple[str, ...] = (),
+    dynamic: bool = False,
+    defaults: tuple[tuple[str, str], ...] = (),
+) -> Any:
+    """A field of a settings class; name, type and owners of its row follow from the field.
+
+    Args:
+        default: None: required; "": optional.
+        doc: the meaning.
+        unit: None: the unit that the name ends with, if any.
+        minimum: smallest value, inclusive.
+        maximum: largest value, inclusive.
+        unlimited: whether -1 is also valid and means no limit.
+        choices: the valid values.
+        dynamic: whether brokers apply a change while they run.
+        defaults: (owner, default) for owners whose default differs.
+    """
+    text = default if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+    limits = {"minimum": minimum, "maximum": maximum, "unlimited": unlimited}
+    others = {"choices": choices, "dynamic": dynamic, "defaults": defaults}
+    return field(metadata={"default": text, "doc": doc, "unit": unit, **limits, **others})
+
+
+def row_of(found: Field[Any], owners: tuple[str, ...]) -> ConfigKey:
+    """The row of a field of a settings class."""
+    row = dict(found.metadata)
+    kind = Kind.CHOICE if row["choices"] else _KINDS[str(found.type)]
+    scope = Scope.BROKER_DYNAMIC if row.pop("dynamic") else Scope.TOPIC if owners == ("topic",) else Scope.STATIC
+    if row["unit"] is None:
+        row["unit"] = _UNITS.get(found.name.rpartition("_")[2], "")
+    return ConfigKey(name=found.name.replace("_", "."), kind=kind, owners=owners, scope=scope, **row)
 
 
 def _check_super_user(principal: str) -> None:

@@ -12,14 +12,22 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError, invalid_config
+from tidemark.runtime.configuration.broker_settings import BrokerSettings
 from tidemark.runtime.configuration.key import UNLIMITED, ConfigKey, Value
 from tidemark.runtime.configuration.keys import KEYS, keys_of, unknown_config
-from tidemark.runtime.host_port import HostPort, Listeners, zookeeper_hosts
+from tidemark.runtime.configuration.service_settings import (
+    AdminSettings,
+    ClientFacingSettings,
+    ConsoleSettings,
+    ControllerSettings,
+    ServiceSettings,
+)
+from tidemark.runtime.configuration.topic_settings import TopicSettings
+from tidemark.runtime.host_port import HostPort, zookeeper_hosts
 from tidemark.runtime.listener_settings import derive_listeners
 from tidemark.runtime.termination import refuse_settings
 
@@ -43,180 +51,6 @@ __all__ = [
 
 METRICS_PORT_STEP: Final = 100
 """Default distance from the service's port to its metrics port."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceSettings:
-    """Settings of brokers, controllers and admin services."""
-
-    owner: ClassVar[str]
-
-    zookeeper_connect: str
-    zookeeper_session_timeout_ms: int
-    zookeeper_tls_ca_file: str
-    zookeeper_tls_certificate_file: str
-    zookeeper_tls_key_file: str
-    listeners: Listeners
-    advertised_listeners: Listeners
-    metrics_listeners: HostPort
-    metrics_tls: str
-    health_listeners: HostPort | None
-    tls_ca_file: str
-    tls_certificate_file: str
-    tls_key_file: str
-    connections_max_age_ms: int
-    max_connections: int
-    max_connections_per_ip: int
-    max_connection_creation_rate_per_ip: int
-    connections_max_idle_ms: int
-    max_streams_per_connection: int
-    max_in_flight_bytes_per_connection: int
-    max_in_flight_bytes: int
-    log_level: str
-    log_format: str
-    shutdown_grace_ms: int
-    termination_message_path: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClientFacingSettings(ServiceSettings):
-    """Settings of brokers and admin services, whose callers may be clients."""
-
-    clients_tls_ca_file: str
-    clients_tls_certificate_file: str
-    clients_tls_key_file: str
-    tls_principal_mapping_rules: str
-    tokens_file: str
-    tokens_issuers_file: str
-    tokens_clock_skew_ms: int
-    authorization_enabled: bool
-    super_users: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSettings(ClientFacingSettings):
-    """Settings of `python -m tidemark.broker`; the attributes are the table's keys with underscores."""
-
-    owner = "broker"
-
-    advertised_check_timeout_ms: int
-    broker_id: int
-    broker_rack: str
-    log_dir_choice: str
-    log_dirs: tuple[Path, ...]
-    log_dirs_trust_boot_id: bool
-    admin_address: Listeners | None
-    replica_lag_time_max_ms: int
-    replica_lag_max_bytes: int
-    replica_fetch_max_bytes: int
-    replica_heartbeat_interval_ms: int
-    replica_selector_class: str
-    replica_high_watermark_checkpoint_interval_ms: int
-    producer_id_expiration_ms: int
-    log_cleaner_enable: bool
-    log_cleaner_backoff_ms: int
-    log_cleaner_dedupe_buffer_size: int
-    log_cleaner_io_buffer_size: int
-    log_cleaner_io_max_bytes_per_second: int
-    log_scrub_interval_ms: int
-    log_scrub_io_max_bytes_per_second: int
-    replica_alter_log_dirs_io_max_bytes_per_second: int
-    num_read_threads: int
-    num_recovery_threads_per_data_dir: int
-    log_retention_check_interval_ms: int
-    stray_grace_ms: int
-    controlled_shutdown_max_wait_ms: int
-    offsets_topic_num_partitions: int
-    offsets_topic_replication_factor: int
-    offsets_retention_minutes: int
-    offsets_retention_check_interval_ms: int
-    offset_metadata_max_bytes: int
-    offsets_commit_timeout_ms: int
-    group_consumer_session_timeout_ms: int
-    group_consumer_heartbeat_interval_ms: int
-    group_consumer_max_size: int
-    group_consumer_assignors: str
-    transaction_state_log_num_partitions: int
-    transaction_state_log_replication_factor: int
-    transaction_max_timeout_ms: int
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
-    transactional_id_expiration_ms: int
-    transaction_remove_expired_transaction_cleanup_interval_ms: int
-    metrics_partitions: bool
-    metrics_groups: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerSettings(ServiceSettings):
-    """Settings of `python -m tidemark.controller`; the attributes are the table's keys with underscores."""
-
-    owner = "controller"
-
-    controller_id: int
-    controller_heartbeat_interval_ms: int
-    controller_heartbeat_timeout_ms: int
-    reassignment_moves_per_broker_max: int
-    leader_election_wait_ms: int
-    leader_imbalance_check_interval_ms: int
-    leader_imbalance_per_broker_percentage: int
-
-
-@dataclass(frozen=True, slots=True)
-class AdminSettings(ClientFacingSettings):
-    """Settings of `python -m tidemark.admin`; the attributes are the table's keys with underscores."""
-
-    owner = "admin"
-
-    admin_request_timeout_ms: int
-    default_replication_factor: int
-    default_min_insync_replicas: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConsoleSettings:
-    """Settings of `python -m tidemark.console`; the attributes are the table's keys with underscores."""
-
-    owner: ClassVar[str] = "console"
-
-    bootstrap: str
-    console_listeners: HostPort
-    console_hosts: str
-    console_write: bool
-    console_refresh_ms: int
-    cluster_tls_ca_file: str
-    https_certificate_file: str
-    https_key_file: str
-    metrics_listeners: HostPort
-    log_level: str
-    log_format: str
-    shutdown_grace_ms: int
-    termination_message_path: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """Settings of one topic, with defaults; -1 (`UNLIMITED`) disables a limit."""
-
-    min_insync_replicas: int
-    max_message_bytes: int
-    max_message_uncompressed_bytes: int
-    segment_bytes: int
-    segment_ms: int
-    index_interval_bytes: int
-    retention_ms: int
-    retention_bytes: int
-    file_delete_delay_ms: int
-    cleanup_policy: str
-    delete_retention_ms: int
-    min_cleanable_dirty_ratio: float
-    min_compaction_lag_ms: int
-    unclean_leader_election_enable: bool
-    message_timestamp_type: str
-    message_timestamp_before_max_ms: int
-    message_timestamp_after_max_ms: int
-    flush_policy: str
-    flush_interval_ms: int
-    schema_compatibility: str
 
 
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = keys_of("topic")
