@@ -83,6 +83,12 @@ async def test_unknown_key_with_an_override_can_be_deleted(store: FakeMetadataSt
     assert plan.changes == [ConfigChange("from.the.future", "1", None)]
 
 
+@pytest.mark.parametrize("name", ["-1", "007", "1.0", "2147483648", "9" * 5_000, ""])
+async def test_a_name_that_is_no_broker_id_is_refused(store: FakeMetadataStore, name: str) -> None:
+    with raises_code(ErrorCode.INVALID_REQUEST, "is not a broker: give a broker id, or 'default'"):
+        await ConfigAdministration(store).plan(Alteration(ConfigResource(ConfigKind.BROKER, name)))
+
+
 async def test_deleting_an_unknown_key_without_override_is_refused(store: FakeMetadataStore) -> None:
     with raises_code(ErrorCode.UNKNOWN_CONFIG, r"did you mean retention.ms"):
         await ConfigAdministration(store).plan(Alteration(FLIGHTS, deleted=frozenset({"retention.msec"})))

@@ -43,6 +43,12 @@ def test_usage_can_be_typed_and_help_has_an_example(command: tuple[str, ...]) ->
     assert f"  tidemark {' '.join(command)}" in shown
 
 
+@pytest.mark.parametrize("command", [*GROUPS, *_commands()], ids=lambda command: " ".join(command) or "tidemark")
+def test_help_describes_each_option_on_a_line_of_its_own(command: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*command, "--help"]).stdout
+    assert re.findall(r"^.*[.] --[a-z-]+(?: {2,}| [A-Z]).*$", shown, re.MULTILINE) == []
+
+
 VERBS = {
     *("Abort", "Add", "Cancel", "Change", "Check", "Close", "Compare", "Create", "Delete", "Drain", "Elect", "Find"),
     *("Give", "Issue", "List", "Make", "Measure", "Move", "Open", "Print", "Propose", "Protect", "Reassign", "Remove"),

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 BROKER = ("--bootstrap", "127.0.0.1:1")
 """No broker listens there: a request would fail with status 1."""
+HUGE = "9" * 5_000
+"""Python refuses to make an int of so many digits."""
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,11 @@ BROKER = ("--bootstrap", "127.0.0.1:1")
             ("cluster", "add-brokers", "3", "--throttle", "9" * 20 + "GB", *BROKER),
             "expected at most 9223372036854775807",
         ),
+        (("cluster", "add-brokers", HUGE, *BROKER), "expected ids of brokers"),
+        (("cluster", "add-brokers", "3", "--throttle", HUGE, *BROKER), "expected at most 9223372036854775807"),
+        (("elect", "--preferred", f"flights:{HUGE}", *BROKER), "expected TOPIC or TOPIC:PARTITION"),
+        (("consume", "flights", "--from", f"offset:{HUGE}", *BROKER), "expected earliest, latest, offset:N or"),
+        (("topic", "list", "--bootstrap", f"a:{HUGE}"), "expected HOST:PORT"),
         (("log", "dump", "data", "t-0", "--from", "5", "--to", "2"), "--to 2 is below --from 5"),
         (("topic", "create", "t", "--partitions", "many", *BROKER), "--partitions"),
         (("topic", "nothing"), "No such command 'nothing'"),

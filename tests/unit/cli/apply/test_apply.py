@@ -49,6 +49,7 @@ class Client(PlayedCluster):
 
     def describe_configs(self, resources: Sequence[ConfigResource]) -> dict[ConfigResource, list[ConfigEntry]]:
         (resource,) = resources
+        self._is_check(resource.name, True, "")
         if resource.name == "3" and "3" not in self.brokers:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker 3 has ever registered", {"broker": "3"})
         own = self.brokers.get(resource.name, {})

@@ -55,10 +55,11 @@ def test_a_file_is_parsed_with_its_lines() -> None:
 
 
 def test_all_errors_are_reported_by_line() -> None:
-    text = """\
+    text = f"""\
 topics:
   flights:
     partitions: six
+    replication_factor: {"9" * 5_000}
     partition: 6
     configs:
       retention.ms: soon
@@ -74,17 +75,17 @@ topics:
 brokers:
   default:
     num.read.threads: 3
-    log.level: {a: b}
-queues: {}
+    log.level: [a]
+queues: []
 """
     _, problems = parse(text)
-    assert [line for line, _ in problems] == [3, 4, 6, 7, 8, 9, 10, 13, 14, 15, 18, 19, 20]
+    assert [line for line, _ in problems] == [3, 4, 5, 7, 8, 9, 10, 11, 14, 15, 16, 19, 20, 21]
     by_line = dict(problems)
-    assert by_line[6].code is ErrorCode.INVALID_CONFIG
-    assert by_line[7].code is ErrorCode.UNKNOWN_CONFIG
-    assert "did you mean retention.ms?" in by_line[7].message
-    assert "first in line 2" in by_line[10].message
-    assert "restart" in by_line[18].message
+    assert by_line[7].code is ErrorCode.INVALID_CONFIG
+    assert by_line[8].code is ErrorCode.UNKNOWN_CONFIG
+    assert "did you mean retention.ms?" in by_line[8].message
+    assert "first in line 2" in by_line[11].message
+    assert "restart" in by_line[19].message
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,8 @@ class PlayedCluster:
         wanted = file_of(text)
         typed = [one.name for one in wanted.topics.values() if one.schema is not None and one.name in self.topics]
         schemas = {name: self.describe_topic_schemas(name) for name in typed}
-        return plan(wanted, self.topics, self.brokers, schemas=schemas, prune=prune)
+        brokers = {name: self.brokers.get(name, {}) for name in wanted.brokers}
+        return plan(wanted, self.topics, brokers, schemas=schemas, prune=prune)
 
     def apply(self, text: str, *, prune: bool = False) -> list[str]:
         self.asked = []
