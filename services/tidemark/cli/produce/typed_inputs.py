@@ -423,8 +423,10 @@ def _cast_texts(texts: Any, wanted: Any) -> Any:
     texts = _compute.if_else(_compute.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     if pa.types.is_string(wanted):
         return texts
-    if pa.types.is_integer(wanted) and _compute.any(_compute.match_substring(texts, "x", ignore_case=True)).as_py():
-        raise pa.ArrowInvalid("Arrow would take it as hexadecimal")
+    # Arrow takes 0x10 as an integer, and crashes at the decimal 1e-999999999
+    risky = "x" if pa.types.is_integer(wanted) else "e" if pa.types.is_decimal(wanted) else None
+    if risky and _compute.any(_compute.match_substring(texts, risky, ignore_case=True)).as_py():
+        raise pa.ArrowInvalid("the text may be no number")
     if not pa.types.is_timestamp(wanted) or wanted.tz is None:
         cast = texts.cast(wanted)
         if pa.types.is_floating(wanted) and _compute.any(_compute.is_inf(cast)).as_py():

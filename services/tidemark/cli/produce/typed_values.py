@@ -34,9 +34,11 @@ from tidemark.core.schemas.model import (
 
 Convert = Callable[[Any], Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FINER: Final = re.compile(r"\.\d{6}\d*[1-9]")
+_FINER: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
 """Matches a time that is more precise than microseconds."""
 _NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_LIMIT: Final = 2**64
+"""Above every integer of a column, and every instant. Python would need hours to make an integer of 1e999999999."""
 _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -90,12 +92,12 @@ def text_reader(column_type: ColumnType, unit: str) -> Convert:
 def parse_json(text: str | bytes, *, exact: bool) -> Any:
     """The document; `exact`: fractions become decimals. Raises MisfitError."""
     try:
-        return json.loads(text, parse_float=Number if exact else None)
+        return json.loads(text, parse_float=Number if exact else None, parse_constant=_NUMBERS.__getitem__)
     except json.JSONDecodeError as error:
         raise MisfitError(f"not JSON: {error.msg} at column {error.colno}") from None
     except UnicodeDecodeError:
         raise MisfitError("not JSON: not UTF-8") from None
-    except (RecursionError, ValueError) as error:  # ValueError: an integer with thousands of digits
+    except (RecursionError, ValueError, InvalidOperation) as error:  # a number with too many digits
         raise MisfitError(f"not JSON that can be read: {error}") from None
 
 
@@ -106,7 +108,10 @@ def parse_shown(text: bytes) -> Any:
 
 def _shown_number(text: str) -> float | str:
     number = float(text)
-    return number if math.isfinite(number) and Number(repr(number)) == Number(text) else text
+    try:
+        return number if math.isfinite(number) and Number(repr(number)) == Number(text) else text
+    except InvalidOperation:
+        return text
 
 
 def _as_it_is(value: Any) -> Any:
@@ -168,10 +173,10 @@ def _bool(text: str) -> bool:
 
 def _integer(text: str, wanted: str) -> int:
     try:
-        number = Number(text)
-        if "_" not in text and number == int(number):
-            return int(number)
-    except (InvalidOperation, ValueError, OverflowError):
+        number = _whole(Number(text))
+        if "_" not in text and isinstance(number, int):
+            return number
+    except InvalidOperation:
         pass
     raise _other(text, wanted)
 
@@ -180,7 +185,7 @@ def _whole(value: Any) -> Any:
     """JSON has one kind of number: 5.0 is the integer 5."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
-    if isinstance(value, Number) and value.is_finite() and abs(value) < 2**64 and value == int(value):
+    if isinstance(value, Number) and value.is_finite() and -_LIMIT < value < _LIMIT and value == int(value):
         return int(value)
     return value
 
@@ -198,7 +203,10 @@ def _float(text: str, wanted: str) -> float:
 def _json_float(value: Any) -> Any:
     if isinstance(value, str):
         return _NUMBERS.get(value, value)
-    return float(value) if isinstance(value, Number) else value
+    number = float(value) if isinstance(value, Number) else value
+    if isinstance(number, float) and math.isinf(number) and all(value is not one for one in _NUMBERS.values()):
+        raise MisfitError("the number is too large for a float")
+    return number
 
 
 def _decimal(value: Any, wanted: str) -> Any:
@@ -234,8 +242,10 @@ def _instant(value: Any, unit: str) -> Any:
         return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     if isinstance(value, int | float | Number) and not isinstance(value, bool):
         try:
-            return _EPOCH + timedelta(microseconds=round(value * UNITS_US[unit]))
-        except (OverflowError, ValueError):
+            if -_LIMIT < value < _LIMIT:
+                return _EPOCH + timedelta(microseconds=round(value * UNITS_US[unit]))
+            raise OverflowError
+        except OverflowError:
             raise MisfitError(
                 f"{shown_value(value)} {unit} since 1970 is outside of the years 1 to 9999: --timestamp-unit names "
                 "another unit"
