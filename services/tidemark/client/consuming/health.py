@@ -41,7 +41,7 @@ class PartitionHealth(NamedTuple):
     """The health of an assigned partition.
 
     Attributes:
-        state: "reading", "caught up", "paused", "being handed over", "suspended", "without leader", "not answered",
+        state: "reading", "caught up", "paused", "reconciling", "suspended", "without leader", "not answered",
             "failed", or "unknown topic" (partition -1).
         detail: a sentence that names the leader, or the problem and the next step.
         position: offset of the next record to return.
@@ -118,7 +118,7 @@ def _state(cursor: Cursor, cluster: Cluster, replica: int | None, suspended: boo
     if cursor.error is not None:
         return "failed", cursor.error.message
     if cursor.withheld:
-        return "being handed over", "the group has assigned or revoked it: a callback runs, or records are processed"
+        return "reconciling", "the group has assigned or revoked it: a callback runs, or records are processed"
     if suspended:
         return "suspended", "the coordinator has not answered for a session timeout: other members may read it"
     if cursor.paused:
