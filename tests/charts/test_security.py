@@ -229,7 +229,10 @@ def test_the_operators_certificate_is_in_the_pods_of_admin_service_and_test_only
 
 @pytest.mark.parametrize(
     ("days", "renewal"),
-    [(1, "*/10 * * * *"), (1, "0 */4 * * *"), (4, "17 3 * * *"), (22, "0 3 1 * 0"), (94, "0 0 1 * *")],
+    [
+        *((1, "*/10 * * * *"), (1, "0 */4 * * *"), (4, "17 3 * * *"), (4, "0 3 ? * ?"), (22, "0 3 1 * 0")),
+        *((10, "0 3 * * 1-5"), (10, "0 3 * * MON-fri"), (7, "0 3 * * 1,3,5,6"), (7, "0 3 */2 * *"), (94, "0 0 1 * *")),
+    ],
 )
 def test_a_schedule_that_replaces_certificates_in_time_is_accepted(days: int, renewal: str) -> None:
     job = one(secure(certificates={"days": days, "renewal": renewal}), "CronJob", "tide-tidemark-certificates")
@@ -330,6 +333,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "the schedule 17 3 * * * of security.certificates.renewal may pause for 1 d",
     ),
     (with_security(certificates={"days": 21, "renewal": "0 3 * * 0"}), "may pause for 7 d: "),
+    (with_security(certificates={"days": 18, "renewal": "0 3 * * 1,2"}), "may pause for 6 d: "),
+    (with_security(certificates={"days": 9, "renewal": "0 3 * * 1-5"}), "may pause for 3 d: "),
+    (with_security(certificates={"days": 93, "renewal": "0 3 31 * *"}), "may pause for 61 d: "),
+    (with_security(certificates={"days": 90, "renewal": "0 3 1 FEB,mar *"}), "may pause for 337 d: "),
     (with_security(certificates={"days": 90, "renewal": "0 3 1 * *"}), "set days to 94 or more, or run the Job more"),
     (
         with_security(tokens={"serviceAccounts": {"keys": "https://kubernetes.default.svc/openid/v1/jwks"}}),

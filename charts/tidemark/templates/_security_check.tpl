@@ -53,23 +53,60 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Refuses a schedule whose Job may find a certificate too young to be replaced, and at its next run expired. */}}
+{{/* Refuses a schedule whose Job may find a certificate too young to be replaced, and at its next run expired. The
+longest pause is counted in the days of 2024, a leap year, to 2026. */}}
 {{- define "tidemark.checkRenewal" -}}
 {{- $certificates := .Values.security.certificates -}}
 {{- $fields := regexSplit " +" $certificates.renewal -1 -}}
-{{- $pause := ternary 0 1 (regexMatch "^[*]" (index $fields 1)) -}}
-{{- range $place, $most := ternary (dict "3" 366 "2" 31) (dict "3" 366 "4" 7) (eq (index $fields 4) "*") -}}
-{{- $field := index $fields (int $place) -}}
-{{- $every := regexFind "^[*]/[0-9]+$" $field | trimPrefix "*/" -}}
-{{- if $every -}}
-{{- $pause = max $pause (mul (int $every) (ternary 31 1 (eq $place "3"))) -}}
-{{- else if ne $field "*" -}}
-{{- $pause = max $pause (div $most (len (splitList "," $field))) -}}
+{{- $days := include "tidemark.cronValues" (list (index $fields 2) 1 31 "") | fromJson -}}
+{{- $months := include "tidemark.cronValues" (list (index $fields 3) 1 12 " jan feb mar apr may jun jul aug sep oct nov dec") | fromJson -}}
+{{- $weekdays := include "tidemark.cronValues" (list (index $fields 4) 0 6 "sun mon tue wed thu fri sat") | fromJson -}}
+{{- $either := and (not (regexMatch "^[*?]$" (index $fields 2))) (not (regexMatch "^[*?]$" (index $fields 4))) -}}
+{{- $first := toDate "2006-01-02T15:04Z07:00" "2024-01-01T12:00Z" -}}
+{{- $pause := 1 -}}
+{{- $since := 0 -}}
+{{- range until 1096 -}}
+{{- $since = add1 $since -}}
+{{- $date := splitList " " (dateInZone "2 1 Mon" (dateModify (printf "%dh" (mul 24 .)) $first) "UTC") -}}
+{{- $onDay := hasKey $days (index $date 0) -}}
+{{- $onWeekday := hasKey $weekdays (lower (index $date 2)) -}}
+{{- if and (hasKey $months (index $date 1)) (ternary (or $onDay $onWeekday) (and $onDay $onWeekday) $either) -}}
+{{- $pause = max $pause $since -}}
+{{- $since = 0 -}}
 {{- end -}}
 {{- end -}}
+{{- $pause = max $pause $since -}}
+{{- if and (eq (int $pause) 1) (regexMatch "^[*]" (index $fields 1)) -}}{{- $pause = 0 -}}{{- end -}}
 {{- if le (int $certificates.days) (int (mul 3 $pause)) -}}
 {{- fail (printf "security.certificates.days is %d, and the schedule %s of security.certificates.renewal may pause for %d d: certificates are replaced in the last third of their validity, and could expire between two runs; set days to %d or more, or run the Job more often" (int $certificates.days) $certificates.renewal $pause (add 1 (mul 3 $pause))) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The values of a cron field, and their names, as the keys of an object. Arguments: the field, its range, names from 0. */}}
+{{- define "tidemark.cronValues" -}}
+{{- $names := splitList " " (index . 3) -}}
+{{- $values := dict -}}
+{{- $first := index . 1 -}}
+{{- $last := index . 2 -}}
+{{- range splitList "," (lower (index . 0)) -}}
+{{- $parts := splitList "/" . -}}
+{{- $ends := list $first $last -}}
+{{- if not (has (first $parts) (list "*" "?")) -}}
+{{- $ends = list -}}
+{{- range splitList "-" (first $parts) -}}
+{{- $word := . -}}
+{{- $number := int $word -}}
+{{- range $place, $name := $names -}}{{- if and $name (eq $name $word) -}}{{- $number = $place -}}{{- end -}}{{- end -}}
+{{- $ends = append $ends $number -}}
+{{- end -}}
+{{- end -}}
+{{- $to := ternary $last (last $ends) (and (eq (len $ends) 1) (eq (len $parts) 2)) -}}
+{{- range untilStep (int (first $ends)) (int (add1 $to)) (max 1 (int (index (append $parts "1") 1)) | int) -}}
+{{- $_ := set $values (toString .) true -}}
+{{- if lt . (len $names) -}}{{- $_ := set $values (index $names .) true -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $values -}}
 {{- end -}}
 
 {{/* Refuses issuers that services would refuse, at their next start: an upgrade that changes issuers restarts no pod. */}}
