@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -35,6 +36,14 @@ class Form(StrEnum):
     YAML = "yaml"
     DDL = "ddl"
     JSON = "json"
+
+
+class VersionForm(StrEnum):
+    """A form in which a version of a topic's schema is printed."""
+
+    YAML = "yaml"
+    DDL = "ddl"
+    JSON = "json"
     STORED = "stored"
 
 
@@ -55,11 +64,11 @@ def show(
     topic: TopicArgument,
     version: VersionOption | None = None,
     form: Annotated[
-        Form,
+        VersionForm,
         typer.Option(
             "--format", help="yaml and json: a schema file; ddl; stored: with column ids, for `schema check`."
         ),
-    ] = Form.YAML,
+    ] = VersionForm.YAML,
     cluster: Cluster = Cluster(),
 ) -> None:
     """Print the schema of a typed topic in a form that `--schema` takes.
@@ -75,7 +84,12 @@ def show(
     if cluster.json:
         print_json({"topic": topic, "version": schema.version, "schema": _document(schema)})
         return
-    print_line(_in_form(schema, form))
+    if form is VersionForm.STORED:
+        from tidemark.core.schemas.text import to_text
+
+        print_line(to_text(schema))
+    else:
+        print_line(_in_form(schema, Form(form)))
 
 
 @schema_app.command("diff", short_help="Compare two versions, or a version and a file.")
@@ -278,7 +292,7 @@ def infer(
     if cluster.json:
         print_json({"schema": _document(draft), "notes": notes})
         return
-    print_line(document_yaml(draft, notes) if form is Form.YAML else _in_form(draft, form))
+    print_line(_in_form(draft, form, notes))
 
 
 def _proposal(file: Path | None, topic: str | None, rows: int, cluster: Cluster) -> tuple[SchemaDraft, list[str]]:
@@ -355,18 +369,11 @@ def _document(schema: TopicSchema | SchemaDraft) -> dict[str, Any]:
     return document_of(schema)
 
 
-def _in_form(schema: TopicSchema | SchemaDraft, form: Form) -> str:
+def _in_form(schema: TopicSchema | SchemaDraft, form: Form, notes: Sequence[str] = ()) -> str:
     if form is Form.DDL:
         from tidemark.core.schemas.ddl import ddl_of
 
         return ddl_of(schema)
     if form is Form.JSON:
         return json.dumps(_document(schema), ensure_ascii=False)
-    if form is Form.STORED:
-        from tidemark.core.schemas.model import TopicSchema as Stored
-        from tidemark.core.schemas.text import to_text
-
-        if not isinstance(schema, Stored):
-            raise typer.BadParameter("stored is the form of a version of a topic", param_hint="--format")
-        return to_text(schema)
-    return document_yaml(schema)
+    return document_yaml(schema, notes)

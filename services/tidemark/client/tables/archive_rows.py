@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -83,28 +82,29 @@ def _typed_rows(rows: pa.RecordBatch, names: list[str]) -> TypedRows:
     )
 
 
-def _spans(opened: pq.ParquetFile, name: str) -> Iterator[tuple[int, Any, Any]]:
-    """Least and largest value of a system column in each row group."""
+def _spans(opened: pq.ParquetFile, name: str) -> Iterator[tuple[int, int, int]]:
+    """Least and largest value of a system column in each row group, as the integers that Parquet stores."""
     place = opened.schema_arrow.names.index(name)
     paths = [opened.schema.column(index).path for index in range(len(opened.schema))]
     leaf = paths.index(opened.schema_arrow.names[place])
     for group in range(opened.num_row_groups):
         statistics: Any = opened.metadata.row_group(group).column(leaf).statistics
-        yield group, statistics.min, statistics.max
+        yield group, statistics.min_raw, statistics.max_raw
 
 
-def archived_offset_at(archive: Archive, partition: int, time: datetime) -> int | None:
-    """Offset of the first archived row at or after a time in UTC; None if there is no such row."""
-    found = (_offset_in(file, time) for file in archive.files().get(partition, []))
+def archived_offset_at(archive: Archive, partition: int, time_us: int) -> int | None:
+    """Offset of the first archived row at or after a time, in microseconds since 1970; None if there is no such row."""
+    found = (_offset_in(file, time_us) for file in archive.files().get(partition, []))
     return next((offset for offset in found if offset is not None), None)
 
 
-def _offset_in(file: ArchiveFile, time: datetime) -> int | None:
+def _offset_in(file: ArchiveFile, time_us: int) -> int | None:
     with pq.ParquetFile(file.path) as opened:
-        for group, _, high in _spans(opened, TIMESTAMP):
-            if high >= time:
+        for group, _, high_us in _spans(opened, TIMESTAMP):
+            if high_us >= time_us:
                 rows = opened.read_row_group(group, columns=[OFFSET, TIMESTAMP])
-                offsets: Any = rows.column(OFFSET).filter(_compute.greater_equal(rows.column(TIMESTAMP), time))
+                times_us: Any = rows.column(TIMESTAMP).cast(pa.int64())
+                offsets: Any = rows.column(OFFSET).filter(_compute.greater_equal(times_us, time_us))
                 found: int = offsets[0].as_py()
                 return found
     return None

@@ -225,7 +225,7 @@ class TableScan:
     def _archived_at(self, index: int, stamp_us: int, absent: int) -> int:
         if self._seam.archive is None:
             return absent
-        found = archived_offset_at(self._seam.archive, index, _EPOCH + stamp_us * _MICROSECOND)
+        found = archived_offset_at(self._seam.archive, index, stamp_us)
         return absent if found is None else found
 
 

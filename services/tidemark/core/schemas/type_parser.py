@@ -247,7 +247,10 @@ class TypeParser:
             if len(token.raw) > _NUMBER_CHARACTERS_MAX:
                 raise invalid(f"a number has more than {_NUMBER_CHARACTERS_MAX} characters", path)
             whole = token.raw.lstrip("+-").isdigit()
-            return int(token.raw) if whole else decimal.Decimal(token.raw)
+            try:
+                return int(token.raw) if whole else decimal.Decimal(token.raw)
+            except decimal.InvalidOperation:
+                raise invalid(f"no type has the number {shown(token.raw)}", path) from None
         if token.kind == "word":
             match token.value:
                 case "true" | "false":

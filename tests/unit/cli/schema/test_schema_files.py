@@ -158,6 +158,8 @@ def test_a_proposal_from_rows_is_a_schema_file(tmp_path: Path, name: str) -> Non
     shown = json.loads(run("infer", str(path), "-o", "json").stdout)
     assert shown["schema"]["columns"][1]["type"] == "int64"
     assert run("infer", str(path), "--format", "ddl").stdout.count("BIGINT") == 1
+    assert run("infer", str(path), "--format", "stored").exit_code == 2
+    assert "stored" not in run("infer", "--help").stdout
 
 
 def test_a_drifting_member_becomes_a_comment(tmp_path: Path) -> None:

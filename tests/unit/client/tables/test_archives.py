@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tidemark.client import archive_topic, compact_archive, read_table, scan
+from tidemark.client import Timestamp, archive_topic, compact_archive, read_table, scan
 from tidemark.client.tables import archiver, table_scan
 from tidemark.client.tables.archive_files import FIELD_ID, SYSTEM_COLUMNS, Archive, Footer, parquet_schema
 from tidemark.client.tables.archive_rows import archived_rows
@@ -183,6 +183,8 @@ def test_history_and_log_are_one_table_in_the_newest_version(logs: Logs, evolved
     for minute, expected in [(0, 6), (1, 5), (3, 3), (5, 1), (6, 0)]:
         since = read_table(None, TOPIC, history=evolved, start=NOON + timedelta(minutes=minute))
         assert since.read_all().num_rows == expected
+    for us, expected in [(-(10**18), 6), (10**18, 0)]:  # years that a datetime lacks
+        assert read_table(None, TOPIC, history=evolved, start=Timestamp(us)).read_all().num_rows == expected
 
 
 def test_a_scan_takes_its_first_rows_before_the_filters_that_follow(logs: Logs) -> None:

@@ -182,6 +182,7 @@ def test_a_default_of_null_is_none() -> None:
         ("a int default 1.5", "not a value of int32"),
         ("a int default 2147483648", "outside of int32"),
         (f"a double default {'9' * 500}", "more than 400 characters"),
+        ("a double default 1e99999999999999999999", "column a: no type has the number 1e99999999999999999999"),
         ("a double default 1e999", "not a finite number"),
         ("a date default '2026-02-30'", "not a date such as"),
         ("a binary default X'0'", "pairs of hex digits"),

@@ -66,6 +66,8 @@ def test_rows_of_flights() -> None:
         ([datetime.datetime.fromisoformat("2026-01-01")], "TIMESTAMP_NTZ"),
         (["2026-01-01", "2026-12-31"], "DATE"),
         (["2026-01-01T00:00"], "TIMESTAMP_NTZ"),
+        (["2026-01-01T00:00:00.1234560Z"], "TIMESTAMP"),
+        (["2026-01-01T00:00:00.123456789Z"], "STRING"),
         (["20260101"], "STRING"),
         (["2026-02-30"], "STRING"),
         (["2026-01-01", "2026-01-01T00:00:00Z"], "STRING"),
