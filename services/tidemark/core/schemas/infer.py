@@ -41,7 +41,9 @@ MAP_NAMES_MIN: Final = 50
 """Objects with at least this number of different names, and values of one type, become maps."""
 _INT64_DIGITS: Final = 19
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_DATETIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6}0*)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_DATETIME: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6}0*)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?", re.ASCII
+)
 _SHOWN_NAMES_MAX: Final = 5
 _PLAIN_KINDS: Final = (
     (type(None), "null"),
