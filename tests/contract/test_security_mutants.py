@@ -29,7 +29,7 @@ from tidemark.rpc.security.gate import Gate
 from tidemark.rpc.security.jwts import IssuersFile
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.zookeeper.feeds import NodeFeed
-from tidemark.zookeeper.multis import Set
+from tidemark.zookeeper.multis import Set, written
 from tidemark.zookeeper.whole_nodes import packed
 
 from tests.contract import test_access_rules as stored
@@ -134,7 +134,9 @@ def shows_every_item_of_an_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def replaces_rules_of_any_version(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(packed, "Set", lambda path, data, _version: Set(path, data, -1))
+    patch.setattr(
+        packed, "written", lambda path, data, version: written(path, data, -1) if version < 0 else Set(path, data, -1)
+    )
 
 
 # -- A5: the last known rules hold, and without any only super users are allowed

@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import NoNodeError
 
 from tidemark.core.config_resource import ConfigKind, ConfigResource, VersionedConfigs
 from tidemark.model import unknown_topic
 from tidemark.ports import AdminRequest
 from tidemark.zookeeper import codecs, paths, requests
-from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import LOST_RACES, Check, MultiFailed, Operation, commit, version_of, written
 from tidemark.zookeeper.session_port import Session
-
-_LOST_RACES = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 def path_of(resource: ConfigResource) -> str:
@@ -33,10 +31,8 @@ async def read(
     nodes = await session.read_many(config_paths) if config_paths else []
     found: dict[ConfigResource, VersionedConfigs] = {}
     for resource, path, node in zip(resources, config_paths, nodes, strict=True):
-        if node is None:
-            found[resource] = VersionedConfigs({}, -1)
-        else:
-            found[resource] = VersionedConfigs(codecs.decode_configs(path, node[0]), node[1].version)
+        configs = {} if node is None else codecs.decode_configs(path, node[0])
+        found[resource] = VersionedConfigs(configs, version_of(node))
     return found
 
 
@@ -57,7 +53,7 @@ async def write(
     operations: list[Operation] = []
     if resource.kind is ConfigKind.TOPIC:
         operations.append(Check(paths.topic(resource.name)))
-    operations.append(Create(path, data) if version < 0 else Set(path, data, version))
+    operations.append(written(path, data, version))
     if receipt is not None:
         operations.append(requests.creation(receipt))
     try:
@@ -65,7 +61,7 @@ async def write(
     except MultiFailed as failed:
         if resource.kind is ConfigKind.TOPIC and failed.index == 0 and isinstance(failed.cause, NoNodeError):
             raise unknown_topic(resource.name) from None
-        if isinstance(failed.cause, _LOST_RACES):
+        if isinstance(failed.cause, LOST_RACES):
             return False
         raise failed.error from failed
     return True

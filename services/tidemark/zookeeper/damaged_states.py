@@ -14,7 +14,7 @@ from typing import Final
 from tidemark.model import LeaderEpoch, StateRebuild, TidemarkError, TopicPartition
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit, version_of, written
 from tidemark.zookeeper.session_port import NodeRead, Session
 from tidemark.zookeeper.topics import not_active, term_check
 
@@ -29,9 +29,7 @@ _log = logging.getLogger(__name__)
 async def versions(session: Session, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
     """Versions of leaderAndISR znodes, with or without damage; -1: the znode is missing."""
     nodes = await session.read_many([paths.state(one) for one in partitions])
-    return {
-        partition: -1 if node is None else node[1].version for partition, node in zip(partitions, nodes, strict=True)
-    }
+    return {partition: version_of(node) for partition, node in zip(partitions, nodes, strict=True)}
 
 
 async def rebuild(session: Session, term: ControllerTerm, rebuilds: Sequence[StateRebuild]) -> Sequence[bool]:
@@ -47,7 +45,7 @@ async def _rebuilt(session: Session, term: ControllerTerm, one: StateRebuild) ->
     path, above = paths.state(one.partition), paths.partition(one.partition)
     incarnation = paths.incarnation(one.partition, one.identity.incarnation)
     node, parent, marker = await session.read_many([path, above, incarnation])
-    if (-1 if node is None else node[1].version) != one.damaged_version or _is_good(path, node, one.older_epoch):
+    if version_of(node) != one.damaged_version or _is_good(path, node, one.older_epoch):
         return False
     operations: list[Operation] = [Check(paths.topic(one.partition.topic), one.topic_version)]
     if parent is None:
@@ -66,7 +64,7 @@ async def _rebuilt(session: Session, term: ControllerTerm, one: StateRebuild) ->
 
 
 def _writes(path: str, data: bytes, one: StateRebuild) -> list[Operation]:
-    first: Operation = Set(path, data, one.damaged_version) if one.damaged_version >= 0 else Create(path, data)
+    first = written(path, data, one.damaged_version)
     version = one.damaged_version + 1
     end = min(one.above_version + 1, version + _RAISED_MAX)
     return [first, *(Set(path, data, at) for at in range(version, end))]

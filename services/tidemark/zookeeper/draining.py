@@ -13,7 +13,7 @@ from typing import Final
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from tidemark.model import BrokerId
-from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, commit
+from tidemark.zookeeper.multis import Create, Delete, is_committed
 from tidemark.zookeeper.session_port import Session
 
 DRAINING_BROKERS: Final = "/admin/draining_brokers"
@@ -30,23 +30,15 @@ async def begin(session: Session, brokers: Collection[BrokerId]) -> None:
     """Create the znodes of draining brokers; idempotent."""
     await session.ensure(DRAINING_BROKERS)
     for broker in sorted(brokers):
-        await _commit_unless(session, Create(f"{DRAINING_BROKERS}/{broker}"), NodeExistsError)
+        await is_committed(session, [Create(f"{DRAINING_BROKERS}/{broker}")], (NodeExistsError,))
 
 
 async def end(session: Session, brokers: Collection[BrokerId]) -> None:
     """Delete the znodes of draining brokers; idempotent."""
     for broker in sorted(brokers):
-        await _commit_unless(session, Delete(f"{DRAINING_BROKERS}/{broker}"), NoNodeError)
+        await is_committed(session, [Delete(f"{DRAINING_BROKERS}/{broker}")], (NoNodeError,))
 
 
 async def forget_configs(session: Session, broker: BrokerId) -> None:
     """Delete /config/brokers/<id>; idempotent."""
-    await _commit_unless(session, Delete(f"{BROKER_CONFIGS}/{broker}"), NoNodeError)
-
-
-async def _commit_unless(session: Session, operation: Operation, done_already: type[Exception]) -> None:
-    try:
-        await commit(session, [operation])
-    except MultiFailed as failed:
-        if not isinstance(failed.cause, done_already):
-            raise failed.error from failed
+    await is_committed(session, [Delete(f"{BROKER_CONFIGS}/{broker}")], (NoNodeError,))

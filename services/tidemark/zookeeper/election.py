@@ -12,8 +12,8 @@ from kazoo.exceptions import NodeExistsError
 from tidemark.model import BrokerId, ControllerEpoch, ErrorCode, TidemarkError
 from tidemark.ports import ControllerInfo, ControllerTerm
 from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
-from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.multis import Create, Delete, MultiFailed, commit, version_of, written
+from tidemark.zookeeper.session_port import NodeRead, Session
 from tidemark.zookeeper.topics import term_check
 
 _EPOCH: Final = "epoch"
@@ -32,17 +32,12 @@ async def elect(
     for _ in range(_RETRIES):
         # The epoch is read first: an election after this read raises the epoch, and this multi fails.
         found_epoch = await session.get(paths.CONTROLLER_EPOCH)
-        epoch, version = 0, -1
-        if found_epoch is not None:
-            epoch = codecs.decode_number(paths.CONTROLLER_EPOCH, found_epoch[0], _EPOCH)
-            version = found_epoch[1].version
+        epoch, version = _number(paths.CONTROLLER_EPOCH, found_epoch, _EPOCH), version_of(found_epoch)
         held = await session.get(paths.CONTROLLER)
         if held is not None:
             return await _ours(session, controller_id, held)
         content = codecs.encode_number(_EPOCH, epoch + 1)
-        raise_epoch: Operation = (
-            Create(paths.CONTROLLER_EPOCH, content) if version < 0 else Set(paths.CONTROLLER_EPOCH, content, version)
-        )
+        raise_epoch = written(paths.CONTROLLER_EPOCH, content, version)
         node = codecs.encode_controller(controller_id, address, election_wait_ms)
         try:
             await commit(session, [raise_epoch, Create(paths.CONTROLLER, node, ephemeral=True)])
@@ -50,6 +45,11 @@ async def elect(
             continue
         return ControllerTerm(controller_id, ControllerEpoch(epoch + 1), version + 1)
     return None
+
+
+def _number(path: str, node: NodeRead | None, name: str) -> int:
+    """The number in a znode; 0 without the znode."""
+    return 0 if node is None else codecs.decode_number(path, node[0], name)
 
 
 async def _ours(session: Session, controller_id: BrokerId, held: tuple[bytes, Any]) -> ControllerTerm | None:
@@ -116,13 +116,10 @@ async def next_producer_ids(session: Session, count: int, *, at_least: int = 0) 
     assert count > 0
     for _ in range(_RETRIES):
         found = await session.get(paths.PRODUCER_IDS)
-        start = max(at_least, 0 if found is None else codecs.decode_number(paths.PRODUCER_IDS, found[0], _NEXT))
+        start = max(at_least, _number(paths.PRODUCER_IDS, found, _NEXT))
         content = codecs.encode_number(_NEXT, start + count)
-        operation: Operation = (
-            Create(paths.PRODUCER_IDS, content) if found is None else Set(paths.PRODUCER_IDS, content, found[1].version)
-        )
         try:
-            await commit(session, [operation])
+            await commit(session, [written(paths.PRODUCER_IDS, content, version_of(found))])
         except MultiFailed:
             continue
         return range(start, start + count)

@@ -14,7 +14,7 @@ from typing import Final
 from tidemark.model import BrokerEpoch, BrokerEpochRecord, BrokerId, BrokerRegistration, TidemarkError, TopicPartition
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit, version_of
 from tidemark.zookeeper.session_port import NodeRead, Session
 from tidemark.zookeeper.topics import commit_of
 
@@ -67,7 +67,7 @@ async def restore(
     content = codecs.encode_broker_epoch(registration.directory_ids, was.unclean_at, was.lost_at, was.crashed_at)
     while True:
         found = await session.get(path)
-        version = -1 if found is None else found[1].version
+        version = version_of(found)
         if version >= epoch:
             return
         lives = Check(paths.broker(registration.broker_id))

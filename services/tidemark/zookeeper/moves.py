@@ -21,9 +21,9 @@ from tidemark.model import (
 )
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
-from tidemark.zookeeper.multis import BYTES_MAX, MANY_PARTITIONS, Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import BYTES_MAX, MANY_PARTITIONS, Delete, Set, is_committed, written
 from tidemark.zookeeper.session_port import Session
-from tidemark.zookeeper.topics import not_active, term_check
+from tidemark.zookeeper.topics import committed_in
 
 REASSIGN: Final = "reassign"
 _NODE_BYTES_MAX: Final = BYTES_MAX - 131_072
@@ -103,7 +103,7 @@ async def _rewrite(
                 "when some have ended",
                 {"moves_max": str(fitting)},
             )
-        if await _replaced(session, (), data, found.version):
+        if await is_committed(session, [written(paths.MOVES, data, found.version)], limits=MANY_PARTITIONS):
             return
 
 
@@ -122,33 +122,12 @@ async def finish(
         changed = found.malformed or len(left) < len(found.moves)
         if not changed and not kept:
             return
-        data = codecs.encode_moves(left) if changed and left else None
-        if await _replaced(session, kept, data, found.version if changed else None, term):
+        operations = [*kept]
+        if changed:
+            data = codecs.encode_moves(left)
+            operations.append(Set(paths.MOVES, data, found.version) if left else Delete(paths.MOVES, found.version))
+        if await committed_in(session, term, operations, MANY_PARTITIONS) is not None:
             return
-
-
-async def _replaced(
-    session: Session,
-    others: Sequence[Operation],
-    data: bytes | None,
-    version: int | None,
-    term: ControllerTerm | None = None,
-) -> bool:
-    """Write the znode at this version (no data: delete; -1: create; None: no change); False after a version
-    conflict.
-    """
-    operations: list[Operation] = [] if term is None else [term_check(term)]
-    if version == -1 and data is not None:
-        operations.append(Create(paths.MOVES, data))
-    elif version is not None and version >= 0:
-        operations.append(Delete(paths.MOVES, version) if data is None else Set(paths.MOVES, data, version))
-    try:
-        await commit(session, [*operations, *others], MANY_PARTITIONS)
-    except MultiFailed as failed:
-        if term is not None and failed.index == 0:
-            raise not_active(term) from None
-        return False
-    return True
 
 
 async def write_topic(session: Session, term: ControllerTerm, topic: TopicDescription) -> TopicDescription | None:
@@ -157,12 +136,9 @@ async def write_topic(session: Session, term: ControllerTerm, topic: TopicDescri
     The result has the new zxid and version. Reassignments make the znode larger than that of a new topic. Raises
     CONTROLLER_NOT_ACTIVE.
     """
-    try:
-        node = Set(paths.topic(topic.topic), codecs.encode_topic(topic), topic.version)
-        answers = await commit(session, [term_check(term), node], MANY_PARTITIONS)
-    except MultiFailed as failed:
-        if failed.index == 0:
-            raise not_active(term) from None
+    node = Set(paths.topic(topic.topic), codecs.encode_topic(topic), topic.version)
+    answers = await committed_in(session, term, [node], MANY_PARTITIONS)
+    if answers is None:
         return None
-    stat = answers[1]
+    (stat,) = answers
     return replace(topic, modified_zxid=stat.mzxid, version=stat.version)

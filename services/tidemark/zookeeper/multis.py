@@ -7,10 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from kazoo.exceptions import KazooException, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.zookeeper.session_port import Session
+from tidemark.zookeeper.session_port import NodeRead, Session
 
 OPERATIONS_MAX: Final = 500
 BYTES_MAX: Final = 512 << 10
@@ -20,6 +27,9 @@ _OVERHEAD_BYTES: Final = 64
 """Size of one operation without its path and data: headers, lengths, version, ACL."""
 
 ANY_VERSION: Final = -1
+
+LOST_RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
+"""Causes of a refusal because another writer was faster."""
 
 
 class Limits(NamedTuple):
@@ -94,6 +104,16 @@ Operation = Check | Create | Set | Delete
 Item = TypeVar("Item")
 
 
+def written(path: str, data: bytes, version: int) -> Create | Set:
+    """The operation that writes a znode at this version; -1: creates the znode."""
+    return Create(path, data) if version < 0 else Set(path, data, version)
+
+
+def version_of(node: NodeRead | None) -> int:
+    """The version of a znode; -1: the znode is missing."""
+    return -1 if node is None else node[1].version
+
+
 class MultiFailed(Exception):  # noqa: N818 - an outcome, not an error
     """A multi that ZooKeeper refused as a whole: `index` of the failed operation, and ZooKeeper's error as `cause`."""
 
@@ -129,6 +149,22 @@ async def commit(session: Session, operations: Sequence[Operation], limits: Limi
     if any(isinstance(result, KazooException) for result in results):
         raise MultiFailed(0, RuntimeInconsistency())
     return results
+
+
+async def is_committed(
+    session: Session,
+    operations: Sequence[Operation],
+    lost: tuple[type[Exception], ...] = LOST_RACES,
+    limits: Limits = USUAL,
+) -> bool:
+    """Commit all operations; False if one of the causes in `lost` prevented that. Raises INTERNAL for other causes."""
+    try:
+        await commit(session, operations, limits)
+    except MultiFailed as failed:
+        if not isinstance(failed.cause, lost):
+            raise failed.error from failed
+        return False
+    return True
 
 
 def size_bytes(operation: Operation) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import NoNodeError
 
 from tidemark.model import (
     BrokerId,
@@ -24,6 +24,7 @@ from tidemark.model import (
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths, refusals
 from tidemark.zookeeper.multis import (
+    LOST_RACES,
     MANY_PARTITIONS,
     Check,
     Create,
@@ -35,7 +36,7 @@ from tidemark.zookeeper.multis import (
     commit,
 )
 from tidemark.zookeeper.session_port import Session, Watch
-from tidemark.zookeeper.topics import commit_of, not_active, term_check
+from tidemark.zookeeper.topics import commit_of, committed_in, term_check
 
 ADD: Final = "partitions_add"
 REMOVE: Final = "partitions_remove"
@@ -117,7 +118,7 @@ async def _request(
         except MultiFailed as failed:
             if failed.index < len(guards) and isinstance(failed.cause, NoNodeError):
                 raise unknown_topic(guards[failed.index][0]) from None
-            if not isinstance(failed.cause, NodeExistsError | NoNodeError | BadVersionError):
+            if not isinstance(failed.cause, LOST_RACES):
                 raise failed.error from failed
             continue  # another request created or removed one of these partitions in the meantime
         return
@@ -203,13 +204,8 @@ async def finish(
         ]
         if not operations:
             return
-        try:
-            await commit(session, [term_check(term), *operations], MANY_PARTITIONS)
-        except MultiFailed as failed:
-            if failed.index == 0:
-                raise not_active(term) from None
-            continue
-        return
+        if await committed_in(session, term, operations, MANY_PARTITIONS) is not None:
+            return
     raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "other processes keep changing the same nodes; try again")
 
 

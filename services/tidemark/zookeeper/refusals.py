@@ -9,7 +9,7 @@ from typing import Final
 
 from tidemark.model import ErrorCode, Refusal, TidemarkError
 from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import Create, Operation, Set
+from tidemark.zookeeper.multis import Operation, version_of, written
 from tidemark.zookeeper.session_port import Session
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ async def keep(session: Session, refusals: Sequence[Refusal]) -> Sequence[Operat
     before = () if node is None else _decoded(node[0])
     shortened = [Refusal(one.kind, one.partition, _shortened(one.error), one.request_id, one.at_ms) for one in refusals]
     data = codecs.encode_refusals([*before, *shortened][-KEPT:])
-    return [Create(paths.REFUSALS, data) if node is None else Set(paths.REFUSALS, data, node[1].version)]
+    return [written(paths.REFUSALS, data, version_of(node))]
 
 
 def _shortened(error: TidemarkError) -> TidemarkError:

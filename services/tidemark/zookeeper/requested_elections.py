@@ -17,9 +17,9 @@ from kazoo.exceptions import NodeExistsError
 from tidemark.model import ElectionKind, ElectionRequest, TidemarkError, TopicPartition, UncleanElection
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import Create, Delete, Operation, is_committed, version_of, written
 from tidemark.zookeeper.session_port import NodeRead, Session
-from tidemark.zookeeper.topics import not_active, term_check
+from tidemark.zookeeper.topics import committed_in
 
 _log = logging.getLogger(__name__)
 
@@ -33,14 +33,10 @@ async def request(
     """Create the znode of this kind; False while another request exists. True if the znode has this request id."""
     rebuilds = kind is ElectionKind.REBUILD_STATE
     data = codecs.encode_elections(partitions, request_id, rebuilds_states=rebuilds)
-    try:
-        await commit(session, [Create(paths.elections(kind), data)])
-    except MultiFailed as failed:
-        if not isinstance(failed.cause, NodeExistsError):
-            raise failed.error from failed
-        found = await read(session, kind, None)
-        return found is not None and request_id != "" and found.request_id == request_id
-    return True
+    if await is_committed(session, [Create(paths.elections(kind), data)], (NodeExistsError,)):
+        return True
+    found = await read(session, kind, None)
+    return found is not None and request_id != "" and found.request_id == request_id
 
 
 async def read(session: Session, kind: ElectionKind, watch: Callable[[Any], None] | None) -> ElectionRequest | None:
@@ -69,12 +65,8 @@ async def finish(session: Session, term: ControllerTerm, request: ElectionReques
     found = await read(session, request.kind, None)
     if found is None or found.modified_zxid != request.modified_zxid:
         return
-    try:
-        await commit(session, [term_check(term), Delete(paths.elections(request.kind), request.version)])
-    except MultiFailed as failed:
-        if failed.index == 0:
-            raise not_active(term) from None
-        # The request was deleted or replaced in the meantime; a watch reports a replacement.
+    # If the request was deleted or replaced in the meantime, a watch reports the replacement.
+    await committed_in(session, term, [Delete(paths.elections(request.kind), request.version)])
 
 
 async def keep(session: Session, reports: Sequence[UncleanElection]) -> Mapping[TopicPartition, Sequence[Operation]]:
@@ -84,7 +76,7 @@ async def keep(session: Session, reports: Sequence[UncleanElection]) -> Mapping[
     for report, node in zip(reports, nodes, strict=True):
         path = paths.unclean_elections(report.partition)
         data = codecs.encode_unclean_elections([*_reports(path, node), report][-REPORTS_KEPT:])
-        operations[report.partition] = [Create(path, data) if node is None else Set(path, data, node[1].version)]
+        operations[report.partition] = [written(path, data, version_of(node))]
     return operations
 
 

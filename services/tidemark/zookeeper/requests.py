@@ -17,7 +17,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from tidemark.model import TidemarkError
 from tidemark.ports import AdminRequest
 from tidemark.zookeeper import codecs
-from tidemark.zookeeper.multis import BYTES_MAX, Create, Delete, MultiFailed, Operation, Set, batches, commit
+from tidemark.zookeeper.multis import BYTES_MAX, Create, Delete, Operation, batches, is_committed, written
 from tidemark.zookeeper.session_port import NodeRead, Session
 
 _log = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ _NODE_BYTES_MAX: Final = BYTES_MAX // 4
 """Largest kept answer; a request with a larger answer is carried out again, without a further effect."""
 
 
+_CHANGED: Final = (BadVersionError, NoNodeError)
 KEPT_BYTES_MAX: Final = 64 << 20
 """Size of all kept requests: above this size, the oldest of the callers with the most bytes are removed early."""
 NODE_BYTES: Final = 1_024
@@ -85,11 +86,7 @@ def creation(request: AdminRequest) -> Operation:
 async def begin(session: Session, request: AdminRequest) -> AdminRequest:
     """Keep the request, unless one with the same id is kept already; returns the kept one."""
     while True:
-        try:
-            await commit(session, [creation(request)])
-        except MultiFailed as failed:
-            if not isinstance(failed.cause, NodeExistsError):
-                raise failed.error from failed
+        await is_committed(session, [creation(request)], (NodeExistsError,))
         found = await read(session, request.request_id)
         if found is not None:
             return found
@@ -111,20 +108,14 @@ async def finish(session: Session, request: AdminRequest) -> AdminRequest:
         found = await read(session, request.request_id)
         if found is not None and found.answer is not None:
             return found
-        path = path_of(request.request_id)
-        operation: Operation = Create(path, data) if found is None else Set(path, data, found.version)
-        try:
-            await commit(session, [operation])
-        except MultiFailed as failed:
-            if isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
-                continue  # another service was faster
-            raise failed.error from failed
-        return replace(request, version=operation.version + 1 if isinstance(operation, Set) else 0)
+        version = -1 if found is None else found.version
+        if await is_committed(session, [written(path_of(request.request_id), data, version)]):
+            return replace(request, version=version + 1)
 
 
 async def forget(session: Session, request: AdminRequest) -> None:
     """Remove the request if its znode is unchanged; idempotent."""
-    await _is_deleted(session, [Delete(path_of(request.request_id), request.version)])
+    await is_committed(session, [Delete(path_of(request.request_id), request.version)], _CHANGED)
 
 
 class _Kept(NamedTuple):
@@ -184,19 +175,8 @@ async def _delete(session: Session, deletions: Sequence[Delete]) -> int:
     """Delete nodes in few multis, apart from those that have changed; returns their number."""
     removed = 0
     for batch in batches([(one, [one]) for one in deletions]):
-        if await _is_deleted(session, [one for one, _ in batch]):
+        if await is_committed(session, [one for one, _ in batch], _CHANGED):
             removed += len(batch)
         else:
-            removed += sum([await _is_deleted(session, [one]) for one, _ in batch])
+            removed += sum([await is_committed(session, [one], _CHANGED) for one, _ in batch])
     return removed
-
-
-async def _is_deleted(session: Session, together: Sequence[Delete]) -> bool:
-    """Delete nodes in one multi; False if one of them has changed, and then none is deleted."""
-    try:
-        await commit(session, together)
-    except MultiFailed as failed:
-        if not isinstance(failed.cause, BadVersionError | NoNodeError):
-            raise failed.error from failed
-        return False
-    return True

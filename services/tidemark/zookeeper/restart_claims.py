@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
-
 from tidemark.model import BrokerEpoch, BrokerId
 from tidemark.ports import RestartClaim
 from tidemark.zookeeper import codecs
-from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import Delete, is_committed, written
 from tidemark.zookeeper.session_port import Session
 
 RESTART_CLAIM: Final = "/admin/restart_claim"
@@ -42,20 +40,9 @@ async def write(session: Session, claim: RestartClaim) -> bool:
     data = codecs.encode(fields)
     if claim.version < 0:
         await session.ensure(_ADMIN)
-        return await _is_committed(session, Create(RESTART_CLAIM, data))
-    return await _is_committed(session, Set(RESTART_CLAIM, data, claim.version))
+    return await is_committed(session, [written(RESTART_CLAIM, data, claim.version)])
 
 
 async def end(session: Session, claim: RestartClaim) -> None:
     """Delete the node, unless another claim was written meanwhile."""
-    await _is_committed(session, Delete(RESTART_CLAIM, claim.version))
-
-
-async def _is_committed(session: Session, operation: Operation) -> bool:
-    try:
-        await commit(session, [operation])
-    except MultiFailed as failed:
-        if not isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
-            raise failed.error from failed
-        return False
-    return True
+    await is_committed(session, [Delete(RESTART_CLAIM, claim.version)])

@@ -12,7 +12,18 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 from tidemark.model import ControllerEpoch, ErrorCode, TidemarkError, TopicDescription, unknown_topic
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import BYTES_MAX, Check, Create, Delete, MultiFailed, Operation, batches, commit
+from tidemark.zookeeper.multis import (
+    BYTES_MAX,
+    USUAL,
+    Check,
+    Create,
+    Delete,
+    Limits,
+    MultiFailed,
+    Operation,
+    batches,
+    commit,
+)
 from tidemark.zookeeper.session_port import NodeRead, Session, Watch
 from tidemark.zookeeper.topic_reader import topic_of
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
@@ -198,6 +209,22 @@ async def _partition_requests(session: Session, topic: str) -> list[str]:
         if await session.exists(parent):
             found += [*(f"{parent}/{name}" for name in await session.children(parent)), parent]
     return found
+
+
+async def committed_in(
+    session: Session, term: ControllerTerm, operations: Sequence[Operation], limits: Limits = USUAL
+) -> list[Any] | None:
+    """Commit as the controller of `term`; the results, or None after a conflicting change of a znode.
+
+    Raises:
+        TidemarkError: CONTROLLER_NOT_ACTIVE.
+    """
+    try:
+        return (await commit(session, [term_check(term), *operations], limits))[1:]
+    except MultiFailed as failed:
+        if failed.index == 0:
+            raise not_active(term) from None
+        return None
 
 
 async def commit_of(session: Session, term: ControllerTerm, operations: Sequence[Operation]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from kazoo.exceptions import NodeExistsError
 from tidemark.broker.clients import typed_batches
 from tidemark.broker.clients.topic_schemas import SchemaReads
 from tidemark.broker.node.topic_settings import TopicSchemas, TopicTable
@@ -15,7 +14,7 @@ from tidemark.broker.node.typed_layouts import TypedLayouts
 from tidemark.core.controller.pending_commands import PendingCommands
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.typed.batch import CheckedBatch
-from tidemark.zookeeper.multis import Check, Delete, MultiFailed
+from tidemark.zookeeper.multis import Check, Delete
 from tidemark.zookeeper.session_port import Session
 from tidemark.zookeeper.topic_schemas import nodes
 
@@ -63,28 +62,25 @@ def keeps_versions_of_the_topic_before(monkeypatch: Any) -> None:
 
 def adds_a_version_to_any_topic_of_the_name(monkeypatch: Any) -> None:
     """A version is created without a check of the incarnation."""
-    commit = nodes.commit
+    is_committed = nodes.is_committed
 
     async def unchecked(session: Session, operations: Any) -> Any:
-        return await commit(session, [one for one in operations if not isinstance(one, Check) or "/i-" not in one.path])
+        left = [one for one in operations if not isinstance(one, Check) or "/i-" not in one.path]
+        return await is_committed(session, left)
 
-    monkeypatch.setattr(nodes, "commit", unchecked)
+    monkeypatch.setattr(nodes, "is_committed", unchecked)
     monkeypatch.setattr(nodes, "_understood", lambda path, data, topic_id: nodes.decode(path, data)[1])
 
 
 def writes_over_a_version(monkeypatch: Any) -> None:
     """The later one of two concurrent changes replaces the version of the first."""
-    commit = nodes.commit
+    is_committed = nodes.is_committed
 
     async def over(session: Session, operations: Any) -> Any:
-        try:
-            return await commit(session, operations)
-        except MultiFailed as failed:
-            if not isinstance(failed.cause, NodeExistsError):
-                raise
-            return await commit(session, [*operations[:-1], Delete(operations[-1].path), operations[-1]])
+        again = [*operations[:-1], Delete(operations[-1].path), operations[-1]]
+        return await is_committed(session, operations) or await is_committed(session, again)
 
-    monkeypatch.setattr(nodes, "commit", over)
+    monkeypatch.setattr(nodes, "is_committed", over)
 
 
 def answers_with_versions_of_the_topic_before(monkeypatch: Any) -> None:

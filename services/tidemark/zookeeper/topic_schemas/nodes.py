@@ -13,12 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
-
 from tidemark.model import ErrorCode, SchemaText, TidemarkError, TopicDescription, TopicPartition
 from tidemark.ports import AdminRequest
 from tidemark.zookeeper import codecs, paths, requests
-from tidemark.zookeeper.multis import BYTES_MAX, Check, Create, Delete, MultiFailed, Operation, commit
+from tidemark.zookeeper.multis import BYTES_MAX, Check, Create, Delete, Operation, is_committed
 from tidemark.zookeeper.session_port import NodeRead, Session
 
 _log = logging.getLogger(__name__)
@@ -29,7 +27,6 @@ TEXT_BYTES_MAX: Final = BYTES_MAX - 65_536
 """Longest text of a version: the limit of a multi, less room for the topic's other znodes."""
 _READ_AT_ONCE: Final = 100
 _UNREAD: Final = SchemaText("")
-_LOST_RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 def path_of(topic: str, version: int) -> str:
@@ -187,10 +184,4 @@ async def add(
     ]
     if receipt is not None:
         operations.append(requests.creation(receipt))
-    try:
-        await commit(session, operations)
-    except MultiFailed as failed:
-        if isinstance(failed.cause, _LOST_RACES):
-            return False
-        raise failed.error from failed
-    return True
+    return await is_committed(session, operations)

@@ -8,11 +8,9 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
-
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.zookeeper import codecs
-from tidemark.zookeeper.multis import Create, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import is_committed, written
 from tidemark.zookeeper.session_port import Session
 
 T = TypeVar("T")
@@ -39,14 +37,7 @@ async def read(
 
 async def write(session: Session, path: str, data: bytes, version: int) -> bool:
     """Replace the node in one write; False if it is not at `version` any more (-1: if it exists)."""
-    operation: Operation = Create(path, data) if version < 0 else Set(path, data, version)
-    try:
-        await commit(session, [operation])
-    except MultiFailed as failed:
-        if isinstance(failed.cause, BadVersionError | NodeExistsError | NoNodeError):
-            return False
-        raise failed.error from failed
-    return True
+    return await is_committed(session, [written(path, data, version)])
 
 
 def pack(text: bytes, what: str, advice: str) -> bytes:
