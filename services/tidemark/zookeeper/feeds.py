@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -26,6 +27,49 @@ _RETRY_S: Final = 0.5
 _ENDED: Final = (StoreEvent.SESSION_SUSPENDED, StoreEvent.SESSION_EXPIRED)
 
 
+class Reread(ABC):
+    """Reads nodes at the start, and again after each `read_again`, until a read succeeds.
+
+    Args:
+        what: the content in a sentence, such as "access rules".
+        fail: called with an unexpected error that ended the task.
+    """
+
+    def __init__(self, what: str, fail: Callable[[BaseException], None]) -> None:
+        self._what = what
+        self._wanted = asyncio.Event()
+        self._keeper = BackgroundTask(fail)
+
+    async def start(self) -> None:
+        """Put the content into effect, if ZooKeeper answers, and watch the nodes."""
+        if not await self._is_read():
+            self._wanted.set()  # the session may have expired, and is renewed later
+        self._keeper.start(self._keep(), self._what)
+
+    async def stop(self) -> None:
+        """Cancel the task and wait for its end."""
+        await self._keeper.stop()
+
+    def read_again(self) -> None:
+        """Read the nodes and set the watches again; a new session has no watches."""
+        self._wanted.set()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._wanted.wait()
+            if not await self._is_read():
+                self._wanted.set()
+                await asyncio.sleep(_RETRY_S)
+
+    async def _is_read(self) -> bool:
+        self._wanted.clear()
+        return await self._read_once()
+
+    @abstractmethod
+    async def _read_once(self) -> bool:
+        """Read the nodes and put them into effect; False if another read is needed soon."""
+
+
 class Content(Protocol):
     """The content of a node, with its generation."""
 
@@ -36,7 +80,7 @@ class Content(Protocol):
 ContentT = TypeVar("ContentT", bound=Content)
 
 
-class NodeFeed(Generic[ContentT]):
+class NodeFeed(Reread, Generic[ContentT]):
     """Reads a node, watches it, and reads it again after a change.
 
     Args:
@@ -61,15 +105,13 @@ class NodeFeed(Generic[ContentT]):
         clock: Clock,
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._what = what
+        super().__init__(what, fail)
         self._unread = unread
         self._event = event
         self._read = read
         self._use = use
         self._clock = clock
         self._found: ContentT | None = None
-        self._wanted = asyncio.Event()
-        self._keeper = BackgroundTask(fail)
         self._stale_since_ms: int | None = clock.now_ms()
         self._complaint = ""
         store.listen(self._on_event)
@@ -78,16 +120,6 @@ class NodeFeed(Generic[ContentT]):
     def generation(self) -> int:
         """Version of the content in use; -1: there was no node, or the node was never read."""
         return -1 if self._found is None else self._found.generation
-
-    async def start(self) -> None:
-        """Put the content into effect, if ZooKeeper answers, and watch the node."""
-        if not await self._is_read():
-            self._wanted.set()
-        self._keeper.start(self._keep(), self._what)
-
-    async def stop(self) -> None:
-        """Cancel the watch task and wait for its end."""
-        await self._keeper.stop()
 
     def age_s(self) -> float:
         """Seconds since the content was last known to be the newest; 0 while a watch covers it."""
@@ -98,22 +130,14 @@ class NodeFeed(Generic[ContentT]):
         if event in _ENDED:
             self._age()
         if event in (self._event, StoreEvent.SESSION_RESTORED, StoreEvent.SESSION_EXPIRED):
-            self._wanted.set()
+            self.read_again()
 
     def _age(self) -> None:
         if self._stale_since_ms is None:
             self._stale_since_ms = self._clock.now_ms()
 
-    async def _keep(self) -> None:
-        while True:
-            await self._wanted.wait()
-            if not await self._is_read():
-                self._wanted.set()
-                await asyncio.sleep(_RETRY_S)
-
-    async def _is_read(self) -> bool:
-        """Read the node once; False if another read is needed soon. A change of a damaged node fires the watch."""
-        self._wanted.clear()
+    async def _read_once(self) -> bool:
+        """Read the node. A change of a damaged node fires the watch."""
         try:
             found = await self._read()
         except TidemarkError as error:

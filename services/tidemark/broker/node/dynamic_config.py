@@ -7,7 +7,6 @@ does not parse was not written by the admin service; the broker logs and ignores
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -27,17 +26,15 @@ from tidemark.runtime.configuration.entries import (
 from tidemark.runtime.configuration.key import Scope
 from tidemark.runtime.configuration.keys import keys_of
 from tidemark.runtime.configuration.settings import BrokerSettings
-from tidemark.runtime.scheduler import BackgroundTask
+from tidemark.zookeeper.feeds import Reread
 from tidemark.zookeeper.store import MetadataStore
 
 _log = logging.getLogger(__name__)
 
-_RETRY_S: Final = 0.5
-
 _EVERY_BROKER: Final = ConfigResource(ConfigKind.BROKER, CLUSTER_DEFAULT)
 
 
-class DynamicConfig:
+class DynamicConfig(Reread):
     """Reads, watches and applies the dynamic settings of this broker.
 
     Args:
@@ -54,6 +51,7 @@ class DynamicConfig:
         apply: Callable[[BrokerSettings], None],
         fail: Callable[[BaseException], None],
     ) -> None:
+        super().__init__("dynamic configuration", fail)
         self._settings = settings
         self._store = store
         self._apply = apply
@@ -64,23 +62,7 @@ class DynamicConfig:
             field.name.replace("_", "."): text_of(getattr(settings, field.name)) for field in fields(settings)
         }
         self._in_use: dict[str, str] = {}
-        self._wanted = asyncio.Event()
-        self._keeper = BackgroundTask(fail)
         store.listen(self._on_store_event)
-
-    async def start(self) -> None:
-        """Apply the current settings, if ZooKeeper answers, and watch them."""
-        if not await self._is_read():
-            self._wanted.set()  # the session may have expired; the registration, which renews it, starts later
-        self._keeper.start(self._keep(), "dynamic configuration")
-
-    async def stop(self) -> None:
-        """Stop watching."""
-        await self._keeper.stop()
-
-    def read_again(self) -> None:
-        """Read the settings and set the watches again; a new session has no watches."""
-        self._wanted.set()
 
     def entries(self) -> list[ConfigEntry]:
         """The settings in effect, and the source of each."""
@@ -88,18 +70,9 @@ class DynamicConfig:
 
     def _on_store_event(self, event: StoreEvent) -> None:
         if event in (StoreEvent.CONFIGS, StoreEvent.SESSION_RESTORED):
-            self._wanted.set()
+            self.read_again()
 
-    async def _keep(self) -> None:
-        while True:
-            await self._wanted.wait()
-            if not await self._is_read():
-                self._wanted.set()
-                await asyncio.sleep(_RETRY_S)
-
-    async def _is_read(self) -> bool:
-        """Read and apply the settings once; False when ZooKeeper does not answer."""
-        self._wanted.clear()
+    async def _read_once(self) -> bool:
         try:
             cluster = await self._read(_EVERY_BROKER, self._cluster_configs)
             own = await self._read(self._own, self._own_configs)
