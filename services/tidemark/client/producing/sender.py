@@ -135,6 +135,8 @@ class Sender:
         self._throttled_s = 0.0
         self._resolved = asyncio.Event()
         self._identities: asyncio.Task[None] | None = None
+        self._no_identity: TidemarkError | None = None
+        """Error of the last request for a producer id that failed."""
         self._ticking: asyncio.Task[None] | None = None
         self._stopped = False
         self._ending = False
@@ -450,9 +452,13 @@ class Sender:
         self._resolve(queue)
         self._schedule_pump()
 
-    @property
-    def _silence(self) -> str:
-        """The reason in the error of a record that expires without a refusal by a broker."""
+    def _hindrance(self, queue: PartitionQueue) -> str:
+        """The reason in the error of a record that expires."""
+        refusal = queue.oldest_refusal or (self._no_identity if queue.wants_identity else None)
+        if refusal is not None:
+            return refusal.message
+        if self._cluster.leader(queue.partition) is None:
+            return "the partition has no leader that could be reached"
         return "a quota slowed this producer down" if self._throttled_s else "no broker answered"
 
     def _on_throttled(self, wait_s: float) -> None:
@@ -525,6 +531,7 @@ class Sender:
                     queue.abandon(error)  # no batch without a producer id was sent
                     self._resolve(queue)
             except TidemarkError as error:
+                self._no_identity = error
                 _log.debug("no producer id: %s", error)
                 await asyncio.sleep(_PAUSE_MAX_S)
             else:
@@ -582,8 +589,7 @@ class Sender:
             for stream in list(self._streams.values()):
                 stream.check_deadlines(now_s)
             for queue in list(self._active.values()):
-                refusal = queue.oldest_refusal
-                queue.expire(now_s, self._silence if refusal is None else refusal.message)
+                queue.expire(now_s, self._hindrance(queue))
                 self._resolve(queue)
                 self._renew(queue, self._deleted_topics.verdict(queue.partition, queue.topic_id, now_s))
             if self._active:
