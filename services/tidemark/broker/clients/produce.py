@@ -149,6 +149,7 @@ class ProduceService:
         call = _Call(stream, self._metrics, request.correlation_id, request.acks, len(parts))
         stream.began()
         events: list[ProduceArrived] = []
+        waiting: dict[int, tuple[_Call, int]] = {}
         pace = Pace()
         for index, part in enumerate(parts):
             if pace.is_due:
@@ -168,7 +169,7 @@ class ProduceService:
                 call.open_count -= 1
                 continue
             self._next_id = request_id = self._next_id + 1
-            self._waiting[request_id] = (call, index)
+            waiting[request_id] = (call, index)
             events.append(
                 ProduceArrived(
                     request_id,
@@ -180,6 +181,7 @@ class ProduceService:
                     request.transactional_id,
                 )
             )
+        self._waiting |= waiting  # not before: the end of the stream may cancel the checks
         self._metrics.produce_requested()
         stream.took(call)
         stream.quotas.debit(QuotaKind.PRODUCER_BYTE_RATE, call.size_bytes)

@@ -267,6 +267,29 @@ async def test_answers_for_a_disconnected_client_are_dropped(harness: Harness) -
     assert harness.context.responses.empty()
 
 
+async def test_a_client_that_leaves_during_the_checks_of_its_request_leaves_nothing_behind(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large requests are checked in slices. Each would keep its entries until the end of the broker."""
+    checked, checking = harness.service._checked, asyncio.Event()
+
+    async def hangs(call: Any, index: int, *rest: Any) -> Any:
+        if index:
+            checking.set()
+            await asyncio.Event().wait()
+        return await checked(call, index, *rest)
+
+    monkeypatch.setattr(harness.service, "_checked", hangs)
+    harness.context.send(1, sample(), partitions=2)
+    async with asyncio.timeout(30):
+        await checking.wait()
+    harness.stream.cancel()
+    await asyncio.wait({harness.stream})
+    await turns()
+    assert not harness.core.arrived
+    assert not harness.service._waiting
+
+
 async def test_a_stream_over_its_quota_gets_the_wait_and_is_not_read_until_the_quota_is_kept(harness: Harness) -> None:
     owner = ClientQuotas()
     owner.use(Quotas({QuotaEntity(DEFAULT): {QuotaKind.PRODUCER_BYTE_RATE: 1.0}}))
