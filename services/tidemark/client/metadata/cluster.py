@@ -16,7 +16,7 @@ import random
 import time
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
@@ -47,6 +47,7 @@ from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.receiver import Headers, receiver_headers
+from tidemark.rpc.request_limits import NAMED_MAX, in_requests
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.runtime.clock import timeout
 from tidemark.v1 import broker_service_pb2 as pb
@@ -80,6 +81,9 @@ _NAMES_S: Final = 1.0
 """Time limit of the request for all names; an error suggests the nearest name."""
 _NAMES_AT_ONCE: Final = 1_000
 """Names that are compared on the event loop; more of them are compared on another thread."""
+_GATHER_S: Final = 0.001
+_GATHER_S_MAX: Final = 2.0
+"""Time for each used topic, and at most, in which new topics gather for the next metadata stream, which names all."""
 _WARN_S: Final = 30.0
 """Interval of the log line that no broker answers."""
 
@@ -248,7 +252,7 @@ class Cluster:
         backoff = Backoff()
         while (found := self.topic_now(topic)) is None or not found.partitions:
             left_s = started_s + timeout_s - time.monotonic()
-            causes = await self._ask_any(timeout_s=left_s)
+            causes = await self._ask_any((topic,), timeout_s=left_s)
             if (found := self.topic_now(topic)) is not None and found.partitions:
                 break
             waited_s = time.monotonic() - started_s
@@ -346,7 +350,7 @@ class Cluster:
         backoff = Backoff()
         while count <= beyond:
             left_s = started_s + timeout_s - time.monotonic()
-            causes = await self._ask_any(timeout_s=left_s)
+            causes = await self._ask_any((topic,), timeout_s=left_s)
             count = (await self.topic(topic, timeout_s=max(_ASK_S_MIN, left_s))).count
             waited_s = time.monotonic() - started_s
             if causes is not None and count <= beyond and waited_s >= timeout_s:
@@ -482,11 +486,15 @@ class Cluster:
             _log.log(rarely, "no broker answers: %s", _joined(causes))
             await asyncio.sleep(Backoff(0.1).next_s())
 
-    async def _ask_any(self, *, timeout_s: float = math.inf, avoid: str = "") -> dict[str, TidemarkError] | None:
-        """Ask brokers, each a little after the one before, until one answers; otherwise return the error of each.
+    async def _ask_any(
+        self, topics: Collection[str] = (), *, timeout_s: float = math.inf, avoid: str = ""
+    ) -> dict[str, TidemarkError] | None:
+        """Ask brokers for these topics, or for all used topics, each broker a little after the one before, until one
+        answers; otherwise return the error of each.
 
         All addresses are asked within `timeout_s`, and within the timeout of one attempt.
         """
+        parts = in_requests(sorted(topics or self._wanted))
         timeout_s = self._attempt.within(timeout_s)
         until_s = time.monotonic() + timeout_s
         addresses = list(self.addresses())
@@ -500,7 +508,7 @@ class Cluster:
                 if addresses:
                     address = addresses.pop(0)
                     left_s = max(_ASK_S_MIN, until_s - time.monotonic())
-                    pending.add(asyncio.create_task(self._ask(address, left_s), name=address))
+                    pending.add(asyncio.create_task(self._ask(address, parts, left_s), name=address))
                 done, pending = await asyncio.wait(
                     pending, timeout=pause_s if addresses else None, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -550,8 +558,16 @@ class Cluster:
         attempt.note(failures)
         raise failures[-1]
 
-    async def _ask(self, address: str, timeout_s: float) -> TidemarkError | None:
-        request = pb.GetMetadataRequest(topics=sorted(self._wanted))
+    async def _ask(self, address: str, parts: Sequence[Sequence[str]], timeout_s: float) -> TidemarkError | None:
+        """Ask a broker for each part of the topics; returns the first error."""
+        for topics in parts:
+            error = await self._ask_for(address, topics, timeout_s)
+            if error is not None:
+                return error
+        return None
+
+    async def _ask_for(self, address: str, topics: Sequence[str], timeout_s: float) -> TidemarkError | None:
+        request = pb.GetMetadataRequest(topics=topics)
         try:
             response = await self.stub(address).GetMetadata(request, timeout=timeout_s, wait_for_ready=False)
         except grpc.aio.AioRpcError as error:
@@ -590,9 +606,11 @@ class Cluster:
     async def _watch(self) -> None:
         backoff = Backoff(0.05, 1.0)
         while True:
+            await asyncio.sleep(min(len(self._wanted) * _GATHER_S, _GATHER_S_MAX))
             self._watch_address = self._choose_watched()
             self._rewatch.clear()
-            watching = asyncio.create_task(self._watch_one(self._watch_address, sorted(self._wanted), backoff))
+            topics = sorted(self._wanted)[:NAMED_MAX]
+            watching = asyncio.create_task(self._watch_one(self._watch_address, topics, backoff))
             rewatch = asyncio.create_task(self._rewatch.wait())
             try:
                 await asyncio.wait({watching, rewatch}, return_when=asyncio.FIRST_COMPLETED)

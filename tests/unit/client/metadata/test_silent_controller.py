@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,7 @@ class Asked(Cluster):
 
     views: list[ClusterView]
 
-    async def _ask_any(self, *, timeout_s: float = 0.0, avoid: str = "") -> None:
+    async def _ask_any(self, topics: Collection[str] = (), *, timeout_s: float = 0.0, avoid: str = "") -> None:
         self._merge(self.views.pop(0) if len(self.views) > 1 else self.views[0])
 
     async def _watch(self) -> None: ...
