@@ -606,12 +606,11 @@ class Cluster:
     async def _watch(self) -> None:
         backoff = Backoff(0.05, 1.0)
         while True:
-            await asyncio.sleep(min(len(self._wanted) * _GATHER_S, _GATHER_S_MAX))
             self._watch_address = self._choose_watched()
             self._rewatch.clear()
             topics = sorted(self._wanted)[:NAMED_MAX]
             watching = asyncio.create_task(self._watch_one(self._watch_address, topics, backoff))
-            rewatch = asyncio.create_task(self._rewatch.wait())
+            rewatch = asyncio.create_task(self._new_topics())
             try:
                 await asyncio.wait({watching, rewatch}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -621,6 +620,11 @@ class Cluster:
                 await asyncio.gather(watching, rewatch, return_exceptions=True)
             if ended:
                 await asyncio.sleep(backoff.next_s())
+
+    async def _new_topics(self) -> None:
+        """Wait until new topics were gathered; meanwhile the stream of the others continues."""
+        await self._rewatch.wait()
+        await asyncio.sleep(min(len(self._wanted) * _GATHER_S, _GATHER_S_MAX))
 
     async def _watch_one(self, address: str, topics: list[str], backoff: Backoff) -> None:
         call = self.stub(address).WatchMetadata(pb.WatchMetadataRequest(topics=topics))

@@ -26,6 +26,7 @@ class Broker:
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
         self.watched: list[list[str]] = []
+        self.ended: list[list[str]] = []
 
     def stub(self, address: str) -> Any:
         return SimpleNamespace(GetMetadata=self.get, WatchMetadata=self.watch)
@@ -37,10 +38,11 @@ class Broker:
     def watch(self, request: Any) -> Any:
         self.watched.append(list(request.topics))
         answer = self._answer(request.topics)
+        ended = self.ended
 
         class Watch:
             def cancel(self) -> None:
-                return
+                ended.append(list(request.topics))
 
             async def __aiter__(self) -> AsyncIterator[Any]:
                 yield answer
@@ -84,6 +86,19 @@ async def test_a_watch_gets_the_topics_that_were_learned_last(broker: Broker, mo
         await cluster.topic(name, timeout_s=5)
         await turns(20)
     assert broker.watched[-1] == ["a", "b"]
+    await cluster.close()
+
+
+async def test_a_watch_continues_while_new_topics_gather(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise no stream would tell the client of a new leader."""
+    cluster = Cluster("127.0.0.1:1")
+    await cluster.topic("a", timeout_s=5)
+    await turns(20)
+    monkeypatch.setattr(cluster_module, "_GATHER_S", 1.0)
+    await cluster.topic("b", timeout_s=5)
+    await turns(20)
+    assert broker.watched == [["a"]]
+    assert not broker.ended
     await cluster.close()
 
 
