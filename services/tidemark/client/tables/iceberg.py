@@ -44,6 +44,13 @@ class _ChangedError(Exception):
     """The archive has files that were merged after the snapshot that was read."""
 
 
+def check_name(table: str) -> None:
+    """Check that a table's name has a namespace; raises INVALID_REQUEST."""
+    parts = table.split(".")
+    if len(parts) < 2 or not all(map(str.strip, parts)):
+        raise invalid_request(f"the Iceberg table is {table!r}: expected namespace.table, such as lake.flights")
+
+
 def publish(archive: Archive, table: str, catalog: Mapping[str, str] | None = None) -> None:
     """Add the files that the table lacks, and let merged files replace theirs; the caller has the archive's lease.
 

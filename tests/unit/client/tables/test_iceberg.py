@@ -141,3 +141,11 @@ def test_a_table_of_another_topic_and_a_change_that_iceberg_lacks_are_refused(
     here = properties or {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": warehouse}
     with pytest.raises(TidemarkError, match=r"the Iceberg table lake\.flights is not of this topic flights"):
         archived(tmp_path / "other", here)
+
+
+@pytest.mark.parametrize("name", ["flights", ".flights", "lake.", "lake..flights", " .flights"])
+def test_a_table_without_a_namespace_is_refused_before_rows_are_archived(logs: Logs, tmp_path: Path, name: str) -> None:
+    logs.append(0, flights(0, 1))
+    with raises_code(ErrorCode.INVALID_REQUEST, "expected namespace.table"):
+        archive_topic(None, TOPIC, str(tmp_path), iceberg=name)
+    assert not Archive(tmp_path).files()
