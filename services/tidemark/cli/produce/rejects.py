@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+import json
+from typing import Final, TextIO
 
-from tidemark.client.outputs.typed_json import encode_json
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.core.schemas.refusals import path_text
 from tidemark.model import ErrorCode, TidemarkError
+
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, default=str).encode
+"""Encodes a value that JSON lacks, such as a time of day, as its text."""
 
 
 class Rejects:
@@ -42,7 +45,7 @@ class Rejects:
         column = path_text(misfit.path) if misfit.path else None
         if self._file is None:
             raise refusal(f"{self._unit} {number}", misfit)
-        self._file.write(encode_json({"line": number, "column": column, "reason": misfit.sentence, "row": row}) + "\n")
+        self._file.write(_ENCODE({"line": number, "column": column, "reason": misfit.sentence, "row": row}) + "\n")
         self.count += 1
 
 

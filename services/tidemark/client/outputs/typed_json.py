@@ -20,9 +20,11 @@ from pyarrow import types
 
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
 from tidemark.client.typed.record_values import EPOCH
+from tidemark.client.typed.table_columns import is_binary, is_list
 
 Convert = Callable[[Any], Any]
 _DAY_US: Final = 86_400_000_000
+_US_OF: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LAST_DAY: Final = date.max.toordinal()
 _DAYS_OF_400_YEARS: Final = 146_097
@@ -63,13 +65,15 @@ def json_converter(data_type: Any) -> Convert | None:
         return json_converter(data_type.value_type)
     if types.is_map(data_type):
         return _map_converter(data_type)
-    if types.is_list(data_type):
+    if is_list(data_type):
         element = json_converter(data_type.value_type)
         return element and (lambda value: [None if one is None else element(one) for one in value])
     if types.is_struct(data_type):
         fields = [data_type.field(place) for place in range(data_type.num_fields)]
         parts = {field.name: made for field in fields if (made := json_converter(field.type)) is not None}
         return _struct_converter(parts) if parts else None
+    if types.is_timestamp(data_type):
+        return _time_converter(data_type.unit, "Z" if data_type.tz else "")
     return next((made for fits, made in _CONVERTERS if fits(data_type)), None)
 
 
@@ -101,8 +105,19 @@ def _number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _instant(us: int) -> str:
-    return f"{_local_time(us)}Z"
+def _time_converter(unit: str, zone: str) -> Convert:
+    """A function that makes the text of a number of `unit` since 1970; `zone` is its end."""
+    if unit == "ns":
+        return lambda ns: f"{_local_time(ns // 1000)}{_digits_of(ns)}{zone}"
+    factor = _US_OF[unit]
+    return lambda number: f"{_local_time(number * factor)}{zone}"
+
+
+def _digits_of(ns: int) -> str:
+    """The digits below a microsecond, which continue the text of the time; "" for none."""
+    us, rest = divmod(ns, 1000)
+    point = "" if us % 1_000_000 else ".000000"
+    return f"{point}{rest:03d}" if rest else ""
 
 
 def _local_time(us: int) -> str:
@@ -138,7 +153,7 @@ def _as_integers(data_type: Any) -> Any:
     if types.is_map(data_type):
         key = data_type.key_field.with_type(_as_integers(data_type.key_type))
         return pa.map_(key, data_type.item_field.with_type(_as_integers(data_type.item_type)))
-    if types.is_list(data_type):
+    if is_list(data_type):
         return pa.list_(data_type.value_field.with_type(_as_integers(data_type.value_type)))
     if types.is_struct(data_type):
         fields = [data_type.field(place) for place in range(data_type.num_fields)]
@@ -149,8 +164,6 @@ def _as_integers(data_type: Any) -> Any:
 _CONVERTERS: Final[tuple[tuple[Callable[[Any], bool], Convert], ...]] = (
     (types.is_decimal, str),
     (types.is_floating, _number),
-    (types.is_binary, lambda value: base64.b64encode(value).decode()),
+    (is_binary, lambda value: base64.b64encode(value).decode()),
     (types.is_date, _date),
-    (lambda one: types.is_timestamp(one) and one.tz is not None, _instant),
-    (types.is_timestamp, _local_time),
 )

@@ -219,7 +219,7 @@ def _fit_struct(array: Any, columns: Sequence[Column], nullable: bool, made: Any
 def _fit_list(array: Any, element: Column, nullable: bool, made: Any) -> Any:
     if types.is_null(array.type):
         array = _nulls(len(array), made)
-    if not _is_list(array.type):
+    if not is_list(array.type):
         raise _other_type(array, "a list")
     offsets, values = _unnested(array)
     try:
@@ -234,7 +234,7 @@ def _fit_map(array: Any, key: Column, value: Column, nullable: bool, made: Any) 
         array = _nulls(len(array), made)
     if types.is_map(array.type):
         array = _entries(array)
-    if not _is_list(array.type) or not types.is_struct(array.type.value_type) or array.type.value_type.num_fields != 2:
+    if not is_list(array.type) or not types.is_struct(array.type.value_type) or array.type.value_type.num_fields != 2:
         raise _other_type(array, "a map, or a list of structs of key and value")
     offsets, entries_found = _unnested(array)
     if entries_found.null_count:
@@ -277,7 +277,8 @@ def _check_unique(offsets: Any, keys: Any) -> None:
         raise MisfitError(f"the map has the key {shown_value(found['key'])} twice", [MAP_KEY], found["row"])
 
 
-def _is_list(found: Any) -> bool:
+def is_list(found: Any) -> bool:
+    """Whether a type is one of Arrow's lists."""
     checks = ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
     return any(getattr(types, check)(found) for check in checks)
 
@@ -304,6 +305,12 @@ def _above(misfit: MisfitError, offsets: Any) -> MisfitError:
         return misfit
     ends = offsets.slice(1)
     return misfit.at(_compute.sum(_compute.less_equal(ends, misfit.row)).as_py() or 0)
+
+
+def is_binary(found: Any) -> bool:
+    """Whether a type is one of Arrow's types of bytes."""
+    checks = ("is_binary", "is_large_binary", "is_binary_view", "is_fixed_size_binary")
+    return any(getattr(types, check)(found) for check in checks)
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -373,7 +380,7 @@ def _check_kind(array: Any, wanted: ColumnType) -> None:
 _KINDS: Final[dict[Primitive, tuple[Callable[[Any], bool], ...]]] = {
     Primitive.BOOL: (types.is_boolean,),
     Primitive.STRING: (types.is_string, types.is_large_string, types.is_string_view),
-    Primitive.BINARY: (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary),
+    Primitive.BINARY: (is_binary,),
     Primitive.DATE: (types.is_date,),
 }
 _HINTS: Final[dict[ColumnType, str]] = {
@@ -416,7 +423,7 @@ def _one(array: Any, row: int) -> str:
     try:
         return shown_value(array[row].as_py())
     except Exception:  # noqa: BLE001 - Python cannot represent the value, such as a nanosecond
-        return str(array[row])
+        return shown_value(array.slice(row, 1).cast(pa.string())[0].as_py())
 
 
 def _nulls(count: int, made: Any) -> Any:

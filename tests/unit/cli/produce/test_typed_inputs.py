@@ -244,6 +244,27 @@ def test_a_number_of_json_that_a_float_lacks_is_refused_and_infinity_is_a_value(
     assert found == [{"rate": float("inf"), "small": float("-inf")}]
 
 
+def test_a_rejected_row_of_a_parquet_file_has_the_values_of_the_file() -> None:
+    columns: dict[str, Any] = {
+        "name": pa.array(["x"]),
+        "small": pa.array([128]),
+        "at": pa.array([NOON], pa.timestamp("ms", "UTC")),
+        "local": pa.array([NOON.replace(tzinfo=None)], pa.timestamp("ns")),
+        "raw": pa.array([b"\xff"], pa.large_binary()),
+        "day": pa.array([NOON.time()], pa.time64("us")),
+    }
+    file = io.StringIO()
+    assert of(parquet_of(pa.table(columns)), file=file) == []
+    assert json.loads(file.getvalue())["row"] == {
+        "name": "x",
+        "small": 128,
+        "at": "2013-01-01T12:00:00Z",
+        "local": "2013-01-01T12:00:00",
+        "raw": "/w==",
+        "day": "12:00:00",
+    }
+
+
 def test_a_parquet_file_is_matched_by_name_and_type() -> None:
     naive = pa.table({"name": ["x"], "at": pa.array([NOON.replace(tzinfo=None)], pa.timestamp("ms")), "_offset": [1]})
     row = of(parquet_of(naive))[0]

@@ -76,3 +76,26 @@ def test_times_are_as_python_writes_them() -> None:
     moments = [datetime(2013, 1, 1, 5, tzinfo=UTC), datetime(2024, 2, 29, 23, 59, 59, 7, tzinfo=UTC)]
     assert _values(moments, _ZONED) == [one.isoformat().replace("+00:00", "Z") for one in moments]
     assert _values([date(2024, 2, 29)], pa.date32()) == ["2024-02-29"]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_time_of_any_unit_is_exact(unit: str) -> None:
+    moments = [datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(2024, 2, 29, tzinfo=UTC)]
+    assert _values([*moments, None], pa.timestamp(unit, "UTC")) == [
+        "1969-12-31T23:59:59Z",
+        "2024-02-29T00:00:00Z",
+        None,
+    ]
+    nested = pa.large_list(pa.timestamp(unit))
+    assert _values([[datetime(2024, 2, 29, 5, tzinfo=UTC).replace(tzinfo=None)]], nested) == [["2024-02-29T05:00:00"]]
+
+
+def test_nanoseconds_are_exact() -> None:
+    found = _values([1, -1, 1_500_000_020], pa.timestamp("ns"))
+    assert found == ["1970-01-01T00:00:00.000000001", "1969-12-31T23:59:59.999999999", "1970-01-01T00:00:01.500000020"]
+
+
+@pytest.mark.parametrize("data_type", [pa.large_binary(), pa.binary(1), pa.binary_view()])
+def test_bytes_of_any_layout_are_base64(data_type: Any) -> None:
+    assert _values([b"\xff", None], data_type) == ["/w==", None]
+    assert _values([[b"\xff"]], pa.large_list(data_type)) == [["/w=="]]

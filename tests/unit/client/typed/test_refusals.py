@@ -300,6 +300,7 @@ BAD_TABLES: list[tuple[str, pa.Table, str, str, str]] = [
     ("nested_other", table_of(legs=[["A"], []]), "legs.element", "", "a struct"),
     ("key_twice", table_of(tags=pa.array([[], [("a", 1), ("a", 2)]], TAGS.type)), "tags.key", "1", "'a' twice"),
     ("year_30000", at([0, 2**60], pa.timestamp("us", "UTC")), "scheduled_at", "1", "years 1 to 9999"),
+    ("far_seconds", at([0, 2**60], pa.timestamp("s", "UTC")), "scheduled_at", "1", "without a loss"),
     ("map_value", table_of(tags=TAGS), "tags.value", "1", "does not fit int32"),
 ]
 
