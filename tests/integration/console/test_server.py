@@ -205,6 +205,21 @@ async def test_a_connection_whose_client_reads_slowly_gets_all(monkeypatch: pyte
     await server.stop()
 
 
+async def test_a_connection_whose_client_reads_a_little_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system takes more from the server only when a large part of its own buffer is free."""
+    monkeypatch.setattr("tidemark.console.connections.CLIENT_S", 1.0)
+    server = HttpServer(large, ANY_PORT, grace_s=1)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 16)
+    writer.write(GET)
+    for _ in range(15):
+        await reader.readexactly(1 << 16)
+        await asyncio.sleep(0.2)
+    assert server.connections == 1
+    writer.close()
+    await server.stop()
+
+
 async def test_a_page_with_live_updates_stays_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.console.connections.CLIENT_S", 0.2)
     looks = 0
