@@ -71,10 +71,11 @@ class AclAdministration:
             rules = await self._store.acls()
             now = set(rules.acls)
             changed = ChangedAcls(tuple(sorted(wanted - now)), tuple(sorted(unwanted & now)), rules.generation)
-            if validate_only or not (changed.added or changed.removed):
+            if not (changed.added or changed.removed):
                 return changed
-            written = await self._store.write_acls((now | wanted) - unwanted, version=rules.generation)
-            return changed._replace(generation=rules.generation + 1) if written else None
+            after = (now | wanted) - unwanted
+            written = await self._store.write_acls(after, version=rules.generation, validate_only=validate_only)
+            return changed._replace(generation=rules.generation + (not validate_only)) if written else None
 
         return await compare_and_set(attempt, "access rules")
 

@@ -53,10 +53,10 @@ class QuotaAdministration:
             changed = tuple(one for change in changes for one in _carry_out(change, limits))
             if len([entity for entity, left in limits.items() if left]) > ENTITIES_MAX:
                 raise invalid_request(f"at most {ENTITIES_MAX} entities have quotas")
-            if validate_only or not changed:
+            if not changed:
                 return ChangedQuotas(changed, found.generation)
-            written = await self._store.write_quotas(limits, version=found.generation)
-            return ChangedQuotas(changed, found.generation + 1) if written else None
+            written = await self._store.write_quotas(limits, version=found.generation, validate_only=validate_only)
+            return ChangedQuotas(changed, found.generation + (not validate_only)) if written else None
 
         return await compare_and_set(attempt, "quotas")
 

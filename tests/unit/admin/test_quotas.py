@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from secrets import token_hex
 
 import pytest
 from tidemark.admin.quotas import QuotaAdministration
@@ -50,6 +51,13 @@ async def test_concurrent_changes_are_all_made(quotas: QuotaAdministration) -> N
     entities = [QuotaEntity(None, f"id-{number}") for number in range(10)]
     await asyncio.gather(*(quotas.alter([QuotaChange(one, {PRODUCE: 5.0})], validate_only=False) for one in entities))
     assert (await quotas.describe()).limits.keys() == set(entities)
+
+
+async def test_a_dry_run_refuses_quotas_that_do_not_fit_into_a_node(quotas: QuotaAdministration) -> None:
+    changes = [QuotaChange(QuotaEntity(None, token_hex(120)), {PRODUCE: 5.0}) for _ in range(5_000)]
+    for validate_only in (True, False):
+        with raises_code(ErrorCode.INVALID_REQUEST, "beyond ZooKeeper's limits"):
+            await quotas.alter(changes, validate_only=validate_only)
 
 
 async def test_an_entity_twice_and_too_many_entities_change_nothing(

@@ -23,13 +23,13 @@ async def read(session: Session, watch: Callable[[Any], None] | None) -> Rules:
     return await packed.read(session, paths.ACLS, watch, decode) or Rules()
 
 
-async def write(session: Session, acls: Iterable[Acl], *, version: int) -> bool:
+async def write(session: Session, acls: Iterable[Acl], *, version: int, validate_only: bool = False) -> bool:
     """Replace all rules in one write; False if the node is not at `version` any more (-1: if it exists).
 
-    Rules by the ten thousand take a second, so another thread encodes and decodes them. Raises INVALID_REQUEST if the
-    rules do not fit into a node.
+    Rules by the ten thousand take a second, so another thread encodes and decodes them. `validate_only` writes
+    nothing. Raises INVALID_REQUEST if the rules do not fit into a node.
     """
-    return await packed.write(session, paths.ACLS, await asyncio.to_thread(encode, acls), version)
+    return await packed.write(session, paths.ACLS, await asyncio.to_thread(encode, acls), version, validate_only)
 
 
 def encode(acls: Iterable[Acl]) -> bytes:

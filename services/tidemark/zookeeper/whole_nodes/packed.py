@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.zookeeper import codecs
-from tidemark.zookeeper.multis import is_committed, written
+from tidemark.zookeeper.multis import check_size, is_committed, written
 from tidemark.zookeeper.session_port import Session
 
 T = TypeVar("T")
@@ -35,9 +35,16 @@ async def read(
     return None if node is None else await asyncio.to_thread(decode, node[0], node[1].version)
 
 
-async def write(session: Session, path: str, data: bytes, version: int) -> bool:
-    """Replace the node in one write; False if it is not at `version` any more (-1: if it exists)."""
-    return await is_committed(session, [written(path, data, version)])
+async def write(session: Session, path: str, data: bytes, version: int, validate_only: bool) -> bool:
+    """Replace the node in one write; False if it is not at `version` any more (-1: if it exists).
+
+    `validate_only` writes nothing. Raises INVALID_REQUEST for data beyond the size of a node.
+    """
+    operation = written(path, data, version)
+    if validate_only:
+        check_size([operation])
+        return True
+    return await is_committed(session, [operation])
 
 
 def pack(text: bytes, what: str, advice: str) -> bytes:

@@ -22,9 +22,14 @@ async def read(session: Session, watch: Callable[[Any], None] | None) -> Quotas:
     return await packed.read(session, paths.QUOTAS, watch, decode) or Quotas()
 
 
-async def write(session: Session, limits: Mapping[QuotaEntity, Limits], *, version: int) -> bool:
-    """Replace all quotas in one write; False if the node is not at `version` any more (-1: if it exists)."""
-    return await packed.write(session, paths.QUOTAS, await asyncio.to_thread(encode, limits), version)
+async def write(
+    session: Session, limits: Mapping[QuotaEntity, Limits], *, version: int, validate_only: bool = False
+) -> bool:
+    """Replace all quotas in one write; False if the node is not at `version` any more (-1: if it exists).
+
+    `validate_only` writes nothing. Raises INVALID_REQUEST if the quotas do not fit into a node.
+    """
+    return await packed.write(session, paths.QUOTAS, await asyncio.to_thread(encode, limits), version, validate_only)
 
 
 def encode(limits: Mapping[QuotaEntity, Limits]) -> bytes:
