@@ -34,6 +34,7 @@ from tidemark.model import (
     invalid_request,
     unknown_topic,
 )
+from tidemark.runtime.slices import InSlices
 from tidemark.zookeeper.store import MetadataStore
 
 _PARTITIONS_AT_ONCE: Final = 1_000
@@ -88,7 +89,7 @@ class ElectionAdministration:
             done = await self._done_before(wanted, query.request_id)
             snapshot.settled |= done
             wanted = [partition for partition in wanted if partition not in done]
-        for partition in wanted:
+        async for partition in InSlices(wanted):
             outcome = _judge(query.kind, partition, snapshot)
             if outcome is not None:
                 snapshot.settled[partition] = outcome
@@ -137,7 +138,7 @@ class ElectionAdministration:
             targets |= {TopicPartition(name, -1)} if topic is None else _all_of(topic)
         known = {partition for partition in targets if _is_known(partition, there)}
         states = await self._store.states(sorted(known), sync=True, unreadable=snapshot.unreadable)
-        for partition in sorted(targets):
+        async for partition in InSlices(sorted(targets)):
             topic = there.get(partition.topic)
             if topic is None or partition not in known:
                 error = misnamed.get(partition.topic) or no_such_partition(partition, topic)

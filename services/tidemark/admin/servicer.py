@@ -47,7 +47,7 @@ from tidemark.rpc.quotas.enforcement import ClientQuotas
 from tidemark.rpc.request_limits import CONFIG_RESOURCES_MAX, check_named
 from tidemark.rpc.security.access import Accesses
 from tidemark.rpc.security.callers import caller_of, check_id, listener_of_call
-from tidemark.runtime.slices import Pace
+from tidemark.runtime.slices import InSlices, Pace
 from tidemark.v1 import admin_acls_pb2 as acls_pb
 from tidemark.v1 import admin_brokers_pb2 as brokers_pb
 from tidemark.v1 import admin_configs_pb2 as configs_pb
@@ -326,8 +326,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         """Hold leader elections and wait for their outcomes."""
         facts: dict[str, object] = {
             "type": int(request.type),
-            "partitions": [f"{ref.topic}-{ref.partition}" for ref in request.partitions],
-            "topics": list(request.topics),
+            "partitions": [f"{ref.topic}-{ref.partition}" for ref in request.partitions[:_LOGGED_MAX]],
+            "partitions_count": len(request.partitions),
+            "topics": list(request.topics[:_LOGGED_MAX]),
+            "topics_count": len(request.topics),
             "request_id": request.request_id,
         }
 
@@ -341,7 +343,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             outcomes = await self._elections.elect(
                 query, validate_only=request.validate_only, timeout_s=self._timeout_s(context)
             )
-            return pb.ElectLeadersResponse(results=[outcome_to_proto(outcome) for outcome in outcomes])
+            return pb.ElectLeadersResponse(results=[outcome_to_proto(one) async for one in InSlices(outcomes)])
 
         async with observed("ElectLeaders", context, None if request.validate_only else facts):
             response = await self._requests.once(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import heapq
 import logging
@@ -130,14 +131,18 @@ class _Kept(NamedTuple):
 
 async def expire(session: Session, before_ms: int) -> int:
     """Remove requests from before that time (since 1970, UTC), znodes that do not parse, and requests beyond
-    `KEPT_BYTES_MAX`; returns their number.
+    `KEPT_BYTES_MAX`; returns their number. Another thread decodes the requests, which may be tens of thousands.
     """
     paths = [f"{REQUESTS}/{name}" for name in await session.children(REQUESTS)]
     nodes = await session.read_many(paths) if paths else []
+    return await _delete(session, await asyncio.to_thread(_due, paths, nodes, before_ms))
+
+
+def _due(paths: Sequence[str], nodes: Sequence[NodeRead | None], before_ms: int) -> list[Delete]:
     found = [_kept(path, node) for path, node in zip(paths, nodes, strict=True) if node is not None]
     old = [one for one in found if one.at_ms < before_ms]
     surplus = _surplus([one for one in found if one.at_ms >= before_ms])
-    return await _delete(session, [Delete(one.path, one.version) for one in (*old, *surplus)])
+    return [Delete(one.path, one.version) for one in (*old, *surplus)]
 
 
 def _kept(path: str, node: NodeRead) -> _Kept:

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from tidemark.admin.elections import ElectionAdministration, ElectionQuery
+from tidemark.admin.requests import AnsweredOnce
+from tidemark.admin.servicer import AdminServicer
 from tidemark.admin.surveys import Answer, Survey
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
 from tidemark.model import (
@@ -30,9 +34,15 @@ from tidemark.model import (
     UncleanElection,
 )
 from tidemark.ports import ControllerTerm, StateWrite
+from tidemark.runtime import slices
+from tidemark.runtime.clock import SystemClock
+from tidemark.v1 import admin_service_pb2 as pb
+from tidemark.v1 import record_pb2
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 from tests.refusals import raises_code
+from tests.turns import counted_turns
+from tests.unit.admin.test_configs import Caller
 
 PREFERRED, LAST_KNOWN = ElectionKind.PREFERRED, ElectionKind.LAST_KNOWN
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
@@ -151,6 +161,47 @@ def sentences(outcomes: Sequence[ElectionOutcome]) -> list[str]:
 
 async def nothing_is_asked(cluster: Cluster) -> bool:
     return all([await cluster.store.requested_elections(kind) is None for kind in ElectionKind])
+
+
+async def test_a_request_for_many_partitions_lets_other_calls_run_and_logs_few(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    cluster, count, absent = Cluster(), 1_000, cast("Any", None)
+    cluster.topic = replace(
+        cluster.topic,
+        partitions=dict.fromkeys(range(count), cluster.topic.partitions[0]),
+        incarnations={index: f"i{index}" for index in range(count)},
+    )
+    await cluster.start()
+    servicer = AdminServicer(
+        absent,
+        ElectionAdministration(cluster.store, Survey(cluster.replicas, deadline_s=5)),
+        descriptions=absent,
+        configs=absent,
+        requests=AnsweredOnce(cluster.store, SystemClock()),
+        reassignments=absent,
+        partitions=absent,
+        brokers=absent,
+        log_dirs=absent,
+        acls=absent,
+        quotas=absent,
+        schemas=absent,
+        audit_lines=absent,
+        of_callers=absent,
+        request_timeout_ms=1000,
+    )
+    request = pb.ElectLeadersRequest(
+        type=pb.ELECTION_TYPE_PREFERRED,
+        partitions=[record_pb2.PartitionRef(topic="t", partition=index) for index in range(count)],
+    )
+    caplog.set_level(logging.INFO, "tidemark.audit")
+    async with counted_turns() as turns:
+        response = await servicer.ElectLeaders(request, Caller())
+    assert {result.error.code for result in response.results} == {"LEADER_NOT_AVAILABLE"}
+    assert len(turns) > 2.5 * count, "the read, the checks and the response are divided"
+    (line,) = [record for record in caplog.records if record.name == "tidemark.audit"]
+    assert (len(vars(line)["partitions"]), vars(line)["partitions_count"]) == (100, count)
 
 
 async def test_controller_gets_only_partitions_that_need_an_election(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -17,6 +18,7 @@ from tidemark.rpc.security.access import CURRENT, Access
 from tidemark.rpc.security.audit import Audit
 from tidemark.v1 import admin_service_pb2 as pb
 from tidemark.zookeeper import requests as zookeeper_requests
+from tidemark.zookeeper.session_port import NodeRead
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper
 from tests.refusals import raises_code
@@ -208,6 +210,22 @@ async def test_requests_of_a_caller_displace_no_response_of_another(
         admin.clock.at_ms += 1
         await call_of("User:token:mallory", f"r{number}")
     assert await call_of("User:token:alice", "r1") == "done 1"
+
+
+async def test_another_thread_decodes_the_responses_that_may_be_removed(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await admin.call(DELETION)
+    decode, threads = zookeeper_requests._decode, []
+
+    def noted(path: str, node: NodeRead) -> AdminRequest:
+        threads.append(threading.current_thread())
+        return decode(path, node)
+
+    monkeypatch.setattr(zookeeper_requests, "_decode", noted)
+    assert await admin.store.expire_requests(START_US // 1000 + 1) == 1
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 async def test_many_old_responses_are_removed_together(admin: Admin) -> None:
