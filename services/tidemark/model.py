@@ -162,6 +162,11 @@ class BrokerRegistration:
     endpoints: tuple[str, ...] = ()
 
     @property
+    def address(self) -> str:
+        """host:port of the address that services use."""
+        return f"{self.host}:{self.port}"
+
+    @property
     def stores_typed(self) -> bool:
         """Whether the broker may hold replicas of typed topics: an older version treats each typed batch as damaged."""
         return bool(self.features.get(TYPED_FEATURE))

@@ -105,7 +105,7 @@ async def lines_of_broker(broker: BrokerRegistration, wanted: AuditFilter, heade
     """The lines of one broker, which `headers` name; raises TidemarkError."""
     request = ListBrokerAuditLinesRequest(filter=filter_to_proto(wanted))
     try:
-        async with open_channel(f"{broker.host}:{broker.port}") as channel:
+        async with open_channel(broker.address) as channel:
             stub: Any = BrokerServiceStub(channel)
             response = await stub.ListBrokerAuditLines(request, timeout=_DEADLINE_S, metadata=headers)
     except grpc.RpcError as error:

@@ -157,7 +157,7 @@ async def _told_by(store: MetadataStore, registration: BrokerRegistration) -> Se
     request = pb.DescribeBrokerConfigsRequest()
     headers = receiver_headers(await store.cluster_id(), registration.broker_id)
     try:
-        async with open_channel(f"{registration.host}:{registration.port}") as channel:
+        async with open_channel(registration.address) as channel:
             stub: Any = BrokerServiceStub(channel)
             response = await stub.DescribeBrokerConfigs(request, timeout=_ASK_TIMEOUT_S, metadata=headers)
     except grpc.RpcError as error:

@@ -66,7 +66,7 @@ class DisksOfBrokers:
 
     async def describe(self, broker: BrokerRegistration, wanted: Wanted) -> tuple[LogDirectoryContent, ...]:
         """Describe the broker's log directories."""
-        address = f"{broker.host}:{broker.port}"
+        address = broker.address
 
         async def ask() -> tuple[LogDirectoryContent, ...]:
             headers = receiver_headers(await self._store.cluster_id(), broker.broker_id)
@@ -86,7 +86,7 @@ class DisksOfBrokers:
         """Move replicas between the broker's log directories."""
         headers = receiver_headers(await self._store.cluster_id(), broker.broker_id)
         try:
-            async with open_channel(f"{broker.host}:{broker.port}") as channel:
+            async with open_channel(broker.address) as channel:
                 stub: Any = BrokerServiceStub(channel)
                 request = alterations_to_proto(wanted)
                 response = await stub.AlterReplicaLogDirs(request, timeout=_ALTER_DEADLINE_S, metadata=headers)

@@ -50,7 +50,7 @@ class ReplicaSizes:
         return {broker: found for broker, found in zip(brokers, answers, strict=True) if found is not None}
 
     async def _of_one(self, broker: BrokerRegistration, wanted: frozenset[TopicPartition]) -> OfBroker | None:
-        address = f"{broker.host}:{broker.port}"
+        address = broker.address
         return await self._calls.result((address, wanted), lambda: self._ask(broker.broker_id, address, wanted))
 
     async def _ask(self, broker: BrokerId, address: str, wanted: frozenset[TopicPartition]) -> OfBroker | None:

@@ -129,7 +129,7 @@ class Heartbeats:
         """
         ending = _Ending.REFUSED
         offline: frozenset[str] = frozenset()
-        async with open_channel(f"{broker.host}:{broker.port}", options=_CONNECT) as channel:
+        async with open_channel(broker.address, options=_CONNECT) as channel:
             stub: Any = BrokerControlServiceStub(channel)
             call = stub.Heartbeat(metadata=receiver_headers(self._cluster_id, broker.broker_id))
             pings = asyncio.create_task(self._ping(call, broker))

@@ -157,7 +157,7 @@ class BrokerPeers:
         known = self._channels.get(broker)
         if known is not None and known[0] == registration:
             return known[1]
-        channel = open_channel(f"{registration.host}:{registration.port}")
+        channel = open_channel(registration.address)
         self._channels[broker] = (registration, channel)
         if known is not None:
             await known[1].close()

@@ -32,7 +32,7 @@ class BrokerChannels:
         broker = self._metadata.view.brokers.get(broker_id)
         if broker is None:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not registered now; retry")
-        address = f"{broker.host}:{broker.port}"
+        address = broker.address
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = open_channel(address)

@@ -85,7 +85,7 @@ class GrpcReplicaPeers:
         registration = self._metadata.view.brokers.get(broker)
         if registration is None:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not registered")
-        address = f"{registration.host}:{registration.port}"
+        address = registration.address
         headers = receiver_headers(self._metadata.view.cluster_id, broker)
         async with open_channel(address) as channel:
             stub: Any = BrokerServiceStub(channel)

@@ -148,7 +148,7 @@ def describe(cluster: Cluster = Cluster()) -> None:
     print_line(f"cluster {found.view.cluster_id}, controller {controller}, admin {found.view.admin_address}")
     print_table(
         ("broker", "address", "rack", "epoch"),
-        [(broker.broker_id, f"{broker.host}:{broker.port}", broker.rack, broker.broker_epoch) for broker in brokers],
+        [(broker.broker_id, broker.address, broker.rack, broker.broker_epoch) for broker in brokers],
     )
     if found.draining_brokers:
         draining = ", ".join(str(broker) for broker in found.draining_brokers)

@@ -52,7 +52,7 @@ class CoordinatorAdmin(Lifecycle):
         """The addresses of the brokers, by id; raises CLIENT_CLOSED before the start and after the close."""
         if not self._is_open:
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this client is not started, or closed")
-        return {broker_id: f"{one.host}:{one.port}" for broker_id, one in sorted(self._cluster.view.brokers.items())}
+        return {broker_id: one.address for broker_id, one in sorted(self._cluster.view.brokers.items())}
 
     async def _lists(
         self,

@@ -17,7 +17,7 @@ from tidemark.client.aio.transaction import Transaction
 from tidemark.client.argument_types import check_names, key_and_value, seconds
 from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
-from tidemark.client.metadata.cluster import Cluster, unknown_partition
+from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.producing import dropped_producers, typed_format
 from tidemark.client.producing import table as tables
@@ -37,7 +37,7 @@ from tidemark.client.transactions.coordinator import TransactionCoordinator
 from tidemark.client.transactions.producer_transactions import ProducerTransactions
 from tidemark.client.typed.topic_schemas import SchemaPendingError
 from tidemark.core.cluster_view import TopicView
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request, unknown_partition
 from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
@@ -384,7 +384,7 @@ class Producer(Lifecycle):
         _, partition = checked(None, partition)
         count = await self.ready(topic, beyond=-1 if partition is None else partition)
         if partition is not None and not 0 <= partition < count:
-            raise unknown_partition(TopicPartition(topic, partition), count)
+            raise unknown_partition(topic, partition, count)
         typed = self._formats.now(topic)
         if typed is not None:
             if (key, value) != ("key", "value"):

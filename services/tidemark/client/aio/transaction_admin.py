@@ -237,9 +237,7 @@ class TransactionAdmin(CoordinatorAdmin):
 
     async def _leaders(self, topics: Collection[str]) -> list[tuple[TopicPartition, str | None]]:
         metadata = await self._metadata(broker_pb.GetMetadataRequest(topics=topics, all_topics=not topics))
-        brokers: dict[int, str] = {
-            one.broker_id: f"{one.host}:{one.port}" for one in map(broker_from_proto, metadata.brokers)
-        }
+        brokers: dict[int, str] = {one.broker_id: one.address for one in map(broker_from_proto, metadata.brokers)}
         found = []
         for topic in metadata.topics:
             if topic.HasField("error"):

@@ -78,7 +78,7 @@ class PreferredReplicas:
         """Return the address to fetch a partition from, given its leader."""
         named = self._named.get(partition)
         broker = None if named is None else self._view().brokers.get(named.broker_id)
-        return leader.address if broker is None else f"{broker.host}:{broker.port}"
+        return leader.address if broker is None else broker.address
 
     def read_from(self, partition: TopicPartition, now_s: float) -> pb.ReadFrom.ValueType:
         """Return the value of `read_from` for a fetch sent to `address`."""

@@ -29,10 +29,10 @@ from tidemark.client.metadata.cluster import (
     TOPIC_PATIENCE_S,
     Leader,
     hears_no_controller,
+    leader_in,
     may_be_new,
     no_brokers,
     none_answers,
-    unknown_partition,
 )
 from tidemark.client.metadata.other_clusters import replacement, why_unusable
 from tidemark.client.metadata.tls import Credentials, client_identity
@@ -41,7 +41,7 @@ from tidemark.client.typed.topic_schemas import versions_of
 from tidemark.core.cluster_view import ClusterView, TopicView, taken_over
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.errors import LogTruncatedError
-from tidemark.model import NO_EPOCH, NO_LEADER, ErrorCode, TidemarkError, TopicPartition, unknown_topic
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition, unknown_partition, unknown_topic
 from tidemark.record.envelope import Batch
 from tidemark.record.transactions import has_records
 from tidemark.rpc import errors
@@ -350,7 +350,7 @@ class RangeReader:
             if not view.schema_version:
                 return {}
             request = GetTopicSchemasRequest(topic=topic, topic_id=view.topic_id, versions=versions)
-            addresses = {broker: f"{one.host}:{one.port}" for broker, one in self._view.brokers.items()}
+            addresses = {broker: one.address for broker, one in self._view.brokers.items()}
             leaders = {one.leader for one in view.partitions.values()} & set(addresses)
             if versions or not leaders:
                 return versions_of(self._of_any(list(addresses.values()), _schemas_method, request))
@@ -504,14 +504,12 @@ class RangeReader:
         if topic not in self._view.topics:
             self._refresh([topic])
         found = self._known(topic)
-        known = found.partitions.get(partition)
-        if known is None:
-            raise unknown_partition(TopicPartition(topic, partition), len(self._known(topic).partitions))
-        broker = self._view.brokers.get(known.leader)
-        if known.leader == NO_LEADER or broker is None:
+        if partition not in found.partitions:
+            raise unknown_partition(topic, partition, len(found.partitions))
+        leader = leader_in(found, partition, self._view.brokers)
+        if leader is None:
             raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
-        address = f"{broker.host}:{broker.port}"
-        return Leader(known.leader, address, known.leader_epoch, found.topic_id, known.incarnation)
+        return leader
 
     def _whole(self, topic: str) -> TopicView:
         """Return a topic; while brokers know a part of its partitions only, an error that is retried."""
@@ -531,7 +529,7 @@ class RangeReader:
 
     def _refresh(self, names: Sequence[str] | None) -> None:
         request = pb.GetMetadataRequest(topics=names or (), all_topics=names is None)
-        live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
+        live = [broker.address for broker in self._view.brokers.values()]
         causes: dict[str, str] = {}
         failures: list[TidemarkError] = []
         others: dict[str, ClusterView | None] = {}

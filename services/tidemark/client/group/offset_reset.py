@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tidemark.client.consuming.offset_lookup import OffsetLookup, Start, check_start
-from tidemark.client.metadata.cluster import Cluster, unknown_partition
+from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.outputs.record_format import Start as ParsedStart
 from tidemark.client.records import Timestamp
-from tidemark.model import TidemarkError, TopicPartition
+from tidemark.model import TidemarkError, TopicPartition, unknown_partition
 
 
 class OffsetChange(NamedTuple):
@@ -80,7 +80,7 @@ class ResetOffsets:
         for where in wanted:  # a partition may be new
             count = await self._cluster.partition_count(where.topic, timeout_s=self._timeout_s, beyond=where.partition)
             if where.partition >= count:
-                raise unknown_partition(where, count)
+                raise unknown_partition(*where, count)
         for topic in topics:
             view = await self._cluster.topic(topic, timeout_s=self._timeout_s)
             wanted |= {TopicPartition(topic, index) for index in range(view.count)}

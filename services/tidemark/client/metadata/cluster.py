@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 import grpc
 
-from tidemark import model
 from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.other_clusters import replacement, why_unusable
@@ -36,10 +35,12 @@ from tidemark.model import (
     NO_EPOCH,
     NO_LEADER,
     BrokerId,
+    BrokerRegistration,
     ErrorCode,
     LeaderEpoch,
     TidemarkError,
     TopicPartition,
+    unknown_partition,
     unknown_topic,
 )
 from tidemark.rpc.channel import close_channels, open_channel
@@ -96,6 +97,15 @@ class Leader(NamedTuple):
     leader_epoch: LeaderEpoch
     topic_id: str
     incarnation: str
+
+
+def leader_in(topic: TopicView, index: int, brokers: Mapping[BrokerId, BrokerRegistration]) -> Leader | None:
+    """Return the leader of a partition; None if it has none, or its broker is not among `brokers`."""
+    view = topic.partitions.get(index)
+    broker = None if view is None or view.leader == NO_LEADER else brokers.get(view.leader)
+    if view is None or broker is None:
+        return None
+    return Leader(view.leader, broker.address, view.leader_epoch, topic.topic_id, view.incarnation)
 
 
 class Cluster:
@@ -223,13 +233,7 @@ class Cluster:
     def leader(self, partition: TopicPartition) -> Leader | None:
         """Return the known leader of a partition, if its address is known too."""
         topic = self.topic_now(partition.topic)
-        view = None if topic is None else topic.partitions.get(partition.partition)
-        if topic is None or view is None or view.leader == NO_LEADER:
-            return None
-        broker = self._view.brokers.get(view.leader)
-        if broker is None:
-            return None
-        return Leader(view.leader, f"{broker.host}:{broker.port}", view.leader_epoch, topic.topic_id, view.incarnation)
+        return None if topic is None else leader_in(topic, partition.partition, self._view.brokers)
 
     async def topic(self, topic: str, *, timeout_s: float) -> TopicView:
         """Return a topic, from a broker if it is unknown; retries for a short time, in case the topic was just created.
@@ -357,8 +361,8 @@ class Cluster:
                 raise _none_answers(causes)
             if count <= beyond and causes is None and waited_s >= self._patience_s(patience_s, timeout_s):
                 if hears_no_controller(self._view):
-                    raise may_be_new(unknown_partition(where, count))
-                self._unknown.add(where, unknown_partition(where, count), time.monotonic())
+                    raise may_be_new(unknown_partition(*where, count))
+                self._unknown.add(where, unknown_partition(*where, count), time.monotonic())
                 break
             if count <= beyond:
                 await self.wait_for_update(backoff.next_s())
@@ -382,7 +386,7 @@ class Cluster:
             left_s, where = until_s - time.monotonic(), TopicPartition(topic, min(missing))
             for index in missing:
                 if not 0 <= index < view.count:
-                    raise unknown_partition(TopicPartition(topic, index), view.count)
+                    raise unknown_partition(topic, index, view.count)
             if left_s <= 0:
                 raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"brokers do not know a leader of {where} yet")
             self.refresh()
@@ -401,7 +405,7 @@ class Cluster:
             left_s = deadline_s - time.monotonic()
             topic = await self.topic(partition.topic, timeout_s=max(left_s, 0.05))
             if partition.partition >= topic.count:
-                raise unknown_partition(partition, topic.count)
+                raise unknown_partition(*partition, topic.count)
             found = self.leader(partition)
             if found is not None:
                 return found
@@ -474,7 +478,7 @@ class Cluster:
 
     def addresses(self) -> tuple[str, ...]:
         """List the addresses of live brokers, then the bootstrap addresses."""
-        live = [f"{broker.host}:{broker.port}" for broker in self._view.brokers.values()]
+        live = [broker.address for broker in self._view.brokers.values()]
         return (*live, *(address for address in self._bootstrap if address not in live))
 
     async def _refresh(self, avoid: str) -> None:
@@ -657,11 +661,6 @@ def may_be_new(error: TidemarkError) -> TidemarkError:
     """Make the error for a name that brokers without a controller call unknown."""
     sentence = f"no controller is active, and brokers may not know the newest topics: {error.message}"
     return TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, sentence, error.metadata)
-
-
-def unknown_partition(partition: TopicPartition, count: int) -> TidemarkError:
-    """Make the error UNKNOWN_PARTITION, with the number of partitions in metadata `partitions`."""
-    return model.unknown_partition(*partition, count)
 
 
 def _joined(causes: dict[str, TidemarkError]) -> str:

@@ -13,7 +13,6 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.client.argument_types import integer, pair
-from tidemark.client.metadata.cluster import unknown_partition
 from tidemark.client.producing.batch_format import BYTES, BatchFormat
 from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, PendingBatch, SendHandle
 from tidemark.client.producing.partitioner import Partitioner
@@ -21,7 +20,7 @@ from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.typed.record_rows import CheckedRow
 from tidemark.client.typed.record_values import Deletion
 from tidemark.client.typed.topic_schemas import TopicPendingError
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request, unknown_partition
 from tidemark.record.payload import Headers
 
 RECORD_BYTES_MAX: Final = 8 << 20
@@ -388,7 +387,7 @@ def checked_partition(topic: str, chosen: Any, partitions: int) -> int:
     """The result of a partitioner; raises TypeError, and UNKNOWN_PARTITION."""
     partition = integer("the partitioner's result", chosen)
     if not 0 <= partition < partitions:
-        raise unknown_partition(TopicPartition(topic, partition), partitions)
+        raise unknown_partition(topic, partition, partitions)
     return partition
 
 

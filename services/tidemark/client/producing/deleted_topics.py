@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from tidemark.client.metadata.cluster import Cluster, unknown_partition
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.client.metadata.cluster import Cluster
+from tidemark.model import ErrorCode, TidemarkError, TopicPartition, unknown_partition
 
 _GONE_S: Final = 2.0
 """Time for which a topic must be missing to count as deleted: a broker that has just started knows no topics."""
@@ -67,7 +67,7 @@ class DeletedTopics:
         if view is None or error is not None:
             return error if error is not None and error.code is ErrorCode.UNKNOWN_TOPIC else None
         if view.partitions and partition.partition >= view.count:
-            return unknown_partition(partition, view.count)
+            return unknown_partition(*partition, view.count)
         return None
 
 

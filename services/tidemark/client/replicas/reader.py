@@ -174,7 +174,7 @@ class ReplicaReader:
 def addresses(view: ClusterView) -> Mapping[int, BrokerAddress]:
     """Return the address of each live broker."""
     return {
-        broker_id: BrokerAddress(f"{broker.host}:{broker.port}", receiver_headers(view.cluster_id, broker_id))
+        broker_id: BrokerAddress(broker.address, receiver_headers(view.cluster_id, broker_id))
         for broker_id, broker in view.brokers.items()
     }
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 from tidemark.client.argument_types import integer, integers, texts
 from tidemark.client.consuming.range_reader import Bounds, RangeReader, RangeStart
 from tidemark.client.metadata.bootstrap import Bootstrap
-from tidemark.client.metadata.cluster import unknown_partition
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.records import Timestamp
 from tidemark.client.tables.archive_rows import archived_offset_at, archived_rows
@@ -25,7 +24,7 @@ from tidemark.client.tables.seam import Part, Seam
 from tidemark.client.typed.batch_rows import ALL_TIMES, BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.model import TopicPartition, invalid_request
+from tidemark.model import TopicPartition, invalid_request, unknown_partition
 from tidemark.record.typed.batch import TimeRange
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
@@ -192,7 +191,7 @@ class TableScan:
         wanted = sorted(known) if partitions is None else sorted(set(integers("partitions", partitions)))
         for index in wanted:
             if index not in known:
-                raise unknown_partition(TopicPartition(self.topic, index), len(known))
+                raise unknown_partition(self.topic, index, len(known))
         return wanted
 
     def _offsets(self, name: str, place: Place, bounds: Mapping[int, Bounds]) -> dict[int, int]:

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Final
 
 from tidemark.client.aio.admin.acls import AclCalls
 from tidemark.client.aio.admin.config_values import ConfigValue, config_texts
@@ -43,7 +42,7 @@ from tidemark.client.created_topic import CreatedTopic
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap
-from tidemark.client.metadata.cluster import Leader, unknown_partition
+from tidemark.client.metadata.cluster import Leader, leader_in
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.metadata.unknown_topics import note_creation
 from tidemark.client.schemas import SchemaGiven, schema_text
@@ -62,6 +61,7 @@ from tidemark.model import (
     TidemarkError,
     TopicPartition,
     UncleanElection,
+    unknown_partition,
     unknown_topic,
 )
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, BrokersFromProto, placed_from_proto, places_to_proto
@@ -80,28 +80,10 @@ from tidemark.runtime.configuration.entries import ConfigChange, ConfigEntry
 from tidemark.v1 import admin_brokers_pb2, admin_configs_pb2, admin_log_dirs_pb2, admin_reassignments_pb2
 from tidemark.v1 import admin_service_pb2 as pb
 
-P = ParamSpec("P")
-T = TypeVar("T")
-Part = TypeVar("Part")
-
 _TIMEOUT_S_MIN: Final = 0.1
-_PARTS: Final = (AclCalls, PartitionCalls, QuotaCalls, SchemaCalls)
 
 
-def _of(
-    part: type[Part], method: Callable[Concatenate[Part, P], Coroutine[Any, Any, T]]
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """A method of AdminClient that is a method of one of its parts: the same signature, types and docstring."""
-
-    @functools.wraps(method)
-    async def call(self: AdminClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        own: Part = self._parts[part]
-        return await method(own, *args, **kwargs)
-
-    return call
-
-
-class AdminClient(Lifecycle):
+class AdminClient(AclCalls, PartitionCalls, QuotaCalls, SchemaCalls, Lifecycle):
     """Manages topics, schemas, settings, reassignments, log directories, brokers, elections, access rules and quotas.
 
     Methods raise TidemarkError. `request_id` makes a retry of the same call safe: the admin service answers a completed
@@ -127,7 +109,6 @@ class AdminClient(Lifecycle):
         self._connection = AdminConnection(bootstrap, admin, timeout_s, Credentials(tls, token_file), client_id)
         self._timeout_s = timeout_s
         self._topics = TopicReader()
-        self._parts: Mapping[type, Any] = {part: part(self._connection) for part in _PARTS}
 
     async def start(self) -> None:
         """Find the admin service.
@@ -244,13 +225,13 @@ class AdminClient(Lifecycle):
             raise unknown_topic(partition.topic) if topic.error.code is ErrorCode.UNKNOWN_TOPIC else topic.error
         view = topic.partitions.get(partition.partition)
         if view is None:
-            raise unknown_partition(partition, len(topic.partitions))
+            raise unknown_partition(*partition, len(topic.partitions))
         brokers = {} if view.leader == NO_LEADER else (await self.describe_cluster()).view.brokers
-        broker = brokers.get(view.leader)
-        if broker is None:
+        leader = leader_in(topic, partition.partition, brokers)
+        if leader is None:
             sentence = f"{partition} has no leader that can be reached: retry when it has one"
             raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, sentence)
-        return Leader(view.leader, f"{broker.host}:{broker.port}", view.leader_epoch, topic.topic_id, view.incarnation)
+        return leader
 
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> DeletedRecords:
         """Delete the records of a partition before an offset, on all its replicas.
@@ -666,14 +647,3 @@ class AdminClient(Lifecycle):
         request = admin_brokers_pb2.SafeToRestartRequest(broker_id=int32("broker", broker), claim=flag("claim", claim))
         response = await self._connection.call(lambda stub: stub.SafeToRestart, request)
         return [obstacle_from_proto(obstacle) for obstacle in response.obstacles]
-
-    create_partitions = _of(PartitionCalls, PartitionCalls.create_partitions)
-    delete_partitions = _of(PartitionCalls, PartitionCalls.delete_partitions)
-    alter_topic_schema = _of(SchemaCalls, SchemaCalls.alter_topic_schema)
-    describe_topic_schemas = _of(SchemaCalls, SchemaCalls.describe_topic_schemas)
-    list_acls = _of(AclCalls, AclCalls.list_acls)
-    alter_acls = _of(AclCalls, AclCalls.alter_acls)
-    check_access = _of(AclCalls, AclCalls.check_access)
-    list_audit_lines = _of(AclCalls, AclCalls.list_audit_lines)
-    describe_client_quotas = _of(QuotaCalls, QuotaCalls.describe_client_quotas)
-    alter_client_quotas = _of(QuotaCalls, QuotaCalls.alter_client_quotas)
