@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 CLIENT_ID: Final = "tidemark schema infer"
 _DEADLINE_S: Final = 30.0
+_BLOCK_BYTES: Final = 16 << 20
+"""Size of the part of a CSV file whose cells decide the types of its columns."""
 TABLES: Final = (".csv", ".tsv")
 LINES: Final = (".json", ".jsonl", ".ndjson")
 
@@ -117,16 +119,21 @@ def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _rows_of_table(path: Path, rows_max: int) -> Iterator[Mapping[str, Any]]:
-    """Rows with the types that pyarrow finds in the first block of the file."""
+    """Rows with the types that pyarrow finds in the first block of the file. Nanoseconds, which Python lacks, are
+    texts.
+    """
     import pyarrow as pa
     from pyarrow import csv
 
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    read, parse = csv.ReadOptions(block_size=_BLOCK_BYTES), csv.ParseOptions(delimiter=delimiter)
     try:
-        with csv.open_csv(path, parse_options=csv.ParseOptions(delimiter=delimiter)) as reader:
+        with csv.open_csv(path, read_options=read, parse_options=parse) as reader:
             taken = 0
+            types = [pa.string() if str(one).startswith("timestamp[ns") else one for one in reader.schema.types]
+            plain = pa.schema(list(zip(reader.schema.names, types, strict=True)))
             for batch in reader:
-                yield from batch.to_pylist()
+                yield from batch.cast(plain).to_pylist()
                 taken += batch.num_rows
                 if taken >= rows_max:
                     return

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,21 @@ def test_a_drifting_member_becomes_a_comment(tmp_path: Path) -> None:
     path.write_text('{"delay": 1}\n\n{"delay": "late"}\n')
     done = run("infer", str(path))
     assert any(line.startswith("# ") and "delay" in line for line in done.stdout.splitlines())
+
+
+def test_a_proposal_from_csv_has_a_type_for_nanoseconds_and_for_a_late_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    path = tmp_path / "rows.csv"
+    rows = "".join(f"{number},2026-01-01T00:00:00.12345600{number % 2},{'-' * 200}\n" for number in range(9_000))
+    path.write_text(f"id,at,line\n{rows}late,2026-01-01T00:00:00.123456789,-\n")
+    done = run("infer", str(path))
+    assert [line.strip() for line in done.stdout.splitlines() if "name:" in line] == [
+        "- {name: id, type: string}",
+        "- {name: at, type: string}",
+        "- {name: line, type: string}",
+    ]
 
 
 def test_bad_rows_are_refused_with_their_line(tmp_path: Path) -> None:
