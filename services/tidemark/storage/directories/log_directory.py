@@ -317,9 +317,15 @@ class LogDirectory:
                 raise storage_error(f"checkpoint the log directory {self.path}", error) from error
 
     def _make_room(self) -> bool:
-        """Delete the indexes of trimmed segments: the checkpoint that releases those segments needs space itself."""
-        found = [log.segments.remove_trimmed_indexes() for log in self.logs.copy().values()]  # other threads open logs
-        return any(found)
+        """Release trimmed segments by marks, since the checkpoint that releases them needs space itself."""
+        logs = self.logs.copy().values()  # other threads open logs
+        had_trimmed = any(log.segments.has_trimmed for log in logs)
+        marked = [(log, mark) for log in logs if (mark := log.durability.mark_log_start()) is not None]
+        if marked:
+            self.sync()
+        for log, mark in marked:
+            log.durability.release_marked(mark)
+        return had_trimmed
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         captured: list[tuple[PartitionLog, Captured, bool]] = []

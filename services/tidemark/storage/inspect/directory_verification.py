@@ -320,12 +320,13 @@ class _ReplicaVerifier:
                 FindingKind.LEFTOVER, self._path / CUT_FILE, "a reset was interrupted; the next start finishes it"
             )
             return _Points(None, None, None)
-        self._note(FindingKind.LEFTOVER, self._path / CUT_FILE, "the log was truncated after the last checkpoint")
-        end = max(cut.end_offset, 0)
+        sentence = "the log was truncated, or trimmed on a full disk, after the last checkpoint"
+        self._note(FindingKind.LEFTOVER, self._path / CUT_FILE, sentence)
+        end, start = max(cut.end_offset, 0), cut.log_start_with(points.log_start)
         return _Points(
             None if points.high_watermark is None else min(points.high_watermark, end),
             None if points.recovery_point is None else min(points.recovery_point, end),
-            cut.log_start if cut.log_start >= 0 else None,
+            start if start >= 0 else None,
         )
 
     def _small_files(self, names: Iterable[str], *, has_epochs: bool) -> None:

@@ -8,7 +8,7 @@ import errno
 import os
 from typing import Final, NamedTuple
 
-from tidemark.model import Offset
+from tidemark.model import Offset, TidemarkError
 from tidemark.storage.files import (
     PARTITION_FILE,
     has_no_room,
@@ -42,6 +42,13 @@ class Captured(NamedTuple):
     truncations: int
     high_watermark_max: int
     damage_over: bool
+
+
+class Marked(NamedTuple):
+    """A log start that `cut-point.json` names, and `LogSegments.truncations` then."""
+
+    log_start: int
+    truncations: int
 
 
 class Durability:
@@ -254,10 +261,43 @@ class Durability:
                 forget_damage(context.path)
                 self._damaged_until = None
             if segments.has_trimmed:
-                segments.release_trimmed(captured.log_start)
-                if not segments.has_trimmed:
-                    self._replayed.drop_snapshots_below(segments.all[0].base_offset)
+                self._release_trimmed(captured.log_start)
             self._replayed.forget_epochs_below(captured.log_start)
+
+    def mark_log_start(self) -> Marked | None:
+        """On a full disk, where a checkpoint may need the space of trimmed segments: write their log start as a mark.
+
+        The indexes of these segments are deleted first, to make room for the mark.
+
+        Returns:
+            The argument of `release_marked`; None without trimmed segments, or without space for the mark.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        segments = self._segments
+        with self._context.files_lock:
+            if self._context.broken or not segments.has_trimmed:
+                return None
+            segments.remove_trimmed_indexes()
+            if not self._replayed.write_epochs():  # deleted batches give no epochs
+                return None
+            try:
+                self.mark_truncation(CutPoint(segments.end_offset, segments.start_offset))
+            except TidemarkError:
+                return None
+            return Marked(segments.start_offset, segments.truncations)
+
+    def release_marked(self, marked: Marked) -> None:
+        """After a syncfs: release the files of trimmed segments below the marked log start. Raises OSError."""
+        with self._context.files_lock:
+            if marked.truncations == self._segments.truncations:
+                self._release_trimmed(marked.log_start)
+
+    def _release_trimmed(self, log_start: int) -> None:
+        self._segments.release_trimmed(log_start)
+        if not self._segments.has_trimmed:
+            self._replayed.drop_snapshots_below(self._segments.all[0].base_offset)
 
     def finish(self) -> None:
         """Before the last syncfs of a clean stop: complete the files, so that the next start needs no scan.

@@ -320,15 +320,13 @@ class LogSegments:
             self._trimmed = (*self._trimmed, *self.all[:count])
             self.all = self.all[count:]
 
-    def remove_trimmed_indexes(self) -> bool:
-        """Free space: delete the indexes of trimmed segments; whether there were any."""
-        with self._context.files_lock:
-            for segment in self._trimmed:
-                segment.remove_indexes()
-            return bool(self._trimmed)
+    def remove_trimmed_indexes(self) -> None:
+        """Free space: delete the indexes of trimmed segments; the caller holds `files_lock`. Raises OSError."""
+        for segment in self._trimmed:
+            segment.remove_indexes()
 
     def release_trimmed(self, log_start: int) -> None:
-        """Rename the trimmed files below a log start that a checkpoint on disk names, to be deleted later.
+        """Rename the trimmed files below a log start that a checkpoint or mark on disk names, to be deleted later.
 
         The caller holds `files_lock`. Raises OSError.
         """

@@ -185,14 +185,16 @@ class ReplayedState:
             if not has_no_room(error):
                 raise
 
-    def write_epochs(self) -> None:
-        """Write the leader-epoch-checkpoint; a full disk is retried by the next checkpoint. Raises OSError."""
+    def write_epochs(self) -> bool:
+        """Write the leader-epoch-checkpoint; on a full disk False, and the next checkpoint retries. Raises OSError."""
         try:
             write_epochs(self._context.path, self._epochs.entries)
         except OSError as error:
             if not has_no_room(error):
                 raise
             self._epochs_behind = True
+            return False
+        return True
 
     def take_unwritten(self) -> Unwritten:
         """The state that the files lack; the caller holds `memory_lock` and then calls `write`."""

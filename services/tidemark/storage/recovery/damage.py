@@ -38,6 +38,8 @@ _SEARCH_BYTES: Final = 8 << 20
 class CutPoint(NamedTuple):
     """The mark of a truncation: checkpoints are not valid at or past `end_offset`.
 
+    On a full disk, the mark of a log start that no checkpoint has yet.
+
     Attributes:
         log_start: log start offset of the log after the truncation.
         resetting: a reset has begun: the next start deletes every segment.
@@ -49,6 +51,12 @@ class CutPoint(NamedTuple):
     log_start: int
     resetting: bool = False
     epoch_below: int = NO_EPOCH
+
+    def log_start_with(self, checkpointed: int | None) -> int:
+        """The log start of this mark and a checkpoint. A kill may leave a mark that is older than the checkpoint."""
+        if checkpointed is not None and self.log_start <= checkpointed <= self.end_offset:
+            return checkpointed
+        return self.log_start
 
 
 class KnownDamage(NamedTuple):

@@ -70,8 +70,8 @@ class Expected:
         """The expected offsets after a truncation that is newer than the checkpoints."""
         if cut is None:
             return self
-        end = cut.end_offset
-        return Expected(min(self.recovery_point, end), min(self.high_watermark, end), cut.log_start, cut.epoch_below)
+        end, start = cut.end_offset, cut.log_start_with(self.log_start)
+        return Expected(min(self.recovery_point, end), min(self.high_watermark, end), start, cut.epoch_below)
 
 
 @dataclass(slots=True)

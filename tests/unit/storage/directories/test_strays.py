@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +13,15 @@ import pytest
 from tidemark.model import ErrorCode, Offset, TopicPartition
 from tidemark.storage.directories import log_manager as manager_module
 from tidemark.storage.files import write_temporary
+from tidemark.storage.recovery.damage import CUT_FILE
 from tidemark.storage.segments.segment import Segment
 
+from tests.crash.disk import Image, read_image, write_image
 from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one
+from tests.unit.storage.kills import Killer
 
+CONFIGS = {"segment.bytes": "2000", "file.delete.delay.ms": "0"}
 HOUR_MS = 3_600_000
 
 
@@ -109,6 +114,85 @@ def test_indexes_of_trimmed_segments_make_room_for_their_checkpoint(
     _, found = again.open(PARTITION, IDENTITY, {})
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (15, 20, None)
     assert again.directories()[0].failed is None
+
+
+@pytest.mark.parametrize("start", [15, 20])
+def test_trimmed_segments_are_deleted_though_no_checkpoint_can_be_written(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    """Regression: with many replicas, checkpoints need more space than the indexes free, and the disk stayed full."""
+    logs = open_one(directory)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    lead(log, *(make_batch(["x" * 300]) for _ in range(12)))
+    logs.checkpoint({PARTITION: Offset(12)})
+    lead(log, *(make_batch(["x" * 300], producer_id=7, producer_epoch=0, sequence=one) for one in range(8)), epoch=2)
+    log.trim(Offset(start))
+    first, before = log.segments.all[0].base_offset, log.state()
+    monkeypatch.setattr("tidemark.storage.directories.checkpoint_files.write_temporary", without_space)
+    with raises_code(ErrorCode.DISK_FULL):
+        logs.checkpoint({PARTITION: Offset(20)})
+    logs.close()
+    assert min(int(path.stem) for path in log.path.glob("*.log")) == first
+    again = open_one(directory)
+    log, found = again.open(PARTITION, IDENTITY, CONFIGS)
+    assert (found.high_watermark, found.damaged) == (12, None)
+    assert log.state()._replace(producers=before.producers) == before
+    assert found.producers.entries == before.producers.entries
+    again.close()
+
+
+def test_a_kill_while_marks_free_space_damages_no_log(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, killer: Killer
+) -> None:
+    logs = open_one(directory / "log")
+    log, _ = logs.open(PARTITION, IDENTITY, {"segment.bytes": "2000"})  # no thread deletes files during the kills
+    lead(log, *(make_batch(["x" * 300]) for _ in range(20)))
+    logs.checkpoint({PARTITION: Offset(20)})
+    log.trim(Offset(15))
+    images: list[Image] = []
+
+    def refused() -> None:
+        with raises_code(ErrorCode.DISK_FULL):
+            logs.checkpoint({PARTITION: Offset(20)})
+
+    with monkeypatch.context() as full:
+        full.setattr("tidemark.storage.directories.checkpoint_files.write_temporary", without_space)
+        killer.each_point(refused, lambda: images.append(read_image(directory / "log")))
+    log.trim(Offset(19))
+    killer.each_point(
+        lambda: logs.checkpoint({PARTITION: Offset(20)}), lambda: images.append(read_image(log.path.parent))
+    )
+    logs.close()
+    starts = []
+    for number, image in enumerate(images):
+        place = directory / str(number)
+        write_image(image, place)
+        again = open_one(place)
+        _, found = again.open(PARTITION, IDENTITY, CONFIGS)
+        assert (found.log_end_offset, found.high_watermark, found.damaged) == (20, 20, None)
+        starts.append(found.log_start_offset)
+        again.close()
+        shutil.rmtree(place)
+    assert starts == sorted(starts), "no start of the log is lower than one before"
+    assert set(starts) == {0, 15, 19}
+
+
+def test_a_checkpoint_newer_than_a_mark_has_the_log_start(directory: Path) -> None:
+    """A kill, or a power loss, comes before the mark is removed."""
+    logs = open_one(directory)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    lead(log, *(make_batch(["x" * 300]) for _ in range(20)))
+    log.truncate(Offset(19))
+    mark = (log.path / CUT_FILE).read_bytes()
+    log.trim(Offset(17))
+    logs.checkpoint({PARTITION: Offset(17)})
+    assert not (log.path / CUT_FILE).exists()
+    (log.path / CUT_FILE).write_bytes(mark)
+    logs.close()
+    again = open_one(directory)
+    _, found = again.open(PARTITION, IDENTITY, CONFIGS)
+    assert (found.log_start_offset, found.log_end_offset, found.damaged) == (17, 19, None)
+    again.close()
 
 
 @pytest.mark.parametrize("set_by_s", [365 * 86_400, -365 * 86_400])

@@ -17,8 +17,7 @@ from tidemark.storage import files
 from tidemark.storage.directories import log_directory as directory_module
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.files import pack_json
-from tidemark.storage.log.durability import Durability
-from tidemark.storage.log.log_segments import LogSegments
+from tidemark.storage.log.durability import Durability, Marked
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.cleaner_point import write_clean_point
 from tidemark.storage.recovery.damage import CutPoint
@@ -286,6 +285,26 @@ def test_segments_are_trimmed_on_a_full_disk(directory: Path, disk: FullDisk) ->
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (12, 13, None)
 
 
+@pytest.mark.parametrize("room_bytes", [0, 50, 100])
+def test_trimmed_segments_stay_where_their_mark_finds_no_space(
+    directory: Path, disk: FullDisk, room_bytes: int
+) -> None:
+    logs = open_one(directory)
+    log, _ = opened(logs)
+    lead(log, *(make_batch(["x" * 300]) for _ in range(12)), epoch=3)
+    log.trim(Offset(9))
+    disk.room_bytes = room_bytes
+    with raises_code(ErrorCode.DISK_FULL):
+        logs.checkpoint({PARTITION: Offset(12)})
+    disk.room_bytes = 1 << 40
+    assert log.segments.has_trimmed
+    logs.close()
+    logs = open_one(directory)
+    log, found = opened(logs)
+    assert (found.log_end_offset, found.damaged, found.epochs) == (12, None, ((3, 0),))
+    logs.close()
+
+
 def test_a_checkpoint_that_cannot_write_an_index_has_written_the_epochs(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,15 +334,15 @@ def test_space_is_freed_while_other_logs_are_opened(
     logs = open_one(directory)
     for number in range(3):
         lead(logs.open(PARTITION._replace(partition=number), IDENTITY, {})[0], make_batch(["one"]))
-    remove_indexes, opened_meanwhile = LogSegments.remove_trimmed_indexes, iter(range(10, 20))
+    mark_log_start, opened_meanwhile = Durability.mark_log_start, iter(range(10, 20))
 
-    def others_open(segments: LogSegments) -> bool:
+    def others_open(durability: Durability) -> Marked | None:
         disk.room_bytes = 1 << 40
         logs.open(PARTITION._replace(partition=next(opened_meanwhile)), IDENTITY, {})
         disk.room_bytes = 0
-        return remove_indexes(segments)
+        return mark_log_start(durability)
 
-    monkeypatch.setattr(LogSegments, "remove_trimmed_indexes", others_open)
+    monkeypatch.setattr(Durability, "mark_log_start", others_open)
     disk.room_bytes = 0
     with raises_code(ErrorCode.DISK_FULL):
         logs.checkpoint({PARTITION: Offset(1)})
