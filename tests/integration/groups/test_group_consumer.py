@@ -279,6 +279,22 @@ async def test_a_member_that_exceeds_the_poll_interval_is_evicted_informed_and_r
         await until_reading(slow, 4)
 
 
+def test_a_member_may_take_longer_for_a_polled_batch_than_the_poll_interval(cluster: LocalCluster, group: str) -> None:
+    """It asks for one record after another. It would leave the group, and read the batch again, without end."""
+    topic = asyncio.run(filled(cluster, 0))
+    with client.Producer(cluster.bootstrap) as producer:
+        producer.send_many(topic, [(b"key", str(number).encode()) for number in range(30)])
+    settings = {"max_poll_interval_ms": 500, "auto_commit_interval_ms": 100}
+    with client.Consumer(cluster.bootstrap, group=group, **settings) as consumer:  # type: ignore[arg-type]
+        consumer.subscribe([topic])
+        found = []
+        while len(found) < 30:
+            found.append(number_of(next(consumer)))
+            time.sleep(0.05)
+        assert found == list(range(30))
+        assert sum(consumer.committed().values()) > 15, "automatic commits keep up within a batch"
+
+
 async def test_callbacks_report_assigned_and_revoked_partitions(cluster: LocalCluster, topic: str, group: str) -> None:
     told: list[tuple[str, int]] = []
 

@@ -591,6 +591,15 @@ class Consumer(Lifecycle):
         """See `Delivery.wants_back`; any thread may call."""
         return self._delivery is None or self._delivery.wants_back
 
+    def works_on(self, record: ConsumerRecord | None) -> None:
+        """See `GroupReader.works_on`; any thread may call."""
+        if self._group is not None:
+            self._group.works_on(record)
+
+    async def commit_before(self, record: ConsumerRecord) -> None:
+        """Commit all returned records: those of the last batch before this one, and all earlier ones."""
+        await self.reading_group.commit(None, timeout_s=self._timeout_s, before=record)
+
     def give_back(self, partition: TopicPartition, offset: int) -> None:
         """See `Delivery.give_back`."""
         self._reading.give_back(partition, offset)

@@ -17,6 +17,7 @@ from tidemark.client.group.membership import Membership
 from tidemark.client.group.offset_commits import CommitPatience, Commits, GroupPosition, OpenTransaction
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.records import ConsumerRecord
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.rpc.request_limits import in_requests
@@ -75,6 +76,8 @@ class GroupReader:
         """Running callbacks that leave the group: the end of the membership does not cancel them."""
         self._announced: set[TopicPartition] = set()
         """Partitions of which the application got `on_assigned`, and neither `on_revoked` nor `on_lost`."""
+        self._working_on: ConsumerRecord | None = None
+        """The record that the application processes, if it gets a polled batch record by record; of any thread."""
         self._left: TopicPartition | None = None
         """A partition that was revoked or lost between the return of its records and the commit of their offsets."""
 
@@ -174,6 +177,24 @@ class GroupReader:
         self._working_since_s = time.monotonic()
         self._processing = partition
 
+    def works_on(self, record: ConsumerRecord | None) -> None:
+        """Note that the application processes this record of the polled batch now, and has processed those before it.
+
+        None: the application polls. Any thread may call, since that of the application goes through a batch alone.
+        """
+        self._working_on = record
+        if record is not None:
+            self._working_since_s = time.monotonic()
+
+    def _settle_before(self, record: ConsumerRecord | None) -> Cursor | None:
+        """Note that the records before this one are processed; the cursor, unless the record is of an earlier batch."""
+        cursor = None if record is None else self._fetcher.cursors.get(TopicPartition(*record[:2]))
+        if record is None or cursor is None or not cursor.processed <= record.offset < cursor.position:
+            return None
+        if record.offset > cursor.processed:
+            cursor.processed, cursor.processed_epoch = record.offset, cursor.position_epoch
+        return cursor
+
     @property
     def is_suspended(self) -> bool:
         """Whether no records may be returned, because other members may have the partitions now; for any thread."""
@@ -185,11 +206,13 @@ class GroupReader:
         *,
         timeout_s: float,
         transaction: OpenTransaction | None = None,
+        before: ConsumerRecord | None = None,
     ) -> None:
         """Commit these offsets, in a transaction if given.
 
         None: the offsets of all returned records; in a callback of a rebalance, of all processed records. The
-        application may be processing a returned record of another partition meanwhile.
+        application may be processing a returned record of another partition meanwhile. `before`: the first record of
+        the polled batch that was not returned.
 
         A transaction may have results of records whose partition has left. The partition may even be assigned again,
         with its position set back. So the commit in the transaction is refused with FENCED_MEMBER_EPOCH.
@@ -198,9 +221,11 @@ class GroupReader:
             left, self._left = self._left, None
             raise _left_before_commit(left)
         if offsets is None and in_callback():
-            positions = [_position(cursor, cursor.processed, cursor.processed_epoch) for cursor in self._cursors()]
+            processed = self.processed()
+            positions = [processed[cursor.partition] for cursor in self._cursors()]
         elif offsets is None:
-            positions = [_position(cursor, cursor.position, cursor.position_epoch) for cursor in self._cursors()]
+            within = self._settle_before(before)
+            positions = [_processed(one) if one is within else _returned(one) for one in self._cursors()]
         else:
             positions = [self._at(where, offset) for where, offset in offsets.items()]
         if self._membership is not None:
@@ -298,10 +323,8 @@ class GroupReader:
 
     def processed(self) -> dict[TopicPartition, GroupPosition]:
         """Return the positions up to which the application has processed records."""
-        return {
-            where: _position(cursor, cursor.processed, cursor.processed_epoch)
-            for where, cursor in self._fetcher.cursors.items()
-        }
+        self._settle_before(self._working_on)
+        return {where: _processed(cursor) for where, cursor in self._fetcher.cursors.items()}
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Read these partitions, too, from the committed offsets, after `on_assigned`; returns those that are read.
@@ -444,6 +467,14 @@ def _waiting(caller: asyncio.Future[None]) -> Iterator[None]:
         yield
     finally:
         _callers.reset(token)
+
+
+def _processed(cursor: Cursor) -> GroupPosition:
+    return _position(cursor, cursor.processed, cursor.processed_epoch)
+
+
+def _returned(cursor: Cursor) -> GroupPosition:
+    return _position(cursor, cursor.position, cursor.position_epoch)
 
 
 def _position(cursor: Cursor, offset: int, epoch: int) -> GroupPosition:

@@ -372,8 +372,9 @@ class Consumer(SyncClient[AsyncConsumer]):
 
         Example: `consumer.commit({("orders", 0): 42})`
         """
-        self._give_back_unless_in_callback()
-        self._background.call(self._client.commit(offsets), self._call_s)
+        waiting = self._records[-1:] if offsets is None and not in_callback() else []
+        work = self._client.commit_before(waiting[0]) if waiting else self._client.commit(offsets)
+        self._background.call(work, self._call_s)
 
     committed = blocking(AsyncConsumer.committed)
 
@@ -473,6 +474,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             rest = batch.rows.slice(batch.rows.num_rows - len(self._records))
             self._records, self._batch = [], None
             return batch._replace(rows=rest)
+        self._client.works_on(None)
         while True:
             found = self._background.call(self._client.poll(timeout_s, columns), timeout_s + _CLOSE_SLACK_S)
             if found is None or not self._client.wants_back:
@@ -503,6 +505,7 @@ class Consumer(SyncClient[AsyncConsumer]):
             records = self._client.reader.next_of(waiting, most) if waiting else []
             if records and waiting is self._records:  # as in `__next__`
                 self._asked, self._last = False, len(records)
+                self._client.works_on(records[0])
                 del waiting[-len(records) :]
                 return records
         return []
@@ -541,6 +544,7 @@ class Consumer(SyncClient[AsyncConsumer]):
                 record = self._client.reader.deserialized(record)  # an error does not change the position
             if record is not None and waiting is self._records:  # else a callback has given the records back
                 self._asked, self._last = False, 1  # set first: then an interruption repeats a record, and skips none
+                self._client.works_on(record)
                 waiting.pop()
                 return record
 
@@ -626,6 +630,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         """
         batch, left = self._batch, len(self._records)
         self._records, self._batch = [], None
+        self._client.works_on(None)
         if batch is not None and (left or from_last):
             last = self._last if from_last and not self._asked else 0
             self._give_back_from(batch, max(0, batch.rows.num_rows - left - last))

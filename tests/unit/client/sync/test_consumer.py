@@ -50,6 +50,12 @@ class Noting(Lifecycle):
     async def commit(self, offsets: object) -> None:
         self.noted.append("commit")
 
+    async def commit_before(self, record: ConsumerRecord) -> None:
+        self.noted.append(("commit", record.offset))
+
+    def works_on(self, record: ConsumerRecord | None) -> None:
+        self.working_on = record
+
     def pause(self, partitions: object) -> None:
         self.noted.append("pause")
 
@@ -152,6 +158,27 @@ def test_records_that_a_callback_gives_back_meanwhile_are_not_returned(noting: N
     assert read == ([107, 108] if in_lists else [107])
     assert noting.noted[:2] == [(2, 107), "pause"]
     assert noting.polled == [], "the records come from the second poll"
+
+
+def test_a_member_that_goes_through_a_polled_batch_says_on_which_record_it_works(noting: Noting) -> None:
+    noting.polled = [batch(107, 108, 109, 111), None]
+    with Polling(noting) as consumer:
+        next(consumer)
+        assert noting.working_on is not None
+        assert noting.working_on.offset == 107
+        consumer.poll_records(1, max_records=2)
+        assert noting.working_on.offset == 108
+    assert noting.working_on is None, "a given back record counts for nothing"
+
+
+def test_a_commit_after_each_record_gives_nothing_back(noting: Noting) -> None:
+    noting.polled = [batch(107, 108)]
+    with Polling(noting) as consumer:
+        for _ in range(2):
+            next(consumer)
+            consumer.commit()
+        consumer.commit({("a", 2): 100})
+    assert noting.noted == [("commit", 108), "commit", "commit", "closed"]
 
 
 class Rebalanced(Noting):
