@@ -3,7 +3,7 @@
 
 One fdatasync covers all appends to a log before it began; later appends wait for the next one. Logs of group-commit
 topics are flushed immediately, those of interval topics when they are due, in turns when both wait. A failed flush is
-not retried: its replica has failed.
+not retried: its replica has failed. A flush that had no effect, as with too many open files, is retried.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final
 
 from tidemark.broker.logs.open_log import GROUP_COMMIT, OS, OpenReplica
-from tidemark.model import Offset, TidemarkError
+from tidemark.model import ErrorCode, Offset, TidemarkError
 
 Flushed = Callable[[OpenReplica, int, Offset, float], None]
 """Replica, its `truncations` when the flush began, flushed offset (exclusive), duration in seconds."""
@@ -76,17 +76,20 @@ class FlushThreads:
         try:
             while (replica := waiting.take()) is not None:
                 if not replica.failed:
-                    self._flush(replica)
+                    self._flush(replica, waiting)
         except BaseException as error:  # noqa: BLE001 - passed to `broken`: a thread must not end unnoticed
             self._broken(error)
 
-    def _flush(self, replica: OpenReplica) -> None:
+    def _flush(self, replica: OpenReplica, waiting: _Waiting) -> None:
         truncations = replica.truncations
         began_s = time.perf_counter()
         try:
             offset = replica.log.flush()
         except TidemarkError as error:
-            self._failed(replica, error)
+            if error.code is not ErrorCode.DISK_FULL:
+                self._failed(replica, error)
+            else:
+                waiting.add_later(replica, _RETRY_S)
         else:
             self._flushed(replica, truncations, offset, time.perf_counter() - began_s)
 
@@ -110,11 +113,16 @@ class _Waiting:
                 self._in_later.discard(replica)
             if replica.flush_policy == GROUP_COMMIT:
                 self._now[replica] = None
-            elif replica not in self._in_later:
-                self._in_later.add(replica)
-                due_s = time.monotonic() + replica.flush_interval_s
-                heappush(self._later, (due_s, next(self._number), replica))
+            else:
+                self.add_later(replica, replica.flush_interval_s)
             self._changed.notify()
+
+    def add_later(self, replica: OpenReplica, delay_s: float) -> None:
+        """Flush after the delay, unless a time is set already; at the end, a flush is not retried."""
+        with self._changed:
+            if not self._ending and replica not in self._in_later:
+                self._in_later.add(replica)
+                heappush(self._later, (time.monotonic() + delay_s, next(self._number), replica))
 
     def end(self) -> None:
         with self._changed:
@@ -143,3 +151,4 @@ class _Waiting:
 
 
 _WAIT_MAX_S: Final = 3600.0
+_RETRY_S: Final = 1.0

@@ -12,6 +12,7 @@ from tidemark.model import Offset, TidemarkError
 from tidemark.storage.files import (
     PARTITION_FILE,
     has_no_room,
+    is_unopened,
     raise_storage_error,
     storage_error,
     sync_directory,
@@ -99,6 +100,7 @@ class Durability:
 
         Raises:
             TidemarkError: STORAGE_ERROR, and the whole log directory is offline: a failed sync is never retried.
+                DISK_FULL with too many open files: nothing was lost, and a retry may succeed.
         """
         context, segments = self._context, self._segments
         with context.memory_lock:
@@ -115,7 +117,11 @@ class Durability:
         except OSError as error:
             if truncations != segments.truncations and error.errno == errno.ENOENT:
                 return Offset(self.flushed_offset)
-            context.home.fail(f"fdatasync of {context.path.name}: {error.strerror}")
+            if is_unopened(error):
+                with context.memory_lock:
+                    self._names_behind = self._names_behind or names
+            else:
+                context.home.fail(f"fdatasync of {context.path.name}: {error.strerror}")
             raise_storage_error(f"flush {context.path.name}", error)
         self._note_flushed(end, truncations)
         return Offset(self.flushed_offset)

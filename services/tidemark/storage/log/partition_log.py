@@ -286,10 +286,12 @@ class PartitionLog:
         self._context.check_usable()
         if end_offset < self.segments.start_offset:
             self.reset(end_offset)
-        elif end_offset < self.segments.end_offset:
+        elif end_offset < (end := self.segments.end_offset):
             try:
                 self._truncate(end_offset)
             except (OSError, Damage) as error:
+                if isinstance(error, OSError) and is_unopened(error) and self.segments.end_offset == end:
+                    raise storage_error(f"truncate {self.path.name}", error) from error
                 self._context.suspect_disk(error)
                 self._context.broken = f"truncate {self.path.name} to {end_offset}: {error}"
                 raise TidemarkError(ErrorCode.STORAGE_ERROR, self._context.broken) from error
@@ -414,8 +416,10 @@ class PartitionLog:
                 descriptor = self.segments.open(active)
                 active.first_timestamp_us = _first_timestamp(active, descriptor.number, otherwise_us=0)
             if self._is_old(active.first_timestamp_us, now_ms):
-                self._roll_if_there_is_space()
+                self._roll()
         except (OSError, Damage) as error:
+            if has_no_room(error):
+                return  # the next call retries
             self._context.suspect_disk(error)
             raise TidemarkError(ErrorCode.STORAGE_ERROR, f"roll {self.path.name}: {error}") from error
 
@@ -486,7 +490,7 @@ class PartitionLog:
         """fdatasync; all records below the result are on disk. Thread-safe.
 
         Raises:
-            TidemarkError: STORAGE_ERROR, and the whole log directory is offline: a failed sync is never retried.
+            TidemarkError: the errors of `Durability.flush`.
         """
         self._context.check_usable()
         return self.durability.flush() if self._unmade is None else self.flushed_offset

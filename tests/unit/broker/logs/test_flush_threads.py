@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
+from tidemark.broker.logs import flush_threads as flush_module
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.logs.flush_threads import FlushThreads
 from tidemark.broker.logs.open_log import OpenReplica
@@ -38,7 +39,7 @@ class Disk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.flushes: list[MemoryLog] = []
         self.stalls = False
-        self.began, self.go_on = threading.Event(), threading.Event()
+        self.began, self.go_on, self.failed = threading.Event(), threading.Event(), threading.Event()
         self.error: TidemarkError | None = None
         self._real = MemoryLog.flush
         disk = self
@@ -47,6 +48,7 @@ class Disk:
     def flush(self, log: MemoryLog) -> Offset:
         self.flushes.append(log)
         if self.error is not None:
+            self.failed.set()
             raise self.error
         offset = self._real(log)
         if self.stalls:
@@ -194,6 +196,30 @@ async def test_a_failed_flush_fails_its_replica_once_and_is_not_retried(harness:
         LogAppended,
         LogFailed,
     ]
+
+
+async def test_a_flush_without_descriptors_is_retried(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flush_module, "_RETRY_S", 0.01)
+    await harness.opens(GROUPED)
+    disk.error = TidemarkError(ErrorCode.DISK_FULL, "flush: too many open files")
+    harness.threads.submit(append(0))
+    await asyncio.to_thread(disk.failed.wait, 5)
+    disk.error = None
+    await harness.until(lambda: harness.flushed_to() == [3])
+    assert harness.of(LogFailed) == []
+
+
+async def test_flush_threads_stop_without_descriptors(disk: Disk) -> None:
+    harness = Harness()
+    harness.threads.start()
+    await harness.opens(GROUPED)
+    disk.error = TidemarkError(ErrorCode.DISK_FULL, "flush: too many open files")
+    await harness.does(append(0), LogAppended)
+    await asyncio.to_thread(disk.failed.wait, 5)
+    await asyncio.to_thread(harness.threads.stop)
+    assert harness.of(LogFailed) == []
 
 
 async def test_a_failed_flush_of_a_closed_log_is_ignored(harness: Harness, disk: Disk) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.partition_log import PartitionLog
 
@@ -84,4 +84,51 @@ def test_an_append_without_descriptors_is_refused_whole_and_the_next_one_succeed
     files.left = 1 << 40
     lead(log, make_batch(["c" * 1500]))
     assert log.log_end_offset == end + 1
+    logs.close()
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_a_flush_without_descriptors_is_retried(directory: Path, files: Files, left: int) -> None:
+    """Regression: the whole log directory went offline, though no sync had failed."""
+    logs = open_one(directory, open_files_max=1)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    lead(log, *(make_batch(["a" * 900]) for _ in range(5)))
+    assert log.segment_count() > 2
+    files.left = left
+    with raises_code(ErrorCode.DISK_FULL):
+        log.flush()
+    assert (log.broken, logs.directories()[0].failed) == (None, None)
+    assert log.flushed_offset < log.log_end_offset
+    files.left = 1 << 40
+    opened_before = files.left
+    assert log.flush() == log.log_end_offset
+    assert opened_before - files.left >= 5, "the names and each segment are synced"
+    logs.close()
+
+
+def test_a_roll_by_time_without_descriptors_is_retried(directory: Path, files: Files) -> None:
+    logs, log = opened(directory)
+    lead(log, make_batch(["a"]))
+    logs.close()
+    logs, log = opened(directory)
+    files.left = 0
+    log.roll_by_time(1 << 50)
+    assert (log.broken, log.segment_count()) == (None, 1)
+    files.left = 1 << 40
+    log.roll_by_time(1 << 50)
+    assert log.segment_count() == 2
+    logs.close()
+
+
+def test_a_truncation_without_descriptors_can_be_retried(directory: Path, files: Files) -> None:
+    logs = open_one(directory, open_files_max=1)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    lead(log, *(make_batch(["a" * 900]) for _ in range(5)))
+    files.left = 0
+    with raises_code(ErrorCode.DISK_FULL):
+        log.truncate(Offset(1))
+    assert (log.log_end_offset, log.broken) == (5, None)
+    files.left = 1 << 40
+    log.truncate(Offset(1))
+    assert log.log_end_offset == 1
     logs.close()
