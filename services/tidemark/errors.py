@@ -5,14 +5,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
+
+_INVALID: Final = "INVALID_ARGUMENT"
+_PRECONDITION: Final = "FAILED_PRECONDITION"
+_UNAVAILABLE: Final = "UNAVAILABLE"
+_NOT_FOUND: Final = "NOT_FOUND"
+_DENIED: Final = "PERMISSION_DENIED"
+_DATA_LOSS: Final = "DATA_LOSS"
+_ABORTED: Final = "ABORTED"
+_RETRIABLE: Final = True
 
 
 class ErrorCode(StrEnum):
-    """Stable error codes. A value never changes; later versions add codes."""
+    """Stable error codes. A value never changes; later versions add codes.
+
+    Attributes:
+        status: name of the gRPC status; INVALID_ARGUMENT is an error of the caller.
+        retriable: whether a retry may clear the error, possibly after a metadata refresh.
+    """
+
+    status: str
+    retriable: bool
+
+    def __new__(cls, code: str, status: str = _INVALID, retriable: bool = False) -> Self:
+        """Create the code with its facts."""
+        made = str.__new__(cls, code)
+        made._value_ = code
+        made.status, made.retriable = status, retriable
+        return made
 
     # a client's request or batch
-    CORRUPT_BATCH = "CORRUPT_BATCH"  # a CRC does not match
+    CORRUPT_BATCH = "CORRUPT_BATCH", _INVALID, _RETRIABLE  # a CRC does not match
     INVALID_BATCH = "INVALID_BATCH"  # lengths, magic, codec or attributes are wrong
     INVALID_PAYLOAD = "INVALID_PAYLOAD"  # the Arrow message is truncated or inconsistent
     RECORD_COUNT_MISMATCH = "RECORD_COUNT_MISMATCH"
@@ -20,10 +44,10 @@ class ErrorCode(StrEnum):
     INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
     NULL_KEY = "NULL_KEY"
     SCHEMA_MISMATCH = "SCHEMA_MISMATCH"  # records do not fit the topic's schema; metadata names row and column
-    UNKNOWN_SCHEMA_VERSION = "UNKNOWN_SCHEMA_VERSION"  # the version does not exist, or this broker does not know it
+    UNKNOWN_SCHEMA_VERSION = "UNKNOWN_SCHEMA_VERSION", _PRECONDITION, _RETRIABLE  # not made, or not known here yet
     INVALID_SCHEMA = "INVALID_SCHEMA"  # the schema cannot be stored
-    INCOMPATIBLE_SCHEMA = "INCOMPATIBLE_SCHEMA"  # schema.compatibility forbids the change
-    SCHEMA_CONFLICT = "SCHEMA_CONFLICT"  # another change of the schema was first
+    INCOMPATIBLE_SCHEMA = "INCOMPATIBLE_SCHEMA", _PRECONDITION  # schema.compatibility forbids the change
+    SCHEMA_CONFLICT = "SCHEMA_CONFLICT", _ABORTED  # another change of the schema was first
     INVALID_REQUEST = "INVALID_REQUEST"
     INVALID_ACKS = "INVALID_ACKS"
     INVALID_TOPIC_NAME = "INVALID_TOPIC_NAME"
@@ -31,25 +55,25 @@ class ErrorCode(StrEnum):
     INVALID_REPLICATION_FACTOR = "INVALID_REPLICATION_FACTOR"
     UNKNOWN_CONFIG = "UNKNOWN_CONFIG"
     INVALID_CONFIG = "INVALID_CONFIG"
-    TOPIC_ALREADY_EXISTS = "TOPIC_ALREADY_EXISTS"
-    UNKNOWN_TOPIC = "UNKNOWN_TOPIC"
-    UNKNOWN_PARTITION = "UNKNOWN_PARTITION"
-    UNKNOWN_TOPIC_ID = "UNKNOWN_TOPIC_ID"  # the topic or partition was recreated
+    TOPIC_ALREADY_EXISTS = "TOPIC_ALREADY_EXISTS", "ALREADY_EXISTS"
+    UNKNOWN_TOPIC = "UNKNOWN_TOPIC", _NOT_FOUND
+    UNKNOWN_PARTITION = "UNKNOWN_PARTITION", _NOT_FOUND
+    UNKNOWN_TOPIC_ID = "UNKNOWN_TOPIC_ID", _PRECONDITION  # the topic or partition was recreated
     # leaders and coordinators
-    NOT_LEADER = "NOT_LEADER"
-    LEADER_NOT_AVAILABLE = "LEADER_NOT_AVAILABLE"
-    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"  # the caller's epoch is older
-    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"  # the caller's epoch is newer
-    NOT_A_REPLICA = "NOT_A_REPLICA"
-    OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
-    OFFSET_NOT_AVAILABLE = "OFFSET_NOT_AVAILABLE"
-    LOG_TRUNCATED = "LOG_TRUNCATED"
-    LOG_DIVERGED = "LOG_DIVERGED"
-    PARTITION_SEALED = "PARTITION_SEALED"
+    NOT_LEADER = "NOT_LEADER", _PRECONDITION, _RETRIABLE
+    LEADER_NOT_AVAILABLE = "LEADER_NOT_AVAILABLE", _UNAVAILABLE, _RETRIABLE
+    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH", _PRECONDITION, _RETRIABLE  # the caller's epoch is older
+    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH", _PRECONDITION, _RETRIABLE  # the caller's epoch is newer
+    NOT_A_REPLICA = "NOT_A_REPLICA", _PRECONDITION
+    OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE", "OUT_OF_RANGE"
+    OFFSET_NOT_AVAILABLE = "OFFSET_NOT_AVAILABLE", _UNAVAILABLE, _RETRIABLE
+    LOG_TRUNCATED = "LOG_TRUNCATED", _DATA_LOSS
+    LOG_DIVERGED = "LOG_DIVERGED", _DATA_LOSS
+    PARTITION_SEALED = "PARTITION_SEALED", _PRECONDITION
     # requested elections
-    ELECTION_NOT_NEEDED = "ELECTION_NOT_NEEDED"  # the partition has a leader
-    PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE"
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE"  # no live replica
+    ELECTION_NOT_NEEDED = "ELECTION_NOT_NEEDED", _PRECONDITION  # the partition has a leader
+    PREFERRED_LEADER_NOT_AVAILABLE = "PREFERRED_LEADER_NOT_AVAILABLE", _PRECONDITION
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = "ELIGIBLE_LEADERS_NOT_AVAILABLE", _PRECONDITION  # no live replica
     # reassignments and changes of topics
     UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION"  # the version of the JSON
     EMPTY_REPLICAS = "EMPTY_REPLICAS"
@@ -65,97 +89,66 @@ class ErrorCode(StrEnum):
     NOT_HIGHEST_PARTITION = "NOT_HIGHEST_PARTITION"
     PARTITION_NOT_EMPTY = "PARTITION_NOT_EMPTY"
     REQUEST_ID_REUSED = "REQUEST_ID_REUSED"  # the id was used for another request
-    THROTTLING_QUOTA_EXCEEDED = "THROTTLING_QUOTA_EXCEEDED"  # the request had no effect; metadata has the wait
+    THROTTLING_QUOTA_EXCEEDED = "THROTTLING_QUOTA_EXCEEDED", "RESOURCE_EXHAUSTED", _RETRIABLE  # metadata has the wait
     # durability
-    NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS"
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
-    REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
-    STORAGE_ERROR = "STORAGE_ERROR"
-    DISK_FULL = "DISK_FULL"  # no record was written; writes continue once there is space
-    REPLICA_DAMAGED = "REPLICA_DAMAGED"
+    NOT_ENOUGH_REPLICAS = "NOT_ENOUGH_REPLICAS", _UNAVAILABLE, _RETRIABLE
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND", _UNAVAILABLE, _RETRIABLE
+    REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT", "DEADLINE_EXCEEDED", _RETRIABLE
+    STORAGE_ERROR = "STORAGE_ERROR", _UNAVAILABLE, _RETRIABLE
+    DISK_FULL = "DISK_FULL", _UNAVAILABLE, _RETRIABLE  # no record was written; writes continue once there is space
+    REPLICA_DAMAGED = "REPLICA_DAMAGED", _DATA_LOSS
     # producers
-    OUT_OF_ORDER_SEQUENCE = "OUT_OF_ORDER_SEQUENCE"
-    UNKNOWN_PRODUCER_ID = "UNKNOWN_PRODUCER_ID"
-    PRODUCER_FENCED = "PRODUCER_FENCED"
-    DUPLICATE_SEQUENCE = "DUPLICATE_SEQUENCE"  # a duplicate older than the remembered batches
-    # consumer groups
-    INVALID_TXN_STATE = "INVALID_TXN_STATE"  # the call does not fit the state of the transaction
-    CONCURRENT_TRANSACTIONS = "CONCURRENT_TRANSACTIONS"  # the last transaction is still being completed; retry
-    COORDINATOR_FENCED = "COORDINATOR_FENCED"  # a newer transaction coordinator wrote a marker
+    OUT_OF_ORDER_SEQUENCE = "OUT_OF_ORDER_SEQUENCE", _PRECONDITION
+    UNKNOWN_PRODUCER_ID = "UNKNOWN_PRODUCER_ID", _PRECONDITION
+    PRODUCER_FENCED = "PRODUCER_FENCED", _PRECONDITION
+    DUPLICATE_SEQUENCE = "DUPLICATE_SEQUENCE", _PRECONDITION  # a duplicate older than the remembered batches
+    # transactions
+    INVALID_TXN_STATE = "INVALID_TXN_STATE", _PRECONDITION  # the call does not fit the state of the transaction
+    CONCURRENT_TRANSACTIONS = "CONCURRENT_TRANSACTIONS", _ABORTED, _RETRIABLE  # the last one is being completed
+    COORDINATOR_FENCED = "COORDINATOR_FENCED", _PRECONDITION  # a newer transaction coordinator wrote a marker
     INVALID_TRANSACTION_TIMEOUT = "INVALID_TRANSACTION_TIMEOUT"
     INVALID_TRANSACTIONAL_ID = "INVALID_TRANSACTIONAL_ID"
-    TRANSACTION_NOT_FOUND = "TRANSACTION_NOT_FOUND"
-    TRANSACTION_ABORTABLE = "TRANSACTION_ABORTABLE"  # the transaction cannot commit any more; abort it
-
+    TRANSACTION_NOT_FOUND = "TRANSACTION_NOT_FOUND", _NOT_FOUND
+    TRANSACTION_ABORTABLE = "TRANSACTION_ABORTABLE", _PRECONDITION  # the transaction cannot commit any more; abort it
+    # consumer groups
     INVALID_GROUP_ID = "INVALID_GROUP_ID"
-    GROUP_NOT_FOUND = "GROUP_NOT_FOUND"
-    GROUP_NOT_EMPTY = "GROUP_NOT_EMPTY"  # the group has members
-    GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC"  # its members read the partitions of the offsets to
-    # delete
-    GROUP_FULL = "GROUP_FULL"
-    INCONSISTENT_GROUP_PROTOCOL = "INCONSISTENT_GROUP_PROTOCOL"  # another kind of group uses the id
+    GROUP_NOT_FOUND = "GROUP_NOT_FOUND", _NOT_FOUND
+    GROUP_NOT_EMPTY = "GROUP_NOT_EMPTY", _PRECONDITION  # the group has members
+    GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC", _PRECONDITION  # a member reads the partitions
+    GROUP_FULL = "GROUP_FULL", _PRECONDITION
+    INCONSISTENT_GROUP_PROTOCOL = "INCONSISTENT_GROUP_PROTOCOL", _PRECONDITION  # another kind of group uses the id
     UNSUPPORTED_ASSIGNOR = "UNSUPPORTED_ASSIGNOR"
-    UNKNOWN_MEMBER = "UNKNOWN_MEMBER"  # join again
-    FENCED_MEMBER_EPOCH = "FENCED_MEMBER_EPOCH"  # revoke all partitions and join again
-    STALE_MEMBER_EPOCH = "STALE_MEMBER_EPOCH"  # heartbeat first, then commit again
-    PARTITION_NOT_ASSIGNED = "PARTITION_NOT_ASSIGNED"  # the member does not hold the partition
-    FENCED_INSTANCE_ID = "FENCED_INSTANCE_ID"  # another member has that instance id now
-    UNRELEASED_INSTANCE_ID = "UNRELEASED_INSTANCE_ID"  # the member with this instance id has not left
-    NOT_COORDINATOR = "NOT_COORDINATOR"
-    COORDINATOR_NOT_AVAILABLE = "COORDINATOR_NOT_AVAILABLE"
-    COORDINATOR_LOADING = "COORDINATOR_LOADING"  # the coordinator is still loading its log
+    UNKNOWN_MEMBER = "UNKNOWN_MEMBER", _PRECONDITION  # join again
+    FENCED_MEMBER_EPOCH = "FENCED_MEMBER_EPOCH", _PRECONDITION  # revoke all partitions and join again
+    STALE_MEMBER_EPOCH = "STALE_MEMBER_EPOCH", _PRECONDITION, _RETRIABLE  # heartbeat first, then commit again
+    PARTITION_NOT_ASSIGNED = "PARTITION_NOT_ASSIGNED", _PRECONDITION  # the member does not hold the partition
+    FENCED_INSTANCE_ID = "FENCED_INSTANCE_ID", _PRECONDITION  # another member has that instance id now
+    UNRELEASED_INSTANCE_ID = "UNRELEASED_INSTANCE_ID", _PRECONDITION  # the member with this instance id has not left
+    NOT_COORDINATOR = "NOT_COORDINATOR", _PRECONDITION, _RETRIABLE
+    COORDINATOR_NOT_AVAILABLE = "COORDINATOR_NOT_AVAILABLE", _UNAVAILABLE, _RETRIABLE
+    COORDINATOR_LOADING = "COORDINATOR_LOADING", _UNAVAILABLE, _RETRIABLE  # the coordinator is still loading its log
     OFFSET_METADATA_TOO_LARGE = "OFFSET_METADATA_TOO_LARGE"
     # broker start
     ADVERTISED_ADDRESS_UNREACHABLE = "ADVERTISED_ADDRESS_UNREACHABLE"
     # fencing
-    STALE_CONTROLLER_EPOCH = "STALE_CONTROLLER_EPOCH"
-    STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
-    BROKER_ID_TAKEN = "BROKER_ID_TAKEN"
-    CONTROLLER_NOT_ACTIVE = "CONTROLLER_NOT_ACTIVE"
+    STALE_CONTROLLER_EPOCH = "STALE_CONTROLLER_EPOCH", _PRECONDITION
+    STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH", _PRECONDITION
+    BROKER_ID_TAKEN = "BROKER_ID_TAKEN", _PRECONDITION
+    CONTROLLER_NOT_ACTIVE = "CONTROLLER_NOT_ACTIVE", _UNAVAILABLE, _RETRIABLE
     # security
-    AUTHENTICATION_FAILED = "AUTHENTICATION_FAILED"  # the peer's identity could not be proved
-    CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED"  # the caller lacks a right on the cluster
-    TOPIC_AUTHORIZATION_FAILED = "TOPIC_AUTHORIZATION_FAILED"  # the caller lacks a right on the topic
-    GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED"  # the caller lacks a right on the group
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"  # no right on the id
-    AUTHORIZER_NOT_READY = "AUTHORIZER_NOT_READY"  # the access rules have not been read yet
+    AUTHENTICATION_FAILED = "AUTHENTICATION_FAILED", "UNAUTHENTICATED"  # the peer's identity could not be proved
+    CLUSTER_AUTHORIZATION_FAILED = "CLUSTER_AUTHORIZATION_FAILED", _DENIED  # the caller lacks a right on the cluster
+    TOPIC_AUTHORIZATION_FAILED = "TOPIC_AUTHORIZATION_FAILED", _DENIED  # the caller lacks a right on the topic
+    GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED", _DENIED  # the caller lacks a right on the group
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", _DENIED  # no right on the id
+    AUTHORIZER_NOT_READY = "AUTHORIZER_NOT_READY", _UNAVAILABLE, _RETRIABLE  # the access rules have not been read yet
     # others
-    BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE"
-    UNKNOWN_BROKER = "UNKNOWN_BROKER"  # no broker with this id has registered
-    COORDINATION_UNAVAILABLE = "COORDINATION_UNAVAILABLE"  # ZooKeeper cannot be reached
-    SHUTTING_DOWN = "SHUTTING_DOWN"
+    BROKER_NOT_AVAILABLE = "BROKER_NOT_AVAILABLE", _UNAVAILABLE, _RETRIABLE
+    UNKNOWN_BROKER = "UNKNOWN_BROKER", _NOT_FOUND  # no broker with this id has registered
+    COORDINATION_UNAVAILABLE = "COORDINATION_UNAVAILABLE", _UNAVAILABLE, _RETRIABLE  # ZooKeeper cannot be reached
+    SHUTTING_DOWN = "SHUTTING_DOWN", _UNAVAILABLE, _RETRIABLE
     CLIENT_CLOSED = "CLIENT_CLOSED"  # the client object is closed, or was not started
-    INTERNAL = "INTERNAL"
-
-
-RETRIABLE: frozenset[ErrorCode] = frozenset(
-    {
-        ErrorCode.CORRUPT_BATCH,
-        ErrorCode.NOT_LEADER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.STORAGE_ERROR,
-        ErrorCode.DISK_FULL,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.COORDINATION_UNAVAILABLE,
-        ErrorCode.CONTROLLER_NOT_ACTIVE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOADING,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.SHUTTING_DOWN,
-        ErrorCode.AUTHORIZER_NOT_READY,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-        ErrorCode.UNKNOWN_SCHEMA_VERSION,
-    }
-)
-"""Codes of errors that a retry may clear, possibly after a metadata refresh."""
+    INTERNAL = "INTERNAL", "INTERNAL"
 
 
 TOKEN_EXPIRED: str = "expired"
@@ -201,7 +194,7 @@ class TidemarkError(Exception):
         """Whether a retry may succeed; after an expired token, a retry with a new one."""
         if self.code is ErrorCode.AUTHENTICATION_FAILED:
             return self.metadata.get("reason") == TOKEN_EXPIRED
-        return self.code in RETRIABLE
+        return self.code.retriable
 
     def __reduce__(self) -> tuple[type[TidemarkError], tuple[ErrorCode, str, dict[str, str]]]:
         return type(self), (self.code, self.message, dict(self.metadata))

@@ -9,7 +9,6 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple, NewType
 
-from tidemark.errors import RETRIABLE as RETRIABLE
 from tidemark.errors import ErrorCode as ErrorCode
 from tidemark.errors import TidemarkError as TidemarkError
 from tidemark.errors import error_of as error_of

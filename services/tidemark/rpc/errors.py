@@ -37,75 +37,6 @@ _NO_SUCH_CALL: Final = (
 _MAYBE_TLS: Final = "if the port speaks TLS, give a certificate that it accepts (docs/security.md)"
 """The hint for a closed connection, which is all that a client receives when a server ends the handshake."""
 
-_STATUS: dict[ErrorCode, grpc.StatusCode] = {
-    ErrorCode.TOPIC_ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
-    ErrorCode.UNKNOWN_TOPIC: grpc.StatusCode.NOT_FOUND,
-    ErrorCode.UNKNOWN_PARTITION: grpc.StatusCode.NOT_FOUND,
-    ErrorCode.UNKNOWN_BROKER: grpc.StatusCode.NOT_FOUND,
-    ErrorCode.UNKNOWN_TOPIC_ID: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.NOT_LEADER: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.FENCED_LEADER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.UNKNOWN_LEADER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.NOT_A_REPLICA: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.PARTITION_SEALED: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.ELECTION_NOT_NEEDED: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.STALE_CONTROLLER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.STALE_BROKER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.BROKER_ID_TAKEN: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.PRODUCER_FENCED: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.OUT_OF_ORDER_SEQUENCE: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.UNKNOWN_PRODUCER_ID: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.DUPLICATE_SEQUENCE: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.INVALID_TXN_STATE: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.CONCURRENT_TRANSACTIONS: grpc.StatusCode.ABORTED,
-    ErrorCode.COORDINATOR_FENCED: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.TRANSACTION_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
-    ErrorCode.TRANSACTION_ABORTABLE: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.OFFSET_OUT_OF_RANGE: grpc.StatusCode.OUT_OF_RANGE,
-    ErrorCode.LOG_TRUNCATED: grpc.StatusCode.DATA_LOSS,
-    ErrorCode.LOG_DIVERGED: grpc.StatusCode.DATA_LOSS,
-    ErrorCode.REPLICA_DAMAGED: grpc.StatusCode.DATA_LOSS,
-    ErrorCode.REQUEST_TIMED_OUT: grpc.StatusCode.DEADLINE_EXCEEDED,
-    ErrorCode.LEADER_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.OFFSET_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.STORAGE_ERROR: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.DISK_FULL: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.BROKER_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.COORDINATION_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.CONTROLLER_NOT_ACTIVE: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.SHUTTING_DOWN: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.GROUP_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
-    ErrorCode.GROUP_NOT_EMPTY: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.GROUP_FULL: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.UNKNOWN_MEMBER: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.FENCED_MEMBER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.STALE_MEMBER_EPOCH: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.PARTITION_NOT_ASSIGNED: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.FENCED_INSTANCE_ID: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.UNRELEASED_INSTANCE_ID: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.NOT_COORDINATOR: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.COORDINATOR_LOADING: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.AUTHENTICATION_FAILED: grpc.StatusCode.UNAUTHENTICATED,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
-    ErrorCode.AUTHORIZER_NOT_READY: grpc.StatusCode.UNAVAILABLE,
-    ErrorCode.THROTTLING_QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    ErrorCode.INCOMPATIBLE_SCHEMA: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.SCHEMA_CONFLICT: grpc.StatusCode.ABORTED,
-    ErrorCode.UNKNOWN_SCHEMA_VERSION: grpc.StatusCode.FAILED_PRECONDITION,
-    ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
-}
-"""Status of the codes; all others are INVALID_ARGUMENT, an error of the caller."""
-
 _GRPC_TO_CODE: dict[grpc.StatusCode, ErrorCode] = {
     grpc.StatusCode.UNAVAILABLE: ErrorCode.BROKER_NOT_AVAILABLE,
     grpc.StatusCode.CANCELLED: ErrorCode.BROKER_NOT_AVAILABLE,
@@ -118,11 +49,6 @@ _GRPC_TO_CODE: dict[grpc.StatusCode, ErrorCode] = {
 
 _FAILED_WRITE: Final = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 """The status with which gRPC's client ends a stream if the connection ends during a write, as at its greatest age."""
-
-
-def status_of(code: ErrorCode) -> grpc.StatusCode:
-    """The gRPC status of an error code."""
-    return _STATUS.get(code, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 def to_proto(error: TidemarkError) -> record_pb2.Error:
@@ -163,7 +89,7 @@ async def abort_with(context: grpc.aio.ServicerContext, error: TidemarkError) ->
     info = error_details_pb2.ErrorInfo(reason=str(error.code), domain=DOMAIN, metadata=facts)
     detail = any_pb2.Any()
     detail.Pack(info)
-    code = status_of(error.code)
+    code = grpc.StatusCode[error.code.status]
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message, details=[detail])
     rich = rpc_status.to_status(status)
     await context.abort(rich.code, rich.details, rich.trailing_metadata)
