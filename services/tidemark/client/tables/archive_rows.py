@@ -64,7 +64,7 @@ def _rows_of(
     columns = [*names, OFFSET, TIMESTAMP, DELETED, *([HEADERS] if typed.has_headers else [])]
     for rows in opened.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns):
         found = _typed_rows(rows, names)
-        projected = typed.archived(found, footer.schema.version, footer.partition, start, end)
+        projected = typed.archived(found, footer.schema, footer.partition, start, end)
         if projected.num_rows:
             yield projected
 

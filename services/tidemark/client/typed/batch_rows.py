@@ -147,7 +147,7 @@ class BatchRows:
                 ids = frozenset(beside.union(projection.column_ids))
             wanted = pruned(versions[version], projection.column_ids)
             sources[version] = _Source(layout_of(versions[version]), projection, ids, wanted)
-        self._sources = sources
+        self._sources, self._versions = sources, versions
         self.schema = pa.schema([*own.arrow_schema, *(_SYSTEM[name] for name in self._system)])
         self._none = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self.schema], schema=self.schema)
         self.column_ids: tuple[int, ...] = () if asked is None else tuple(sorted(asked))
@@ -179,21 +179,21 @@ class BatchRows:
             found = read_pruned(batch.data, source.layout, source.asked)
         return self._projected(source, found, partition, start, end)
 
-    def archived(self, found: TypedRows, version: int, partition: int, start: int, end: int) -> pa.RecordBatch:
-        """The rows of [start, end) of rows that an archive has, in `schema`; raises the errors of `rows`.
+    def archived(self, found: TypedRows, schema: TopicSchema, partition: int, start: int, end: int) -> pa.RecordBatch:
+        """The rows of [start, end) of rows that an archive has, in `schema`; raises INCOMPATIBLE_SCHEMA.
 
         Args:
             found: the columns that `stored_columns` names, and other columns.
-            version: version of the schema that the rows have.
+            schema: version of the schema that the rows have; the reader may not know it yet.
             partition: index of their partition.
             start: first offset, inclusive.
             end: end offset, exclusive.
         """
-        return self._projected(self._source(version), found, partition, start, end)
+        return self._projected(self._source_of(schema), found, partition, start, end)
 
     def stored_columns(self, schema: TopicSchema) -> list[str]:
         """Names of the columns of a version that hold the columns to read."""
-        asked = self._source(schema.version).asked
+        asked = self._source_of(schema).asked
         columns = schema.columns if asked is None else kept_columns(schema.columns, asked)
         return [column.name for column in columns]
 
@@ -201,6 +201,11 @@ class BatchRows:
     def has_headers(self) -> bool:
         """Whether the headers of rows are read."""
         return "_headers" in self._system
+
+    def _source_of(self, schema: TopicSchema) -> _Source:
+        if schema.version not in self._sources:
+            self.learn({**self._versions, schema.version: schema})
+        return self._source(schema.version)
 
     def _source(self, version: int) -> _Source:
         source = self._sources.get(version)

@@ -256,6 +256,16 @@ def test_rows_of_any_schema_come_back_as_any_later_version_that_may_read_them(ra
     assert found == projected(source, target.columns, stored)
 
 
+def test_a_reader_of_an_earlier_version_reads_files_of_a_version_that_it_does_not_know(evolved: Path) -> None:
+    """A DataFrame of Spark keeps the versions that `load` found."""
+    typed = BatchRows(TOPIC, {1: FIRST}, ["carrier", "_offset"], version=1)
+    found = [row for part in archived_rows(Archive(evolved), 0, 0, 5, typed) for row in part.to_pylist()]
+    assert found == [{"carrier": f"c{number}", "_offset": number} for number in range(5)]
+    wider = BatchRows(TOPIC, {1: FIRST}, ["delay"], version=1)
+    with raises_code(ErrorCode.INCOMPATIBLE_SCHEMA, "delay: is int64 in version 2 and int32 in version 1"):
+        list(archived_rows(Archive(evolved), 0, 0, 5, wider))
+
+
 def task(root: str, schema: Any, end: int, start: int = 0, file_bytes: int = 1 << 20) -> ArchiveTask:
     place = (root, TOPIC, "one", "first", 0, start, end)
     return ArchiveTask(None, *place, schema.version, {schema.version: to_text(schema)}, file_bytes)
