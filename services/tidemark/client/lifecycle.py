@@ -11,6 +11,8 @@ from typing import Final, Self
 INTERRUPTIONS: Final = (KeyboardInterrupt, asyncio.CancelledError)
 INTERRUPTED_S: Final = 1.0
 """Time that a producer sends buffered records after its `with` was interrupted."""
+TURN_S: Final = 0.01
+"""Time after which a call that does not have to wait lets other tasks of the event loop run, such as heartbeats."""
 
 
 class Lifecycle(ABC):

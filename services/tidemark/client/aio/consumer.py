@@ -39,7 +39,7 @@ from tidemark.client.consuming.record_reader import RecordReader
 from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group.group_reader import GroupReader, RebalanceCallback, in_callback
 from tidemark.client.group.settings import ConsumerAndGroupOptions, GroupOptions, group_settings
-from tidemark.client.lifecycle import Lifecycle
+from tidemark.client.lifecycle import TURN_S, Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.tls import Credentials
@@ -50,6 +50,7 @@ from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
+from tidemark.runtime.slices import Pace
 
 _Found = TypeVar("_Found")
 _NOT_SETTINGS: Final = frozenset(
@@ -126,6 +127,7 @@ class Consumer(Lifecycle):
         self._typed_topics: TypedTopics | None = None
         self._delivery: Delivery | None = None
         self._failed = False
+        self._pace = Pace(TURN_S)
         self._tasks: set[asyncio.Task[None]] = set()
         """Lookups in the background: of positions to reset, and of subscribed topics."""
 
@@ -568,6 +570,8 @@ class Consumer(Lifecycle):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
+        if self._pace.is_due:  # the application may await nothing else while it goes through a batch
+            await self._pace.give_way()
         record = None if self._delivery is None else self._delivery.next_of_held()
         while record is None:
             self._reading.done()

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidemark.client.aio.transaction import Transaction
 from tidemark.client.argument_types import check_names, key_and_value, seconds
-from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, Lifecycle
+from tidemark.client.lifecycle import INTERRUPTED_S, INTERRUPTIONS, TURN_S, Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.tls import Credentials
@@ -42,6 +42,7 @@ from tidemark.record.payload import Headers
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenGiven
 from tidemark.runtime.clock import timeout
+from tidemark.runtime.slices import Pace
 
 _TICK_SLACK_S: Final = 1.0
 """Time after the delivery timeout within which the sender fails expired batches."""
@@ -119,6 +120,7 @@ class Producer(Lifecycle):
         self._sender: Sender | None = None
         self._transactions: ProducerTransactions | None = None
         self._closing = asyncio.Lock()
+        self._pace = Pace(TURN_S)
         self.reports_drop = True
         """Whether this object logs that it was dropped without `close`. The blocking producer logs the drop itself."""
         self._forgotten: weakref.finalize[[Sender], Producer] | None = None
@@ -234,6 +236,8 @@ class Producer(Lifecycle):
         Example: `where = await (await producer.send("orders", b"3 apples", key=b"alice"))`
         """
         stamp_us, partition = checked(timestamp_us, partition)
+        if self._pace.is_due:
+            await self._give_way()
         if self.serializes:
             key, value = self.serialized(key, value)
         lane = self.lanes.now.get(topic)
@@ -254,6 +258,11 @@ class Producer(Lifecycle):
             if not await self.has_newer_schema(topic, error):
                 raise
         return self.add(topic, value, count, key, headers, stamp_us, partition)
+
+    async def _give_way(self) -> None:
+        """Let the sender run: an application that computes between its sends may leave it no turn."""
+        with self._within_one_transaction():
+            await self._pace.give_way()
 
     def serialized(self, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:
         """Make the bytes of a key and a value; thread-safe."""
@@ -333,6 +342,8 @@ class Producer(Lifecycle):
             return [await self.send(topic, value, key=key) for key, value in map(key_and_value, records)]
         handles: list[SendHandle] = []
         while len(handles) < len(records):
+            if self._pace.is_due:
+                await self._give_way()
             lane = self.lanes.now.get(topic)
             if lane is not None:
                 with contextlib.suppress(TypeError, ValueError):  # the record that is refused has an error below
