@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import grpc
 from google.protobuf import any_pb2
@@ -94,6 +94,15 @@ async def abort_with(context: grpc.aio.ServicerContext, error: TidemarkError) ->
     rich = rpc_status.to_status(status)
     await context.abort(rich.code, rich.details, rich.trailing_metadata)
     raise AssertionError("abort raises")
+
+
+def handler_refusing(error: TidemarkError) -> Any:
+    """A handler that refuses a call: it reads no request, and so serves calls of every kind."""
+
+    async def refuse(_: object, context: Any) -> None:
+        await abort_with(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def from_rpc_error(error: grpc.RpcError, *, address: str) -> TidemarkError:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc.errors import abort_with
+from tidemark.rpc.errors import handler_refusing
 
 CLUSTER: Final = "receiver-cluster"
 BROKER: Final = "receiver-broker"
@@ -55,16 +55,11 @@ class ReceiverCheck(grpc.aio.ServerInterceptor):
         for name, given in handler_call_details.invocation_metadata or ():
             value = given if isinstance(given, str) else given.decode("utf-8", "replace")
             if name == CLUSTER and self.cluster_id and value != self.cluster_id:
-                return _refusing(f"the call is for cluster {value}; this is a service of cluster {self.cluster_id}")
+                return _another(f"the call is for cluster {value}; this is a service of cluster {self.cluster_id}")
             if name == BROKER and self._broker_id is not None and value != str(self._broker_id):
-                return _refusing(f"the call is for broker {value}; this is broker {self._broker_id}, at its address")
+                return _another(f"the call is for broker {value}; this is broker {self._broker_id}, at its address")
         return await continuation(handler_call_details)
 
 
-def _refusing(sentence: str) -> Any:
-    """A handler that reads no request, and so serves calls of every kind."""
-
-    async def refuse(_: object, context: Any) -> None:
-        await abort_with(context, TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, sentence))
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
+def _another(sentence: str) -> Any:
+    return handler_refusing(TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, sentence))

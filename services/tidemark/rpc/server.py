@@ -21,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.core.security.listeners import INTERNAL_SERVICES, Listener
 from tidemark.model import ErrorCode, TidemarkError, invalid_config
 from tidemark.rpc.channel import LIMITS, WINDOW
-from tidemark.rpc.errors import abort_with
+from tidemark.rpc.errors import abort_with, handler_refusing
 from tidemark.rpc.health import Health
 from tidemark.rpc.limits.answer_size import fit
 from tidemark.rpc.limits.connections import DEFAULT_LIMITS, ConnectionLimits, Connections
@@ -287,15 +287,13 @@ class _Services(grpc.GenericRpcHandler):
         return None
 
 
-async def _refuse_at_the_start(requests: object, context: Any) -> None:
-    await abort_with(context, TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "this service is starting; try again"))
-
-
 _STOPPED: Final = "Server already stopped."
 """gRPC's error for the request of a call that arrived while the server stopped."""
 
-_STARTING: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse_at_the_start)
-"""Handler of calls before the start is complete: reads no request, and so serves calls of every kind."""
+_STARTING: Final = handler_refusing(
+    TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "this service is starting; try again")
+)
+"""Handler of calls before the start is complete."""
 
 
 class _Refusals(grpc.aio.ServerInterceptor):

@@ -47,19 +47,6 @@ from tidemark.zookeeper.whole_nodes import quotas as quota_node
 if TYPE_CHECKING:
     from tidemark.runtime.configuration.settings import ServiceSettings
 
-_WATCHED: Final = (
-    StoreEvent.BROKERS,
-    StoreEvent.TOPICS,
-    StoreEvent.DELETIONS,
-    StoreEvent.ELECTIONS,
-    StoreEvent.MOVES,
-    StoreEvent.PARTITION_REQUESTS,
-    StoreEvent.CONTROLLER,
-    StoreEvent.CONFIGS,
-    StoreEvent.ACLS,
-    StoreEvent.QUOTAS,
-)
-
 _PAUSE_MS: Final = 5
 """Pause between snapshots under load: some more callers share each, and a snapshot costs more than a call."""
 
@@ -112,7 +99,7 @@ class MetadataStore:
 
     async def start(self) -> None:
         """Connect, and create missing parent nodes of the layout."""
-        self._watchers = {event: self._session.watcher(event) for event in _WATCHED}
+        self._watchers = {event: self._session.watcher(event) for event in StoreEvent}
         await self._session.start()
         try:
             await self._make_parents()

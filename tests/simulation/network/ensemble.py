@@ -16,7 +16,7 @@ from tidemark.ports import StoreEvent
 from tidemark.zookeeper import paths
 from tidemark.zookeeper.session_port import NodeRead, Watch
 from tidemark.zookeeper.sessions.session import LEASE_MARGIN_FRACTION, PING_FRACTION
-from tidemark.zookeeper.store import _WATCHED, MetadataStore
+from tidemark.zookeeper.store import MetadataStore
 
 from tests.fakes.metadata_store import FakeZooKeeper, _ancestors, _Transaction
 from tests.simulation.engine import Answer, Engine, Node
@@ -319,5 +319,5 @@ class SimStore(MetadataStore):
 
     async def start(self) -> None:
         """Create the parents of the layout, with which a world begins."""
-        self._watchers = {event: self._session.watcher(event) for event in _WATCHED}
+        self._watchers = {event: self._session.watcher(event) for event in StoreEvent}
         await self._session.start()

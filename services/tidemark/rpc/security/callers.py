@@ -21,7 +21,7 @@ from tidemark.core.security.principals import ANONYMOUS, Principal, principal_of
 from tidemark.core.security.service_rights import INTERNAL, check_caller, check_service_id
 from tidemark.core.security.subject_mapping import SubjectMapping
 from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
-from tidemark.rpc.errors import abort_with
+from tidemark.rpc.errors import abort_with, handler_refusing
 from tidemark.rpc.security.audit import DENIALS
 from tidemark.rpc.security.expiring import ending_at
 from tidemark.rpc.security.files import subject_in, uris_in
@@ -205,13 +205,8 @@ class Authentication(grpc.aio.ServerInterceptor):
         return handler if expires_s is None or handler is None else ending_at(expires_s, handler)
 
     def _refusing(self, error: TidemarkError) -> Any:
-        """A handler that reads no request, and so serves calls of every kind."""
         self._on_refused(error.metadata.get("reason", "unknown"))
-
-        async def refuse(_: object, context: Any) -> None:
-            await abort_with(context, error)
-
-        return grpc.stream_stream_rpc_method_handler(refuse)
+        return handler_refusing(error)
 
 
 def _authorization(details: grpc.HandlerCallDetails) -> str | bytes | None:

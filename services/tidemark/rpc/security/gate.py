@@ -17,7 +17,7 @@ from tidemark.core.security.acls import Operation, Resource
 from tidemark.core.security.rights import OPEN_SERVICES, RIGHTS, Hidden, Right
 from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.rpc import errors
-from tidemark.rpc.errors import abort_with
+from tidemark.rpc.errors import abort_with, handler_refusing
 from tidemark.rpc.security.access import CURRENT, Access, Accesses, check_names, values_at
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import record_pb2
@@ -180,9 +180,8 @@ def _name(item: Any, hidden: Hidden) -> str:
     return name
 
 
-async def _refuse(requests: object, context: Any) -> None:
-    sentence = "this call has no row in the table of rights, so no caller may make it"
-    await abort_with(context, TidemarkError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, sentence))
-
-
-_NO_ROW: Final[Any] = grpc.stream_stream_rpc_method_handler(_refuse)
+_NO_ROW: Final = handler_refusing(
+    TidemarkError(
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this call has no row in the table of rights, so no caller may make it"
+    )
+)
