@@ -202,8 +202,10 @@ class TableScan:
             case "latest":
                 return {index: bound.latest for index, bound in bounds.items()}
             case Mapping():
+                given = {integer(name, index): integer(name, offset) for index, offset in place.items()}
+                self._indexes(list(given))  # refuses an index that the topic lacks
                 absent = {index: bound[name == "end"] for index, bound in bounds.items()}
-                return {index: min(place.get(index, absent[index]), bounds[index].latest) for index in bounds}
+                return {index: min(given.get(index, absent[index]), bounds[index].latest) for index in bounds}
             case Timestamp() | datetime():
                 return self._at_time(name, place, bounds)
             case str():

@@ -187,6 +187,17 @@ def test_history_and_log_are_one_table_in_the_newest_version(logs: Logs, evolved
         assert read_table(None, TOPIC, history=evolved, start=Timestamp(us)).read_all().num_rows == expected
 
 
+def test_offsets_by_partition_are_integers_of_partitions_of_the_topic(logs: Logs) -> None:
+    logs.append(0, flights(0, 3))
+    assert read_table(None, TOPIC, start={0: 1}, end={0: 2}).read_all().num_rows == 1
+    by_text: Any = {"0": 1}
+    for place in ({"start": by_text}, {"end": by_text}):
+        with pytest.raises(TypeError, match="is '0', a str, not an integer"):
+            read_table(None, TOPIC, **place)
+    with raises_code(ErrorCode.UNKNOWN_PARTITION, "topic flights has no partition 1"):
+        read_table(None, TOPIC, start={0: 1, 1: 1})
+
+
 def test_a_scan_takes_its_first_rows_before_the_filters_that_follow(logs: Logs) -> None:
     logs.append(0, flights(0, 6))
     frame = scan(None, TOPIC, columns=["delay", "at", "_offset"])
