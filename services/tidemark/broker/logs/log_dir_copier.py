@@ -53,7 +53,7 @@ class DirMove:
     Attributes:
         replica: the open replica when the move began.
         future, copier: the copy, and the copier that fills it; None until the copy is made.
-        copying: the copier copies this replica; meanwhile neither the cleaner nor retention changes the replica.
+        copying: the copier copies this replica; meanwhile the cleaner does not change the replica.
         is_ended: the move was requested to end; `keeps_copy`: whether the copy stays then.
     """
 

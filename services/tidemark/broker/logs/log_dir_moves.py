@@ -184,15 +184,11 @@ class DirMoves:
             return True
         return self._logs.mover.target_of(partition) == target.directory
 
-    def is_copying(self, partition: TopicPartition) -> bool:
-        """Whether the replica is being copied; cleaning and retention wait, since their changes would not be copied."""
-        move = self._moves.get(partition)
-        return move is not None and move.copying
-
     def has_copied(self, partition: TopicPartition) -> bool:
-        """Whether the replica is being copied, or a copy with records waits; cleaning waits, too.
+        """Whether the replica is being copied, or a copy with records waits; then cleaning waits.
 
-        A copy of an earlier process waits with its records while other replicas are copied.
+        A copy does not follow a cleaning. A copy of an earlier process waits with its records while other replicas are
+        copied.
         """
         move = self._moves.get(partition)
         return move is not None and (move.copying or (move.future is not None and move.future.log.size_bytes() > 0))

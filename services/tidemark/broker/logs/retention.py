@@ -47,7 +47,6 @@ class Retention:
         interval_ms: time between two checks.
         wall_ms: the wall clock, which stamps records.
         fail: called with an unexpected error. Without retention, disks fill up.
-        paused: whether the replica is being copied, and must not be changed (rule M3).
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class Retention:
         interval_ms: int,
         wall_ms: Callable[[], int],
         fail: Callable[[BaseException], None],
-        paused: Callable[[TopicPartition], bool] = lambda partition: False,
     ) -> None:
         self._queries = queries
         self._threads = threads
@@ -68,7 +66,6 @@ class Retention:
         self._interval_ms = interval_ms
         self._wall_ms = wall_ms
         self._fail = fail
-        self._paused = paused
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -97,7 +94,7 @@ class Retention:
 
     def _check_of(self, partition: TopicPartition) -> _Check | None:
         log, view = self._threads.log(partition), self._queries.replica(partition)
-        if log is None or view is None or self._paused(partition):
+        if log is None or view is None:
             return None
         limits = limits_of(self._topics.rules(partition.topic).settings) if view.role == "leader" else None
         return _Check(view, log, limits)

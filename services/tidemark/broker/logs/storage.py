@@ -99,7 +99,6 @@ class Storage:
             settings.log_retention_check_interval_ms,
             lambda: node.clock.wall_us() // 1000,
             driver.fail,
-            self.dir_moves.is_copying,
         )
         self._checkpoints = Checkpoints(
             logs, node.core.queries.high_watermarks, settings.replica_high_watermark_checkpoint_interval_ms, driver.fail

@@ -49,6 +49,7 @@ class Core:
             partition=partition,
             identity=IDENTITY,
             role=self.role,
+            leader_epoch=LeaderEpoch(1),
             high_watermark=end,
             log_start_offset=Offset(0),
             log_end_offset=end,
@@ -156,6 +157,11 @@ class MovesWorld:
     async def moved_to(self, directory: int) -> None:
         await self.until(lambda: self.where() == directory and not list(self.moves.futures()))
         assert self.count(LogMoved) > 0
+
+    def is_copying(self, partition: TopicPartition = PARTITION) -> bool:
+        """Whether the move of the replica has begun to copy."""
+        move = self.moves._moves.get(partition)
+        return move is not None and move.copying
 
     async def close_log(self) -> None:
         self.submit(CloseLog(PARTITION, IDENTITY, None))

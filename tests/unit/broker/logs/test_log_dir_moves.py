@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from tidemark.broker.logs import log_dir_copier, log_dir_moves
 from tidemark.broker.logs.disk_throttle import DiskThrottle
+from tidemark.broker.logs.retention import Retention
 from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, PRESENT_LOG_DIR
-from tidemark.core.replication.effects import AppendToLog, CloseLog
-from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved
+from tidemark.core.replication.effects import AdvanceLogStart, AppendToLog, CloseLog
+from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved, LogStartRequested
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs
@@ -27,7 +28,7 @@ from tidemark.storage.directories.future_log import Copied, FutureLog
 from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.refusals import raises_code
-from tests.unit.broker.logs.moves_world import MovesWorld
+from tests.unit.broker.logs.moves_world import CONFIGS, MovesWorld
 from tests.unit.storage.batches import IDENTITY, PARTITION, make_batch, memory_directory, read_all
 from tests.unit.storage.directories.moving import names_in
 
@@ -180,14 +181,34 @@ async def test_a_repeated_request_changes_the_throttle_of_the_running_move(world
     assert move.throttle.bytes_per_s == 1 << 30
 
 
-async def test_retention_and_cleaning_wait_while_a_replica_is_copied(world: MovesWorld) -> None:
-    assert not world.moves.is_copying(PARTITION)
+async def test_cleaning_waits_while_a_replica_is_copied(world: MovesWorld) -> None:
+    assert not world.moves.has_copied(PARTITION)
     await slow_move(world)
-    assert world.moves.is_copying(PARTITION)
+    assert world.is_copying()
     assert world.moves.has_copied(PARTITION)
     await world.alter(world.paths[0])
-    await world.until(lambda: not world.moves.is_copying(PARTITION))
+    await world.until(lambda: not world.is_copying())
     await world.until(lambda: not world.moves.has_copied(PARTITION))
+
+
+async def test_retention_goes_on_while_a_replica_is_copied(world: MovesWorld) -> None:
+    """Regression: a full or slow target ended the retention of the replica, on the disk that it was to leave."""
+    world.table.update({PARTITION.topic: {**CONFIGS, "retention.bytes": "4096"}})
+    core: Any = world.core
+    requests: list[LogStartRequested] = []
+    submit: Any = requests.append
+    retention = Retention(core, world.threads, world.table, submit, 1000, lambda: 0, world.failures.append)
+    await slow_move(world)
+    await retention.check()
+    (request,) = requests
+    assert request.start_offset > next(copy for _, copy in world.moves.futures()).log.log_end_offset
+    world.submit(AdvanceLogStart(PARTITION, IDENTITY, request.start_offset))
+    await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30)
+    await world.moved_to(1)
+    assert offsets(world)[0] <= request.start_offset
+    log = world.threads.log(PARTITION)
+    assert log is not None
+    assert (log.log_start_offset, log.log_end_offset) == (request.start_offset, 300)
 
 
 async def test_cleaning_waits_while_a_copy_with_records_waits_for_another_move(again: MovesWorld) -> None:
@@ -200,10 +221,10 @@ async def test_cleaning_waits_while_a_copy_with_records_waits_for_another_move(a
         again.submit(AppendToLog(other, IDENTITY, Offset(number), LeaderEpoch(1), (batch,), stamp=True))
     await again.until(lambda: again.end() == 300)
     await again.moves.alter(AlterLogDirs(((other, again.paths[1]),), throttle_bytes_per_s=SLOW_BYTES_PER_S))
-    await again.until(lambda: again.moves.is_copying(other))
+    await again.until(lambda: again.is_copying(other))
     await again.open()
     await again.until(lambda: len(list(again.moves.futures())) == 2)
-    assert not again.moves.is_copying(PARTITION)
+    assert not again.is_copying(PARTITION)
     assert again.moves.has_copied(PARTITION), "a tombstone that is deleted now would be missing in the copy"
     await again.stop()
 
@@ -485,10 +506,10 @@ async def test_replicas_move_one_after_another_and_a_waiting_move_can_be_cancell
     assert await world.moves.alter(AlterLogDirs(wanted)) == tuple((one, None) for one in others)
     copies = {replica.partition for index, replica in await world.described() if replica.future}
     assert copies == {PARTITION, *others}, "each has its copy, which records the wanted directory"
-    assert [world.moves.is_copying(one) for one in (PARTITION, *others)] == [True, False, False, False]
+    assert [world.is_copying(one) for one in (PARTITION, *others)] == [True, False, False, False]
     await world.moves.alter(AlterLogDirs(((others[1], world.paths[0]),)))
     await world.until(lambda: others[1] not in world.moves._moves)
-    assert world.moves.is_copying(PARTITION), "a waiting move is cancelled at once"
+    assert world.is_copying(PARTITION), "a waiting move is cancelled at once"
     await world.alter(world.paths[1], throttle_bytes_per_s=1 << 30)
     await world.moved_to(1)
     places = {one: replica.directory for one in others if (replica := world.threads.replica(one)) is not None}

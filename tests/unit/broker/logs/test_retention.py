@@ -87,22 +87,6 @@ async def test_leaders_decide_deletions_and_every_replica_rolls_by_itself() -> N
     assert threads.logs[followed].asked == []
 
 
-async def test_a_replica_that_is_being_copied_is_skipped() -> None:
-    moving, other = TopicPartition("flights", 0), TopicPartition("flights", 1)
-    views = {one: view("leader", partition=one) for one in (moving, other)}
-    core: Any = SimpleNamespace(partitions=lambda: (moving, other), replica=views.get)
-    threads: Any = Threads({one: Log(start=8, old=True) for one in (moving, other)})
-    events: list[Event] = []
-    errors: list[BaseException] = []
-    retention = Retention(
-        core, threads, TopicTable(), events.append, 1000, lambda: 77, errors.append, lambda one: one == moving
-    )
-    await retention.check()
-    assert events == [LogStartRequested(other, ID, LeaderEpoch(5), Offset(8))]
-    assert threads.rolled == [other]
-    assert errors == []
-
-
 class Leadership:
     """A leader with two followers; one of them is down."""
 
