@@ -27,7 +27,6 @@ from tidemark.model import (
     IsrEntry,
     LeaderAndIsr,
     LeaderEpoch,
-    Offset,
     PartitionReassignment,
     Refusal,
     TidemarkError,
@@ -54,6 +53,9 @@ _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{0,128}")
 _STATES_KEPT: Final = 8192
 """Different states that are kept: thousands of partitions have the same few."""
+_REPORT_NUMBERS: Final = ("lineage", "leader", "leader_epoch", "elected_at_ms")
+_REPORT_FIGURES: Final = ("last_epoch", "log_end_offset", "high_watermark")
+"""Fields of a loss report, which are attributes of the report; figures may be unknown."""
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 T = TypeVar("T")
@@ -156,19 +158,8 @@ def _bool(value: object) -> bool:
 @lru_cache(_STATES_KEPT)
 def encode_state(state: LeaderAndIsr) -> bytes:
     """Encode a leaderAndISR node."""
-    return encode(
-        {
-            "leader": state.leader,
-            "leader_epoch": state.leader_epoch,
-            "isr": [list(entry) for entry in state.isr],
-            "elr": [list(entry) for entry in state.elr],
-            "last_known": [list(entry) for entry in state.last_known],
-            "min_isr": state.min_isr,
-            "lineage": state.lineage,
-            "sealed": state.sealed,
-            "controller_epoch": state.controller_epoch,
-        }
-    )
+    names = ("leader", "leader_epoch", "isr", "elr", "last_known", "min_isr", "lineage", "sealed", "controller_epoch")
+    return encode({name: getattr(state, name) for name in names})
 
 
 def decode_state(path: str, data: bytes) -> LeaderAndIsr:
@@ -444,14 +435,8 @@ def encode_unclean_elections(reports: Iterable[UncleanElection]) -> bytes:
                     "topic": one.partition.topic,
                     "partition": one.partition.partition,
                     "topic_id": one.topic_id,
-                    "lineage": one.lineage,
-                    "leader": one.leader,
-                    "leader_epoch": one.leader_epoch,
-                    "elected_at_ms": one.elected_at_ms,
-                    "last_epoch": one.last_epoch,
-                    "log_end_offset": one.log_end_offset,
-                    "high_watermark": one.high_watermark,
-                    "unheard": list(one.unheard),
+                    **{name: getattr(one, name) for name in (*_REPORT_NUMBERS, *_REPORT_FIGURES)},
+                    "unheard": one.unheard,
                     "request_id": one.request_id,
                 }
                 for one in reports
@@ -466,22 +451,14 @@ def decode_unclean_elections(path: str, data: bytes) -> tuple[UncleanElection, .
 
 
 def _unclean_election(fields: Mapping[str, Any]) -> UncleanElection:
-    last_epoch, end, high_watermark = (
-        None if fields[name] is None else _int(fields[name])
-        for name in ("last_epoch", "log_end_offset", "high_watermark")
-    )
+    numbers: dict[str, Any] = {name: _int(fields[name]) for name in _REPORT_NUMBERS}
+    figures = {name: None if fields[name] is None else _int(fields[name]) for name in _REPORT_FIGURES}
     return UncleanElection(
         partition=TopicPartition(_str(fields["topic"]), _int(fields["partition"])),
         topic_id=_str(fields["topic_id"]),
-        lineage=_int(fields["lineage"]),
-        leader=BrokerId(_int(fields["leader"])),
-        leader_epoch=LeaderEpoch(_int(fields["leader_epoch"])),
-        elected_at_ms=_int(fields["elected_at_ms"]),
-        last_epoch=None if last_epoch is None else LeaderEpoch(last_epoch),
-        log_end_offset=None if end is None else Offset(end),
-        high_watermark=None if high_watermark is None else Offset(high_watermark),
         unheard=tuple(BrokerId(_int(broker)) for broker in fields["unheard"]),
         request_id=_str(fields["request_id"]),
+        **(numbers | figures),
     )
 
 
