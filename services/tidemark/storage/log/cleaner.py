@@ -35,7 +35,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.segment_swap import cleaned_path
 from tidemark.storage.segments.index import SegmentIndex
 from tidemark.storage.segments.scan import marker_at
-from tidemark.storage.segments.segment import Damage, Segment, checked_header, skip_to, walk
+from tidemark.storage.segments.segment import WALK_BYTES, Damage, Segment, checked_header, skip_to, walk
 
 _NEVER_S: Final = (1 << 63) - 1
 
@@ -229,6 +229,7 @@ class _Pass:
             for segment in group:
                 opened = self._log.open(segment)
                 for position, envelope in walk(opened.number, 0, segment.size_bytes):
+                    self._pace(min(envelope.batch_length, WALK_BYTES))
                     last = envelope.base_offset
                     if envelope.leader_epoch > epoch:
                         kept.add(last)

@@ -31,7 +31,8 @@ ABORTED_SUFFIX: Final = ".txnindex"
 SET_ASIDE_SUFFIX: Final = ".damaged"
 """Suffix of damaged files that are kept for inspection until their records are refetched."""
 OFFSET_DIGITS: Final = 20
-_WALK_BYTES: Final = 4096
+WALK_BYTES: Final = 4096
+"""Largest number of bytes that a walk reads at a time."""
 
 
 class Damage(Exception):  # noqa: N818 - a finding, judged by rule T5
@@ -214,7 +215,7 @@ def walk(descriptor: int, start: int, end: int) -> Iterator[tuple[int, Envelope]
     while position < end:
         at = position - buffer_start
         if at + ENVELOPE_BYTES > len(buffer):
-            buffer, buffer_start, at = read_exactly(descriptor, min(_WALK_BYTES, end - position), position), position, 0
+            buffer, buffer_start, at = read_exactly(descriptor, min(WALK_BYTES, end - position), position), position, 0
         envelope = checked_header(buffer, at, position=position, end=end)
         yield position, envelope
         position += envelope.batch_length
