@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.node.topic_settings import TopicTable
-from tidemark.model import Offset, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.runtime.configuration.settings import BrokerSettings, TopicSettings
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
@@ -29,8 +29,8 @@ from tidemark.storage.log.segment_repair import find_damage
 _log = logging.getLogger(__name__)
 _NEVER_S: Final = float("inf")
 _BURST_S: Final = 1.0
-_DAMAGED_S: Final = 1800.0
-"""Time for which a damaged log without a repair is left: each attempt reads the whole log."""
+_LEFT_S: Final = 1800.0
+"""Time for which a log that cannot be cleaned is left, without a repair: each attempt reads the whole log."""
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the broker stops while a log is being cleaned
@@ -81,8 +81,9 @@ class LogCleaner:
         ]
         self._horizons_s: list[dict[PartitionLog, float]] = [{} for _ in self._directories]
         """By directory and log: time at which records of a cleaned log may be deleted."""
-        self._damaged: list[dict[PartitionLog, tuple[int, float]]] = [{} for _ in self._directories]
-        """By directory and damaged log: `LogSegments.moves` then, and the time of the next attempt without a repair."""
+        self._left: list[dict[PartitionLog, tuple[int, float]]] = [{} for _ in self._directories]
+        """By directory and log that could not be cleaned: `LogSegments.moves` then, and the time of the next attempt
+        without a repair."""
         self._runs = metrics.counter("broker_log_cleaner_runs", "Logs that were cleaned completely")
         self._failures = metrics.counter("broker_log_cleaner_failures", "Logs that could not be cleaned")
         self._read = metrics.counter("broker_log_cleaner_read_bytes", "Bytes that the cleaner read")
@@ -120,8 +121,8 @@ class LogCleaner:
         """The compacted logs of a directory, with their current state."""
         horizons_s = self._horizons_s[directory]
         self._horizons_s[directory] = {log: at_s for log, at_s in horizons_s.items() if log.broken is None}
-        damaged = self._damaged[directory].items()
-        self._damaged[directory] = {log: until for log, until in damaged if log.broken is None}
+        left = self._left[directory].items()
+        self._left[directory] = {log: until for log, until in left if log.broken is None}
         rules = {}
         found: list[tuple[TopicPartition, PartitionLog, int]] = []
         for partition, log in self._logs.logs_in(directory):
@@ -155,7 +156,7 @@ class LogCleaner:
             dirt = dirt_of(view, job.settings, now_us=_now_us())
             dirtiest = max(dirtiest, dirt.ratio)
             horizon_passed = self._horizons_s[directory].get(job.log, _NEVER_S) <= time.time()
-            moves, until_s = self._damaged[directory].get(job.log, (-1, 0.0))
+            moves, until_s = self._left[directory].get(job.log, (-1, 0.0))
             if moves == job.log.segments.moves and time.monotonic() < until_s:
                 continue
             if horizon_passed or (dirt.dirty_bytes and dirt.ratio >= job.settings.min_cleanable_dirty_ratio):
@@ -183,34 +184,31 @@ class LogCleaner:
         except TidemarkError as error:
             self._failures.inc()
             _log.error("a log could not be cleaned", extra={"partition": str(job.partition), "why": error.message})
-            moves = job.log.segments.moves  # before the search: a repair may end during it
-            if self._find_damage(directory, job):
-                self._damaged[directory][job.log] = (moves, time.monotonic() + _DAMAGED_S)
+            if error.code is not ErrorCode.DISK_FULL:
+                self._leave(directory, job)
+                self._find_damage(directory, job)
             return
-        except Exception:  # noqa: BLE001 - logged and retried in the next round: one log delays no other
+        except Exception:  # noqa: BLE001 - logged: one log delays no other
             self._failures.inc()
             _log.exception("a log could not be cleaned", extra={"partition": str(job.partition)})
+            self._leave(directory, job)
             return
         self._note(directory, job, done, time.perf_counter() - started_s)
 
-    def _find_damage(self, directory: int, job: Job) -> bool:
-        """Request the repair of the damaged segments (rule T6); the next round after the repair cleans the log again.
+    def _leave(self, directory: int, job: Job) -> None:
+        """Leave a log that cannot be cleaned, until a repair or for some time."""
+        self._left[directory][job.log] = (job.log.segments.moves, time.monotonic() + _LEFT_S)
 
-        Returns:
-            Whether the log is damaged.
-        """
-        found = False
+    def _find_damage(self, directory: int, job: Job) -> None:
+        """Request the repair of the damaged segments (rule T6); the first round after the repair cleans the log."""
         view = job.log.cleaning.view(job.end_offset, truncations=job.truncations)
         pace = partial(wait_unless_stopped, self._throttles[directory], self._stopping)
         try:
             for segment in view.segments if view is not None else ():
-                if find_damage(job.log.cleaning, segment, pace):
-                    found = True
-                    if self._loop is not None:
-                        self._loop.call_soon_threadsafe(self._suspect, job.partition, segment.base_offset)
+                if find_damage(job.log.cleaning, segment, pace) and self._loop is not None:
+                    self._loop.call_soon_threadsafe(self._suspect, job.partition, segment.base_offset)
         except (OSError, Stopped):
-            return False
-        return found
+            return
 
     def _note(self, directory: int, job: Job, done: CleaningDone, took_s: float) -> None:
         self._read.inc(done.bytes_read)

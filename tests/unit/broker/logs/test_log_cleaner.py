@@ -12,17 +12,23 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tidemark.broker.logs import log_cleaner as cleaner_module
 from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.log_cleaner import Job, LogCleaner, Stopped, wait_unless_stopped
 from tidemark.broker.node.topic_settings import TopicTable
-from tidemark.model import Offset, ReplicaIdentity, TopicPartition
-from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, parse_envelope, seal
+from tidemark.model import ErrorCode, Offset, ReplicaIdentity, TidemarkError, TopicPartition
+from tidemark.record.checks import check_batch
+from tidemark.record.envelope import ENVELOPE_BYTES, Attributes, Batch, Codec, parse_envelope, seal
+from tidemark.record.payload import build_batch, from_columns
 from tidemark.runtime.configuration.settings import BrokerSettings, read_settings
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.log.cleaner import CleaningDone
 from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.log.segment_repair import DamagedRange
+from tidemark.storage.segments.segment import Segment
 
-from tests.unit.storage.batches import at, follow, make_marker, memory_directory, open_one
+from tests.unit.storage.batches import at, follow, lead, make_marker, memory_directory, open_one
 from tests.unit.storage.log.test_cleaner import fill, latest_of, rows_of
 
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.1"}
@@ -230,6 +236,48 @@ def test_the_cleaner_leaves_a_damaged_log_until_its_repair_or_for_half_an_hour(
     damaged.write_bytes(content)
     world.round()
     assert world.metric("runs_total") == 1
+    world.logs.close()
+
+
+def test_the_cleaner_leaves_a_log_with_rows_that_no_reader_can_decompress(path: Path) -> None:
+    """Regression: the leader accepts such a batch of a faulty producer, and the log was read every 15 s."""
+    world = World(path, {"prices": COMPACT})
+    built = build_batch(from_columns([b"k"] * 200, [b"value"] * 200, [1] * 200), codec=Codec.LZ4)
+    faulty = check_batch(seal(parse_envelope(built), built[ENVELOPE_BYTES:-40] + bytes(40)))
+    lead(world.opened["prices"], faulty)
+    world.fill("prices", 80)
+    for _ in range(3):
+        world.round()
+    assert world.metric("failures_total") == 1
+    world.opened["prices"].segments.swaps += 2
+    world.round()
+    assert world.metric("failures_total") == 2
+    world.logs.close()
+
+
+@pytest.mark.parametrize("code", [ErrorCode.DISK_FULL, ErrorCode.STORAGE_ERROR])
+def test_the_cleaner_searches_for_damage_unless_the_disk_is_full(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    world = World(path, {"prices": COMPACT})
+    world.fill("prices", 80)
+    searched: list[int] = []
+
+    def fails(*arguments: object, **named: object) -> CleaningDone:
+        raise TidemarkError(code, "as the test wants")
+
+    def search(cleaning: object, segment: Segment, pace: object) -> list[DamagedRange]:
+        searched.append(segment.base_offset)
+        return []
+
+    monkeypatch.setattr(cleaner_module, "clean_log", fails)
+    monkeypatch.setattr(cleaner_module, "find_damage", search)
+    for _ in range(3):
+        world.round()
+    if code is ErrorCode.DISK_FULL:
+        assert (searched, world.metric("failures_total")) == ([], 3)
+    else:
+        assert (searched[0], world.metric("failures_total")) == (0, 1)
     world.logs.close()
 
 
