@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -15,6 +16,9 @@ from tidemark.model import ErrorCode, TidemarkError, error_of
 from tidemark.v1 import record_pb2
 
 DOMAIN = "tidemark"
+
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
+"""The rest of the interceptors, and the handler of a call."""
 
 _MESSAGE_ROOM_BYTES: Final = 5000
 _FACTS_ROOM_BYTES: Final = 2000

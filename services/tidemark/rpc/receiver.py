@@ -7,13 +7,12 @@ clusters are often equal. A caller of version 0.1.0 names no receiver, and a rec
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc
 
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.rpc.errors import handler_refusing
+from tidemark.rpc.errors import Continuation, handler_refusing
 
 CLUSTER: Final = "receiver-cluster"
 BROKER: Final = "receiver-broker"
@@ -46,11 +45,7 @@ class ReceiverCheck(grpc.aio.ServerInterceptor):
         self.cluster_id = ""
         self._broker_id = broker_id
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """The handler of the call, or one that refuses it."""
         for name, given in handler_call_details.invocation_metadata or ():
             value = given if isinstance(given, str) else given.decode("utf-8", "replace")

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import grpc
@@ -21,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.core.security.listeners import INTERNAL_SERVICES, Listener
 from tidemark.model import ErrorCode, TidemarkError, invalid_config
 from tidemark.rpc.channel import LIMITS, WINDOW
-from tidemark.rpc.errors import abort_with, handler_refusing
+from tidemark.rpc.errors import Continuation, abort_with, handler_refusing
 from tidemark.rpc.health import Health
 from tidemark.rpc.limits.answer_size import fit
 from tidemark.rpc.limits.connections import DEFAULT_LIMITS, ConnectionLimits, Connections
@@ -303,11 +303,7 @@ class _Refusals(grpc.aio.ServerInterceptor):
     def __init__(self, metering: Metering) -> None:
         self._metering = metering
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         handler = await continuation(handler_call_details)
         if handler is None:
             return None

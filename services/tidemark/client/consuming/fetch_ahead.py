@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 from tidemark.rpc.codecs.fetch import Fetched
 
@@ -23,9 +22,7 @@ class FetchAhead:
     def __enter__(self) -> FetchAhead:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import grpc
@@ -80,9 +79,7 @@ class ReplicaReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channels.close()
 
     def view(self, topics: Sequence[str] = ()) -> ClusterView:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -123,9 +122,7 @@ class TableScan:
     def __enter__(self) -> TableScan:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

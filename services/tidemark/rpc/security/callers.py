@@ -21,7 +21,7 @@ from tidemark.core.security.principals import ANONYMOUS, Principal, principal_of
 from tidemark.core.security.service_rights import INTERNAL, check_caller, check_service_id
 from tidemark.core.security.subject_mapping import SubjectMapping
 from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
-from tidemark.rpc.errors import abort_with, handler_refusing
+from tidemark.rpc.errors import Continuation, abort_with, handler_refusing
 from tidemark.rpc.security.audit import DENIALS
 from tidemark.rpc.security.expiring import ending_at
 from tidemark.rpc.security.files import subject_in, uris_in
@@ -182,11 +182,7 @@ class Authentication(grpc.aio.ServerInterceptor):
         self._plain = plain
         self._tokens = tokens or (NoTokens() if listener is Listener.TOKEN else None)
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """The handler of the call, or one that refuses it."""
         header = _authorization(handler_call_details)
         expires_s = None
@@ -247,11 +243,7 @@ class CallerCheck(grpc.aio.ServerInterceptor):
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Wrap the handler of an internal call; other handlers are returned unchanged."""
         handler = await continuation(handler_call_details)
         path: str = handler_call_details.method

@@ -7,7 +7,7 @@ are omitted. Calls of some rows are checked by their service, for each batch or 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from tidemark.core.security.acls import Operation, Resource
 from tidemark.core.security.rights import OPEN_SERVICES, RIGHTS, Hidden, Right
 from tidemark.errors import ErrorCode, TidemarkError
 from tidemark.rpc import errors
-from tidemark.rpc.errors import abort_with, handler_refusing
+from tidemark.rpc.errors import Continuation, abort_with, handler_refusing
 from tidemark.rpc.security.access import CURRENT, Access, Accesses, check_names, values_at
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import record_pb2
@@ -29,11 +29,7 @@ class Gate(grpc.aio.ServerInterceptor):
     def __init__(self, accesses: Accesses) -> None:
         self._accesses = accesses
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+    async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Wrap the handler of a call in the checks of its row of rights."""
         path: str = handler_call_details.method
         handler = await continuation(handler_call_details)
