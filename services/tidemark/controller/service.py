@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: N802 - RPC names
 """The controller's gRPC service."""
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class ControllerServicer(ControllerServiceServicer):
         self._loop = loop
         self._controller_id = controller_id
 
-    async def ReportIsrChanges(  # noqa: N802
+    async def ReportIsrChanges(
         self, request: pb.ReportIsrChangesRequest, context: object
     ) -> pb.ReportIsrChangesResponse:
         """Read the states of these partitions again; elect leaders for resigned and failed replicas."""
@@ -41,9 +42,7 @@ class ControllerServicer(ControllerServiceServicer):
             term.submit(ReplicaFailed(broker, broker_epoch, failed, leader_epoch, *known))
         return pb.ReportIsrChangesResponse()
 
-    async def AskReplicas(  # noqa: N802
-        self, request: pb.AskReplicasRequest, context: object
-    ) -> pb.AskReplicasResponse:
+    async def AskReplicas(self, request: pb.AskReplicasRequest, context: object) -> pb.AskReplicasResponse:
         """Describe replicas of partitions without a leader, so that an operator can elect one."""
         questions = tuple(questions_from_proto(request.replicas))
         broker, broker_epoch = BrokerId(request.broker_id), BrokerEpoch(request.broker_epoch)
@@ -56,7 +55,7 @@ class ControllerServicer(ControllerServiceServicer):
             held=held_to_proto(answer.held),
         )
 
-    async def DescribeController(  # noqa: N802
+    async def DescribeController(
         self, request: pb.DescribeControllerRequest, context: object
     ) -> pb.DescribeControllerResponse:
         """Whether this controller is active, its epoch, and the brokers it suspects."""

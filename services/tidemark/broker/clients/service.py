@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: N802 - RPC names
 """BrokerService: translates the requests of clients, and calls the parts that serve them."""
 
 from __future__ import annotations
@@ -91,9 +92,7 @@ class BrokerService(BrokerServiceServicer):
         self._schemas = schemas
         self._streams = streams
 
-    async def GetMetadata(  # noqa: N802
-        self, request: pb.GetMetadataRequest, context: Any
-    ) -> pb.GetMetadataResponse:
+    async def GetMetadata(self, request: pb.GetMetadataRequest, context: Any) -> pb.GetMetadataResponse:
         """This broker's copy of the cluster metadata, of the topics that the caller may see."""
         check_named(request.topics, "topics")
         access = self._access_of(context)
@@ -105,7 +104,7 @@ class BrokerService(BrokerServiceServicer):
             view = await self._visibility.view(access, view, named=not request.all_topics)
         return await self._writer.answer(pb.GetMetadataResponse, self._views.of(view, listener_of_call()))
 
-    async def WatchMetadata(  # noqa: N802
+    async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
         """The current metadata, then each change."""
@@ -119,45 +118,41 @@ class BrokerService(BrokerServiceServicer):
                 yield await self._writer.answer(pb.WatchMetadataResponse, self._views.of(view, listener))
                 del view  # it may be large, and the next may come late
 
-    async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Produce(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """Serve a stream of produce requests, within the caller's rights and quotas."""
         with self._streams.open("produce", context):
             await self._produce.serve(context, self._access_of(context), await self._quotas_of(context))
 
-    async def Fetch(  # type: ignore[override]  # noqa: N802 - written by fetch_codec
+    async def Fetch(  # type: ignore[override]  # written by fetch_codec
         self, request: pb.FetchRequest, context: Any
     ) -> Results:
         """Committed batches."""
         return await self._fetch.fetch_once(request, self._access_of(context), self._quotas.of(context))
 
-    async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """Answer the fetch requests of a stream, until the client or the service ends the stream."""
         with self._streams.open("fetch", context):
             await self._fetch_streams.serve(context, self._access_of(context), await self._quotas_of(context))
 
-    async def ListOffsets(  # noqa: N802
-        self, request: pb.ListOffsetsRequest, context: Any
-    ) -> pb.ListOffsetsResponse:
+    async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:
         """Offsets by position or timestamp."""
         # Brokers make this call, too. On a plain-text port brokers look like clients, so no call is counted there.
         quotas = NO_QUOTAS if caller_of(context) is None else self._quotas.of(context)
         async with quotas.timed(HOLD_S):
             return await self._fetch.list_offsets(request)
 
-    async def OffsetsForLeaderEpoch(  # noqa: N802
+    async def OffsetsForLeaderEpoch(
         self, request: pb.OffsetsForLeaderEpochRequest, context: Any
     ) -> pb.OffsetsForLeaderEpochResponse:
         """Return the end offset of a leader epoch for each partition."""
         async with self._quotas.of(context).timed(HOLD_S):
             return await self._fetch.epoch_ends(request)
 
-    async def InitProducerId(  # noqa: N802
-        self, request: pb.InitProducerIdRequest, context: Any
-    ) -> pb.InitProducerIdResponse:
+    async def InitProducerId(self, request: pb.InitProducerIdRequest, context: Any) -> pb.InitProducerIdResponse:
         """Return a new producer id with producer epoch 0."""
         return pb.InitProducerIdResponse(producer_id=await self._producer_ids.next(), producer_epoch=0)
 
-    async def DescribeLogDirs(  # noqa: N802
+    async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, context: Any
     ) -> AsyncIterator[pb.DescribeLogDirsResponse]:
         """The replicas in the log directories."""
@@ -165,7 +160,7 @@ class BrokerService(BrokerServiceServicer):
         for response in await asyncio.to_thread(lambda: tuple(contents_to_proto(contents))):
             yield response
 
-    async def AlterReplicaLogDirs(  # noqa: N802
+    async def AlterReplicaLogDirs(
         self, request: alter_log_dirs_pb2.AlterReplicaLogDirsRequest, context: Any
     ) -> alter_log_dirs_pb2.AlterReplicaLogDirsResponse:
         """Move replicas to other log directories."""
@@ -173,7 +168,7 @@ class BrokerService(BrokerServiceServicer):
         with nullcontext() if request.validate_only else audited("AlterReplicaLogDirs", context, facts):
             return results_to_proto(await self._dir_moves.alter(alterations_from_proto(request)))
 
-    async def DeleteRecords(  # noqa: N802
+    async def DeleteRecords(
         self, request: delete_records_pb2.DeleteRecordsRequest, context: Any
     ) -> delete_records_pb2.DeleteRecordsResponse:
         """Delete records at the front of a partition."""
@@ -181,13 +176,13 @@ class BrokerService(BrokerServiceServicer):
         with audited("DeleteRecords", context, facts):
             return await self._delete_records.delete(request)
 
-    async def ReadReplica(  # noqa: N802
+    async def ReadReplica(
         self, request: replica_reads_pb2.ReadReplicaRequest, context: Any
     ) -> replica_reads_pb2.ReadReplicaResponse:
         """The contents of this broker's own replica."""
         return await self._replica_reads.read(request)
 
-    async def GetTopicSchemas(  # noqa: N802
+    async def GetTopicSchemas(
         self, request: topic_schemas_pb2.GetTopicSchemasRequest, context: Any
     ) -> topic_schemas_pb2.GetTopicSchemasResponse:
         """Versions of a topic's schema."""
@@ -195,14 +190,14 @@ class BrokerService(BrokerServiceServicer):
         async with self._quotas.of(context).timed(HOLD_S):
             return await self._schemas.get(request)
 
-    async def DescribeBrokerConfigs(  # noqa: N802
+    async def DescribeBrokerConfigs(
         self, request: admin_configs_pb2.DescribeBrokerConfigsRequest, context: Any
     ) -> admin_configs_pb2.DescribeBrokerConfigsResponse:
         """The settings in effect on this broker."""
         entries = [entry_to_proto(entry) for entry in self._configs.entries()]
         return admin_configs_pb2.DescribeBrokerConfigsResponse(entries=entries)
 
-    async def ListBrokerAuditLines(  # noqa: N802
+    async def ListBrokerAuditLines(
         self, request: audit_pb2.ListBrokerAuditLinesRequest, context: Any
     ) -> audit_pb2.ListBrokerAuditLinesResponse:
         """Lines of the audit log that this broker has in memory."""

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: N802 - RPC names
 """GroupService: translates requests about groups, and calls the group coordinators (docs/groups.md)."""
 
 from __future__ import annotations
@@ -54,9 +55,7 @@ class GroupService(GroupServiceServicer):
         self._offsets = offsets
         self._verify = verify
 
-    async def FindCoordinator(  # noqa: N802
-        self, request: pb.FindCoordinatorRequest, context: Any
-    ) -> pb.FindCoordinatorResponse:
+    async def FindCoordinator(self, request: pb.FindCoordinatorRequest, context: Any) -> pb.FindCoordinatorResponse:
         """Return the coordinator of each group, or the error of that group."""
         check_named(request.group_ids, "groups")
         response, wait = pb.FindCoordinatorResponse(), True
@@ -66,9 +65,7 @@ class GroupService(GroupServiceServicer):
             response.coordinators.append(found)
         return response
 
-    async def GroupHeartbeat(  # noqa: N802
-        self, request: pb.GroupHeartbeatRequest, context: Any
-    ) -> pb.GroupHeartbeatResponse:
+    async def GroupHeartbeat(self, request: pb.GroupHeartbeatRequest, context: Any) -> pb.GroupHeartbeatResponse:
         """Join a group, stay in it, confirm revocations, or leave it."""
         beat = heartbeat_from_proto(request, host_of(context.peer()))
         try:
@@ -86,9 +83,7 @@ class GroupService(GroupServiceServicer):
             assignment=None if answer.assignment is None else partitions_to_proto(answer.assignment),
         )
 
-    async def CommitOffsets(  # noqa: N802
-        self, request: pb.CommitOffsetsRequest, context: Any
-    ) -> pb.CommitOffsetsResponse:
+    async def CommitOffsets(self, request: pb.CommitOffsetsRequest, context: Any) -> pb.CommitOffsetsResponse:
         """Commit offsets of a member, or of a transaction if the request has a transactional id."""
         began_s = time.perf_counter()
         check_named(request.offsets, "partitions")
@@ -109,9 +104,7 @@ class GroupService(GroupServiceServicer):
         await _add_results(response.partitions, request.offsets, {**refused, **more})
         return response
 
-    async def FetchOffsets(  # noqa: N802
-        self, request: pb.FetchOffsetsRequest, context: Any
-    ) -> pb.FetchOffsetsResponse:
+    async def FetchOffsets(self, request: pb.FetchOffsetsRequest, context: Any) -> pb.FetchOffsetsResponse:
         """The committed offsets of a group."""
         check_named(request.partitions, "partitions")
         wanted = list(dict.fromkeys(map(ref_from_proto, request.partitions))) or None
@@ -134,9 +127,7 @@ class GroupService(GroupServiceServicer):
                 response.offsets.append(offset)
         return response
 
-    async def ListGroups(  # noqa: N802
-        self, request: pb.ListGroupsRequest, context: Any
-    ) -> pb.ListGroupsResponse:
+    async def ListGroups(self, request: pb.ListGroupsRequest, context: Any) -> pb.ListGroupsResponse:
         """The groups that this broker coordinates."""
         response = pb.ListGroupsResponse()
         states, missing = set(request.states), set(self._groups.missing())
@@ -159,9 +150,7 @@ class GroupService(GroupServiceServicer):
         response.groups.sort(key=lambda group: group.group_id)
         return response
 
-    async def DescribeGroups(  # noqa: N802
-        self, request: pb.DescribeGroupsRequest, context: Any
-    ) -> pb.DescribeGroupsResponse:
+    async def DescribeGroups(self, request: pb.DescribeGroupsRequest, context: Any) -> pb.DescribeGroupsResponse:
         """Describe groups: their members, and unless `without_offsets`, committed offsets and lag."""
         check_named(request.group_ids, "groups")
         groups, pace = [], Pace()
@@ -176,7 +165,7 @@ class GroupService(GroupServiceServicer):
             response.groups.append(group)
         return response
 
-    async def AlterGroupOffsets(  # noqa: N802
+    async def AlterGroupOffsets(
         self, request: pb.AlterGroupOffsetsRequest, context: Any
     ) -> pb.AlterGroupOffsetsResponse:
         """Set offsets of a group without members."""
@@ -196,16 +185,14 @@ class GroupService(GroupServiceServicer):
         await _add_results(response.partitions, request.offsets, {**refused, **more})
         return response
 
-    async def DeleteGroup(  # noqa: N802
-        self, request: pb.DeleteGroupRequest, context: Any
-    ) -> pb.DeleteGroupResponse:
+    async def DeleteGroup(self, request: pb.DeleteGroupRequest, context: Any) -> pb.DeleteGroupResponse:
         """Delete a group without members."""
         with audited("DeleteGroup", context, {"group": request.group_id}):
             shard = self._groups.shard_of(request.group_id)
             await shard.change(lambda coordinator, now: coordinator.delete_group(request.group_id))
         return pb.DeleteGroupResponse()
 
-    async def DeleteGroupOffsets(  # noqa: N802
+    async def DeleteGroupOffsets(
         self, request: pb.DeleteGroupOffsetsRequest, context: Any
     ) -> pb.DeleteGroupOffsetsResponse:
         """Delete committed offsets of a group, with a result for each partition."""

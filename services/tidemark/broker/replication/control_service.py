@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: N802 - RPC names
 """BrokerControlService: the controller's commands to this broker (rules C1, C5, F4)."""
 
 from __future__ import annotations
@@ -122,9 +123,7 @@ class BrokerControl(BrokerControlServiceServicer):
         if waiting is not None and not waiting.done():
             waiting.set_result(effect)
 
-    async def LeaderAndIsr(  # noqa: N802
-        self, request: pb.LeaderAndIsrRequest, context: Any
-    ) -> pb.LeaderAndIsrResponse:
+    async def LeaderAndIsr(self, request: pb.LeaderAndIsrRequest, context: Any) -> pb.LeaderAndIsrResponse:
         """Handle leaders and followers, a slice of the partitions at a time, so that the event loop stays free.
 
         A newer command between two slices supersedes the remaining ones, as it supersedes a whole command.
@@ -162,18 +161,14 @@ class BrokerControl(BrokerControlServiceServicer):
                     elsewhere.append((one.partition, error))
         return elsewhere
 
-    async def StopReplica(  # noqa: N802
-        self, request: pb.StopReplicaRequest, context: Any
-    ) -> pb.StopReplicaResponse:
+    async def StopReplica(self, request: pb.StopReplicaRequest, context: Any) -> pb.StopReplicaResponse:
         """Close the named replicas, and delete those that the command marks for deletion."""
         self._check(request.header, context, request.sequence)
         command = stop_replica_from_proto(request)
         reply = _accepted(await self._submit(lambda request_id: StopReplicaArrived(request_id, command)))
         return pb.StopReplicaResponse(errors=refusals_to_proto(reply.refused))
 
-    async def DescribeReplicas(  # noqa: N802
-        self, request: pb.DescribeReplicasRequest, context: Any
-    ) -> pb.DescribeReplicasResponse:
+    async def DescribeReplicas(self, request: pb.DescribeReplicasRequest, context: Any) -> pb.DescribeReplicasResponse:
         """Describe replicas of leaderless partitions; in no epoch, report their existence and last state."""
         self._check(request.header, context)
         questions = tuple(questions_from_proto(request.replicas))
@@ -194,9 +189,7 @@ class BrokerControl(BrokerControlServiceServicer):
             held=held_to_proto(self._driver.core.queries.held(questions)),
         )
 
-    async def UpdateMetadata(  # noqa: N802
-        self, request: pb.UpdateMetadataRequest, context: Any
-    ) -> pb.UpdateMetadataResponse:
+    async def UpdateMetadata(self, request: pb.UpdateMetadataRequest, context: Any) -> pb.UpdateMetadataResponse:
         """Update the cluster metadata for clients."""
         self._check(request.header, context)
         before = self._metadata.view.topics
@@ -220,7 +213,7 @@ class BrokerControl(BrokerControlServiceServicer):
             here = {one.topic for one in self._driver.core.queries.partitions()}
             self._topics.forget({topic: topic_id for topic, topic_id in gone.items() if topic not in here})
 
-    async def Heartbeat(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802
+    async def Heartbeat(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """Answer each heartbeat; the controller compares the broker epoch of the answer."""
         task = asyncio.current_task()
         assert task is not None, "handlers are tasks"

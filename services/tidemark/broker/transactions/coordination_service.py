@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: N802 - RPC names
 """TransactionCoordination: the calls of brokers to coordinators and of coordinators to partition leaders."""
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ class TransactionCoordinationService(TransactionCoordinationServicer):
         self._requests = requests
         self._writer = writer
 
-    async def AddPartitions(  # noqa: N802
-        self, request: pb.AddPartitionsRequest, context: Any
-    ) -> pb.AddPartitionsResponse:
+    async def AddPartitions(self, request: pb.AddPartitionsRequest, context: Any) -> pb.AddPartitionsResponse:
         """Add partitions to open transactions (rule X11)."""
         return await self.add_partitions(request)
 
@@ -38,9 +37,7 @@ class TransactionCoordinationService(TransactionCoordinationServicer):
         outcomes = await asyncio.gather(*(self._add(one) for one in request.additions))
         return pb.AddPartitionsResponse(outcomes=outcomes)
 
-    async def WriteMarkers(  # noqa: N802
-        self, request: pb.WriteMarkersRequest, context: Any
-    ) -> pb.WriteMarkersResponse:
+    async def WriteMarkers(self, request: pb.WriteMarkersRequest, context: Any) -> pb.WriteMarkersResponse:
         """Write markers to partitions that this broker leads (rule X12)."""
         return await self._writer.write(request)
 

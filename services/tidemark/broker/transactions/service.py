@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: N802 - RPC names
 """TransactionService: translates requests about transactions, and calls the transaction coordinators."""
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class TransactionService(TransactionServiceServicer):
         self._requests = requests
         self._producers = producers
 
-    async def FindTransactionCoordinator(  # noqa: N802
+    async def FindTransactionCoordinator(
         self, request: pb.FindTransactionCoordinatorRequest, context: Any
     ) -> pb.FindTransactionCoordinatorResponse:
         """The coordinator of an id; the first call creates `__transaction_state`."""
@@ -53,9 +54,7 @@ class TransactionService(TransactionServiceServicer):
             leader_epoch=found.leader_epoch,
         )
 
-    async def InitTransactions(  # noqa: N802
-        self, request: pb.InitTransactionsRequest, context: Any
-    ) -> pb.InitTransactionsResponse:
+    async def InitTransactions(self, request: pb.InitTransactionsRequest, context: Any) -> pb.InitTransactionsResponse:
         """Give a producer its identity, and fence the earlier ones (rule X10)."""
         check_versions(self._coordinators.metadata.view.brokers)
         transactional_id, timeout_ms = request.transactional_id, request.timeout_ms
@@ -73,9 +72,7 @@ class TransactionService(TransactionServiceServicer):
             last_sequence=found.last_sequence,
         )
 
-    async def EndTransaction(  # noqa: N802
-        self, request: pb.EndTransactionRequest, context: Any
-    ) -> pb.EndTransactionResponse:
+    async def EndTransaction(self, request: pb.EndTransactionRequest, context: Any) -> pb.EndTransactionResponse:
         """Decide a transaction; answers when the decision is committed (rule X12)."""
         transactional_id, commit = request.transactional_id, request.commit
         producer = identity_from_proto(request.producer)
@@ -85,9 +82,7 @@ class TransactionService(TransactionServiceServicer):
         )
         return pb.EndTransactionResponse(producer=identity_to_proto(following))
 
-    async def JoinTransaction(  # noqa: N802
-        self, request: pb.JoinTransactionRequest, context: Any
-    ) -> pb.JoinTransactionResponse:
+    async def JoinTransaction(self, request: pb.JoinTransactionRequest, context: Any) -> pb.JoinTransactionResponse:
         """A fresh producer id, as a member of the open transaction (rule X16)."""
         shard = self._coordinators.shard_of(request.transactional_id)
         # the check prevents that an unknown id uses up a producer id
@@ -98,9 +93,7 @@ class TransactionService(TransactionServiceServicer):
         )
         return pb.JoinTransactionResponse(producer=identity_to_proto(member))
 
-    async def KeepTransaction(  # noqa: N802
-        self, request: pb.KeepTransactionRequest, context: Any
-    ) -> pb.KeepTransactionResponse:
+    async def KeepTransaction(self, request: pb.KeepTransactionRequest, context: Any) -> pb.KeepTransactionResponse:
         """Start the timeout of the open transaction again (rule X16)."""
         transactional_id, generation = request.transactional_id, request.generation
         await self._requests.change(
@@ -108,9 +101,7 @@ class TransactionService(TransactionServiceServicer):
         )
         return pb.KeepTransactionResponse()
 
-    async def CommitMembers(  # noqa: N802
-        self, request: pb.CommitMembersRequest, context: Any
-    ) -> pb.CommitMembersResponse:
+    async def CommitMembers(self, request: pb.CommitMembersRequest, context: Any) -> pb.CommitMembersResponse:
         """Commit the writes of the named members, and abort the writes of all other members (rule X16)."""
         transactional_id = request.transactional_id
         asked = CommitMembers(transactional_id, request.generation, tuple(request.producer_ids), request.sequence)
@@ -119,9 +110,7 @@ class TransactionService(TransactionServiceServicer):
         )
         return pb.CommitMembersResponse(already=already)
 
-    async def AbortTransaction(  # noqa: N802
-        self, request: pb.AbortTransactionRequest, context: Any
-    ) -> pb.AbortTransactionResponse:
+    async def AbortTransaction(self, request: pb.AbortTransactionRequest, context: Any) -> pb.AbortTransactionResponse:
         """Abort the open transaction in place of its producer."""
         transactional_id = request.transactional_id
         with audited("AbortTransaction", context, {"transactional_id": transactional_id}):
@@ -130,9 +119,7 @@ class TransactionService(TransactionServiceServicer):
             )
         return pb.AbortTransactionResponse()
 
-    async def ListTransactions(  # noqa: N802
-        self, request: pb.ListTransactionsRequest, context: Any
-    ) -> pb.ListTransactionsResponse:
+    async def ListTransactions(self, request: pb.ListTransactionsRequest, context: Any) -> pb.ListTransactionsResponse:
         """The ids that this broker coordinates."""
         phases, longer_ms = phases_from_proto(request.phases), request.open_longer_than_ms
         now = self._coordinators.situation()
@@ -148,7 +135,7 @@ class TransactionService(TransactionServiceServicer):
             response.transactions.append(summary_to_proto(*one))
         return response
 
-    async def DescribeTransactions(  # noqa: N802
+    async def DescribeTransactions(
         self, request: pb.DescribeTransactionsRequest, context: Any
     ) -> pb.DescribeTransactionsResponse:
         """The state of each of these transactional ids."""
@@ -158,7 +145,7 @@ class TransactionService(TransactionServiceServicer):
             response.transactions.append(await self._describe(transactional_id))
         return response
 
-    async def DescribeProducers(  # noqa: N802
+    async def DescribeProducers(
         self, request: pb.DescribeProducersRequest, context: Any
     ) -> pb.DescribeProducersResponse:
         """The open transactions in partitions that this broker leads."""
