@@ -21,7 +21,7 @@ from tidemark.client.outputs.sink import Sink
 from tidemark.client.records import PartitionBatch
 from tidemark.client.units import shown_bytes
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.interrupts import sigterm_as_interrupt
+from tidemark.runtime.interrupts import interrupts_held, sigterm_as_interrupt
 
 _POLL_S_MAX: Final = 1.0
 
@@ -86,7 +86,7 @@ def run(open_source: Callable[[], AbstractContextManager[Source]], options: Cons
             source = stack.enter_context(open_source())
             target = sys.stdout.buffer if file is None else stack.enter_context(file.open("wb"))
             sink = open_sink(target, options, source.typed)
-            stack.callback(sink.close)
+            stack.callback(_close, sink, options)
             with contextlib.suppress(KeyboardInterrupt):
                 copy(source, sink, options, reading=reading)
     except BrokenPipeError:  # the reader of the pipe closed it
@@ -118,9 +118,10 @@ def copy(
             for batch in source.poll(max(0.0, min(left_s, _POLL_S_MAX))):
                 room = None if ends.count is None else ends.count - reading.records
                 shown = batch if room is None else batch._replace(rows=batch.rows.slice(0, room))
-                sink.show(shown)
-                written.append(shown)
-                reading.read(shown, source.lag)
+                with _whole_writes(ends):
+                    sink.show(shown)
+                    written.append(shown)
+                    reading.read(shown, source.lag)
                 last_s = now_s()
                 if reading.records == ends.count:
                     break
@@ -138,3 +139,16 @@ def copy(
                 {"records": str(reading.records)},
             )
     return reading.records
+
+
+def _whole_writes(options: ConsumeOptions) -> AbstractContextManager[None]:
+    """Hold interrupts while a file is written: half a row group makes a Parquet file unreadable.
+
+    A pipe is written without: its reader may stop reading.
+    """
+    return contextlib.nullcontext() if options.file is None else interrupts_held()
+
+
+def _close(sink: Sink, options: ConsumeOptions) -> None:
+    with contextlib.suppress(KeyboardInterrupt), _whole_writes(options):
+        sink.close()

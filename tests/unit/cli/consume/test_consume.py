@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import signal
 from collections.abc import Sequence
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from tidemark.cli.consume.options import ConsumeOptions
 from tidemark.cli.consume.run import Reading, copy
+from tidemark.cli.consume.run import run as consume
 from tidemark.client.outputs.record_rows import open_sink
 from tidemark.client.outputs.shape import Shape
 from tidemark.client.outputs.typed_rows import reader_of
@@ -220,3 +225,47 @@ def test_a_deleted_row_is_null_and_no_row_of_a_table() -> None:
     assert (deleted["offset"], deleted["key"], deleted["value"]) == (101, "UA", None)
     assert len(shown[Shape.CSV].splitlines()) == 2
     assert parquet.read_table(io.BytesIO(shown[Shape.PARQUET])).column("_offset").to_pylist() == [100]
+
+
+class InterruptedFile(io.FileIO):
+    """Each write of records is interrupted, as by Ctrl-C and a SIGTERM."""
+
+    has_records = False
+
+    def write(self, data: Any, /) -> int:
+        written = super().write(data)
+        if self.has_records:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+        return written
+
+
+class InterruptedPath(type(Path())):  # type: ignore[misc]
+    def open(self, *_: Any, **__: Any) -> Any:
+        return InterruptedFile(self, "wb")
+
+
+@pytest.mark.parametrize("shape", [Shape.PARQUET, Shape.CSV, Shape.JSON])
+def test_a_file_is_complete_after_interrupts_within_its_writes(
+    tmp_path: Path, shape: Shape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.client.outputs.sink._GROUP_BYTES", 1)
+    path = tmp_path / "records"
+    topic: Any = Topic((0.0, [0, 1]), (0.0, [2, 3]), ends=True)
+    topic.typed = None
+    poll = topic.poll
+
+    def polled(timeout_s: float) -> Any:
+        monkeypatch.setattr(InterruptedFile, "has_records", True)
+        return poll(timeout_s)
+
+    topic.poll = polled
+    consume(lambda: contextlib.nullcontext(topic), ConsumeOptions("t", file=InterruptedPath(path), output=shape))
+    match shape:
+        case Shape.PARQUET:
+            found = parquet.read_table(path).column("offset").to_pylist()
+        case Shape.CSV:
+            found = [int(line.split(",")[1]) for line in path.read_text().splitlines()[1:]]
+        case _:
+            found = [json.loads(line)["offset"] for line in path.read_text().splitlines()]
+    assert found == topic.written == [0, 1]
