@@ -150,6 +150,29 @@ async def test_a_deletion_cut_short_is_finished_by_the_next_one(ensemble: FakeZo
     assert await store.requested_deletions() == frozenset()
 
 
+async def test_a_repeated_deletion_spares_a_topic_that_is_created_meanwhile(
+    ensemble: FakeZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next topic of the name would have neither settings nor leaders."""
+    store, other = await started(ensemble), await started(ensemble)
+    before = await store.create_topic(topic_of())
+    term = await elected(store)
+    store.session.lose_answers(1, applied=True)
+    with pytest.raises(TidemarkError):
+        await store.delete_topic(term, before)
+    read_many, created = store.session.read_many, []
+
+    async def read_then_created(paths: list[str]) -> object:
+        nodes = await read_many(paths)
+        created.append(await other.create_topic(topic_of(topic_id="id-2")))
+        return nodes
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.session, "read_many", read_then_created)
+        await store.delete_topic(term, before)
+    assert created == [*(await store.topics()).values()]
+
+
 async def test_the_lease_of_a_suspended_session_ends_and_its_writes_are_not_sent(ensemble: FakeZooKeeper) -> None:
     clock = ensemble.clock
     assert isinstance(clock, ManualClock)

@@ -169,10 +169,13 @@ def _is_of_earlier(topic_id: bytes, name: str, node: NodeRead | None) -> bool:
 
 async def delete(session: Session, term: ControllerTerm, topic: TopicDescription) -> None:
     """Partitions and requests to add and remove them first, then znode, config, schema and request in one multi: the
-    deletion can be repeated. A request that stays would change the next topic of the name."""
+    deletion can be repeated. A request that stays would change the next topic of the name.
+
+    Without the znode, a deletion whose answer was lost has ended, and all other nodes may be those of the next topic.
+    """
     found = (await read(session, [topic.topic])).get(topic.topic)
-    if found is not None and found.topic_id != topic.topic_id:
-        return  # a new topic of the same name
+    if found is None or found.topic_id != topic.topic_id:
+        return
     partitions = await session.children(paths.topic(topic.topic))
     roots = [f"{paths.topic(topic.topic)}/{name}" for name in partitions]
     below = await session.gather([session.children(root) for root in roots])
@@ -195,10 +198,8 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
     for path in (paths.topic_config(topic.topic), paths.topic_deletion(topic.topic)):
         if await session.exists(path):
             last.append(Delete(path))
-    if found is not None:
-        last.append(Delete(paths.topic(topic.topic), found.version))
-    if last:
-        await commit_of(session, term, last)
+    last.append(Delete(paths.topic(topic.topic), found.version))
+    await commit_of(session, term, last)
 
 
 async def _partition_requests(session: Session, topic: str) -> list[str]:
