@@ -423,10 +423,13 @@ class LogThreads:
 
     def _attempt(self, replica: OpenReplica, effect: LogEffect, done: list[Event], act: Callable[[], None]) -> None:
         try:
-            act()
-        except TidemarkError as error:
-            full = error.code is ErrorCode.DISK_FULL and self._waits_for_space(replica, effect, error, done)
-            if not full and replica.fail():
+            try:
+                act()
+            except TidemarkError as error:
+                if error.code is not ErrorCode.DISK_FULL or not self._waits_for_space(replica, effect, error, done):
+                    raise
+        except TidemarkError as error:  # also where the log directory has failed since
+            if replica.fail():
                 done.append(LogFailed(replica.partition, replica.identity, error))
 
     def _waits_for_space(
@@ -434,10 +437,10 @@ class LogThreads:
     ) -> bool:
         """Whether the log is as it was before the effect, so that the replica need not fail."""
         if isinstance(effect, AppendToLog):
-            replica.full = replica.was_full = True
-            self._on_loop(self._note_space, replica.directory, False)
             end = replica.log.log_end_offset
             done.append(LogFull(replica.partition, replica.identity, end, replica.log.truncate(end), error))
+            replica.full = replica.was_full = True
+            self._on_loop(self._note_space, replica.directory, False)
             return True
         if isinstance(effect, TruncateLog | ResetLog):  # the core waits for this effect, and submits no other effect
             self._on_loop(self._submit_later, replica, effect)

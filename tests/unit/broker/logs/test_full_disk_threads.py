@@ -13,7 +13,7 @@ from tidemark.broker.logs import append_threads
 from tidemark.broker.logs.open_log import OpenReplica
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog, ResumeLog, TruncateLog
-from tidemark.core.replication.events import LogAppended, LogFull, LogMoved, LogOpened, LogTruncated
+from tidemark.core.replication.events import LogAppended, LogFailed, LogFull, LogMoved, LogOpened, LogTruncated
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError
 from tidemark.record.envelope import Batch
 
@@ -87,6 +87,24 @@ async def test_appends_after_one_without_space_are_dropped_until_the_core_resume
     assert (full.log_end_offset, full.error.code) == (RECORDS, ErrorCode.DISK_FULL)
     assert written == LogAppended(PARTITION, IDENTITY, Offset(RECORDS))
     assert again == LogAppended(PARTITION, IDENTITY, Offset(2 * RECORDS))
+
+
+async def test_a_directory_that_fails_during_an_append_without_space_ends_no_thread(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a sync may fail on a full disk, too; the append thread ended, and the broker with it."""
+
+    def offline(self: MemoryLog, end_offset: Offset) -> ProducerStates:
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline: syncfs")
+
+    monkeypatch.setattr(MemoryLog, "truncate", offline)
+    disk.full = True
+    harness.threads.submit(append(0))
+    await harness.wait_for(1)
+    (failed,) = harness.events
+    assert isinstance(failed, LogFailed)
+    assert failed.error.code is ErrorCode.STORAGE_ERROR
+    assert (harness.failures, harness.spaces) == ([], [])
 
 
 async def test_a_truncation_without_space_is_retried_until_there_is_some(harness: Harness, disk: Disk) -> None:
