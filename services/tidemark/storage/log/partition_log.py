@@ -159,11 +159,10 @@ class PartitionLog:
         if self._unmade is not None:
             self.make_directory()
         end = segments.end_offset
-        if not stamp and batches[0].envelope.base_offset < end:
-            self._start_at_spanning_batch(batches[0])
-        first = base_offset if stamp else batches[0].envelope.base_offset
-        assert not stamp or first == end, f"a leader appends at {first}, its log ends at {end}"
+        assert not stamp or base_offset == end, f"a leader appends at {base_offset}, its log ends at {end}"
         try:
+            if not stamp and batches[0].envelope.base_offset < end:
+                self._start_at_spanning_batch(batches[0])
             start = 0
             while start < len(batches):
                 start = self._append_group(batches, start, leader_epoch if stamp else None)

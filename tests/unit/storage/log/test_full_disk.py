@@ -17,6 +17,7 @@ from tidemark.storage import files
 from tidemark.storage.directories import log_directory as directory_module
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.files import pack_json
+from tidemark.storage.log import log_segments as segments_module
 from tidemark.storage.log.durability import Durability, Marked
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.cleaner_point import write_clean_point
@@ -24,7 +25,7 @@ from tidemark.storage.recovery.damage import CutPoint
 from tidemark.storage.segments.segment import Segment
 
 from tests.refusals import raises_code
-from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
+from tests.unit.storage.batches import IDENTITY, PARTITION, at, lead, make_batch, open_one, read_all
 
 CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500"}
 
@@ -283,6 +284,32 @@ def test_segments_are_trimmed_on_a_full_disk(directory: Path, disk: FullDisk) ->
     logs.close()
     _, found = opened(open_one(directory))
     assert (found.log_start_offset, found.log_end_offset, found.damaged) == (12, 13, None)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, ErrorCode.DISK_FULL), (errno.EROFS, ErrorCode.STORAGE_ERROR)]
+)
+def test_a_batch_across_the_log_start_is_refused_where_its_segment_cannot_be_made(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: ErrorCode
+) -> None:
+    """Regression: the error ended the append thread, and the broker."""
+    logs = open_one(directory)
+    log, _ = opened(logs)
+    log.reset(Offset(5))
+    spanning = at(make_batch(["a"] * 4), 3, 1)
+
+    def fails(path: Path, base_offset: int) -> Segment:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(segments_module, "make_segment", fails)
+        with raises_code(code):
+            log.append([spanning], base_offset=Offset(5), leader_epoch=LeaderEpoch(1), stamp=False)
+    assert (logs.directories()[0].failed is None) == (code is ErrorCode.DISK_FULL)
+    if code is ErrorCode.DISK_FULL:
+        assert log.append([spanning], base_offset=Offset(5), leader_epoch=LeaderEpoch(1), stamp=False) == 7
+        assert log.log_start_offset == 5
+    logs.close()
 
 
 @pytest.mark.parametrize("room_bytes", [0, 50, 100])
