@@ -16,7 +16,7 @@ from rich.table import Table
 from tidemark.local.cluster import CERTIFICATES, LocalCluster, fixed_ports
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import FILE_VARIABLES
-from tidemark.runtime.interrupts import sigterm_as_interrupt
+from tidemark.runtime.interrupts import signals_as_interrupt
 
 _REFRESH_S: Final = 0.5
 _CONSOLE_PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
@@ -54,7 +54,7 @@ def run(
         secure=secure,
         console=console and _has_console(),
     )
-    with sigterm_as_interrupt():
+    with signals_as_interrupt():
         started_s = time.monotonic()
         try:
             with out.status(f"starting {brokers} brokers, {controllers} controllers, admin and ZooKeeper"):

@@ -1,38 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Treats SIGTERM like Ctrl-C, for commands that stop gracefully at both signals, but not within a write."""
+"""Treats SIGTERM and SIGHUP like Ctrl-C, for commands that stop gracefully at each of them, but not within a write."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Final
+
+_ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt at SIGTERM while the context is entered; for the main thread only."""
+def signals_as_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM, and at the SIGHUP of a closed terminal, while the context is entered.
+
+    For the main thread only. A SIGHUP that `nohup` ignores stays ignored.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
+    with _handled(_ENDS, interrupt):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Raise KeyboardInterrupt of Ctrl-C and SIGTERM at the end of the context; for the main thread only."""
+    """Raise KeyboardInterrupt of Ctrl-C, SIGTERM and SIGHUP at the end of the context; for the main thread only."""
     noted: list[int] = []
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, frame: noted.append(number)) for number in signals]
+    with _handled((signal.SIGINT, *_ENDS), lambda number, frame: noted.append(number)):
+        yield
+    if noted:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _handled(numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, former in before.items():
+        if former is not signal.SIG_IGN:
+            signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-    if noted:
-        raise KeyboardInterrupt
+        for number, former in before.items():
+            signal.signal(number, former)

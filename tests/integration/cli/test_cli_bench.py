@@ -58,7 +58,7 @@ def test_every_record_of_a_latency_run_arrives_and_people_get_a_table(cluster: L
     assert "40 records/s" in out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_benchmark_deletes_its_topic_and_stops_its_workers(
     cluster: LocalCluster, number: signal.Signals
 ) -> None:

@@ -110,7 +110,7 @@ def test_a_parquet_file_is_sent_up_to_a_count_and_read_up_to_one(
     assert succeeds(cluster, "consume", topic, "--until-end", "--from", "latest") == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_producer_reports_the_records_that_it_has_read(
     cluster: LocalCluster, topic: str, number: signal.Signals
 ) -> None:

@@ -61,7 +61,7 @@ def test_a_group_continues_after_the_last_printed_record(cluster: LocalCluster, 
     assert succeeds(cluster, *other, "--timeout", "2") == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stopped_group_consumer_commits_the_printed_records_and_leaves(
     cluster: LocalCluster, topic: str, group: str, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -10,7 +10,7 @@ This process starts hundreds of times in a run of the tests, so it imports only 
 import posix
 import sys
 from _json import encode_basestring_ascii as quoted
-from _signal import SIG_DFL, SIGINT, SIGTERM, signal
+from _signal import SIG_DFL, SIGHUP, SIGINT, SIGTERM, signal
 from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 
 STREAMS = (0, 1, 2)
@@ -22,7 +22,7 @@ def main() -> None:
     files = b"".join(number.to_bytes(4, sys.byteorder) for number in STREAMS)
     connection.sendmsg([call(sys.argv[2:]), b"\n"], [(SOL_SOCKET, SCM_RIGHTS, files)])
     command = line_of(connection)
-    for number in (SIGINT, SIGTERM):
+    for number in (SIGHUP, SIGINT, SIGTERM):
         signal(number, lambda number, _: posix.kill(command, number))
     for descriptor in STREAMS:  # the streams belong to the command
         posix.close(descriptor)

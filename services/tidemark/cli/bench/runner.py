@@ -10,7 +10,6 @@ import contextlib
 import multiprocessing
 import os
 import queue
-import signal
 import sys
 import time
 import uuid
@@ -31,6 +30,7 @@ from tidemark.cli.common.progress_line import ProgressLine, bar
 from tidemark.client import Consumer, Producer
 from tidemark.client.units import shown_bytes
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
+from tidemark.runtime.interrupts import signals_as_interrupt
 
 _FILL_BYTES: Final = 4 << 20
 _SLACK_S: Final = 180.0
@@ -44,11 +44,10 @@ def run(workload: Workload, target: Target, place: Place) -> None:
     Raises:
         TidemarkError: the first error of a worker; REQUEST_TIMED_OUT if records failed or did not arrive.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # deletes the topic and ends the workers, as Ctrl-C does
     bootstrap, configs = need_bootstrap(place.bootstrap), parse_configs(target.configs or [])
     if workload.rate and workload.rate < workload.producers:
         raise invalid_request("--rate is less than one record a second for each producer")
-    with _topic(bootstrap, place.admin, target, configs) as topic:
+    with signals_as_interrupt(), _topic(bootstrap, place.admin, target, configs) as topic:
         if workload.kind == "consume" and not target.topic:
             _fill(bootstrap, topic, workload)
         ends = _ends(bootstrap, topic)

@@ -103,7 +103,8 @@ def consume_worker(reading: Reading, links: WorkerLinks) -> None:
 
 
 def _work(kind: str, links: WorkerLinks, work: Callable[[], Measured]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends its workers
+    for number in (signal.SIGINT, signal.SIGHUP):  # they reach the parent too, which ends its workers
+        signal.signal(number, signal.SIG_IGN)
     refuse_import("pandas")
     try:
         measured = work()

@@ -31,10 +31,10 @@ def consume(options: ConsumeOptions) -> None:
 
     \b
     With --group the members of the group share the partitions. Offsets of printed records are committed every 5 s, when
-    a partition is revoked, and at the end, also by Ctrl-C, SIGTERM or --timeout. After a kill -9, records that were
-    printed but not committed are printed again. A Parquet file is readable only when it is complete, so its offsets are
-    committed at the end. --from applies only to partitions without a committed offset: tidemark group reset-offsets
-    changes committed offsets.
+    a partition is revoked, and at the end, also by Ctrl-C, SIGTERM, SIGHUP or --timeout. After a kill -9, records that
+    were printed but not committed are printed again. A Parquet file is readable only when it is complete, so its
+    offsets are committed at the end. --from applies only to partitions without a committed offset: tidemark group
+    reset-offsets changes committed offsets.
 
     \b
     Examples:

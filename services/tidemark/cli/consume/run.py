@@ -21,7 +21,7 @@ from tidemark.client.outputs.sink import Sink
 from tidemark.client.records import PartitionBatch
 from tidemark.client.units import shown_bytes
 from tidemark.model import ErrorCode, TidemarkError
-from tidemark.runtime.interrupts import interrupts_held, sigterm_as_interrupt
+from tidemark.runtime.interrupts import interrupts_held, signals_as_interrupt
 
 _POLL_S_MAX: Final = 1.0
 
@@ -72,7 +72,7 @@ class Reading:
 
 
 def run(open_source: Callable[[], AbstractContextManager[Source]], options: ConsumeOptions) -> None:
-    """Copy until an end condition, Ctrl-C or SIGTERM; the output is complete in each case.
+    """Copy until an end condition, Ctrl-C, SIGTERM or SIGHUP; the output is complete in each case.
 
     Raises:
         TidemarkError: the errors of `copy`; STORAGE_ERROR if the file cannot be written.
@@ -82,7 +82,7 @@ def run(open_source: Callable[[], AbstractContextManager[Source]], options: Cons
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(reading.line)
-            stack.enter_context(sigterm_as_interrupt())
+            stack.enter_context(signals_as_interrupt())
             source = stack.enter_context(open_source())
             target = sys.stdout.buffer if file is None else stack.enter_context(file.open("wb"))
             sink = open_sink(target, options, source.typed)

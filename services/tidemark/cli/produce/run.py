@@ -24,7 +24,7 @@ from tidemark.client import Producer, TableHandle
 from tidemark.client.units import shown_bytes
 from tidemark.model import TidemarkError
 from tidemark.record.schema import TIMESTAMP_TYPE
-from tidemark.runtime.interrupts import sigterm_as_interrupt
+from tidemark.runtime.interrupts import signals_as_interrupt
 
 _CLIENT_ID: Final = "tidemark produce"
 _INTERRUPTED: Final = 130
@@ -77,7 +77,7 @@ def run(bootstrap: str, job: Job, output: Output) -> None:
     seen = _Seen(job, tally)
     old = OldTimestamps(job.timestamp_unit.value)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(sigterm_as_interrupt())
+        stack.enter_context(signals_as_interrupt())
         stack.enter_context(seen.line)
         source = stack.enter_context(job.file.open("rb")) if job.file is not None else sys.stdin.buffer
         timeout_ms = max(1, int(job.timeout_s * 1000))

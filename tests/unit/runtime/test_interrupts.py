@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The signals that end a command as Ctrl-C does."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from tidemark.runtime.interrupts import interrupts_held, signals_as_interrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_and_the_former_handler_returns(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with signals_as_interrupt(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_held_signal_interrupts_at_the_end(number: signal.Signals) -> None:
+    done = False
+    with pytest.raises(KeyboardInterrupt), interrupts_held():  # noqa: PT012
+        signal.raise_signal(number)
+        done = True
+    assert done
+
+
+def test_a_command_under_nohup_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_as_interrupt(), interrupts_held():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
