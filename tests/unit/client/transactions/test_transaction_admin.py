@@ -72,7 +72,7 @@ async def look_again(*, timeout_s: float) -> None:
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> TransactionAdmin:
     made = TransactionAdmin("127.0.0.1:1")
-    found = {broker_id: SimpleNamespace(host=f"b{broker_id}", port=9) for broker_id in (0, 1)}
+    found = {broker_id: SimpleNamespace(address=f"b{broker_id}:9") for broker_id in (0, 1)}
     made._cluster = cast(Any, SimpleNamespace(view=SimpleNamespace(brokers=found), look_again=look_again, headers=()))
     made._is_open = True
     return made
