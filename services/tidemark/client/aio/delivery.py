@@ -61,10 +61,11 @@ class Delivery:
         if found is None:
             return None
         cursor, rows = found
+        before_bytes = cursor.buffered_bytes
         cursor.passed()
         self.given_records += rows.num_rows
         self._give(cursor)
-        self._fetcher.look_again()
+        self._fetcher.freed(before_bytes - cursor.buffered_bytes)
         return PartitionBatch(*cursor.partition, rows)
 
     def next_record(self) -> ConsumerRecord | None:
@@ -129,10 +130,11 @@ class Delivery:
             cursor, rows = found
             waiting.begin(cursor, rows)
             self.given_records += rows.num_rows
+        before_bytes = cursor.buffered_bytes
         taken = take()
         self._give(cursor)
         if waiting.cursor is None:
-            fetcher.look_again()
+            fetcher.freed(before_bytes - cursor.buffered_bytes)
         return taken
 
     def _give(self, cursor: Cursor) -> None:

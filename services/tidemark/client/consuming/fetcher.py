@@ -87,6 +87,8 @@ class Fetcher:
         """Number of bytes that were read from followers."""
         self.throttled_s = 0.0
         """Sum of the waits that brokers requested, because of quotas."""
+        self._freed_bytes = 0
+        self._worth_bytes = min(settings.max_partition_bytes, settings.read_ahead_bytes) // 8
         self._regroup_due = False
         self._on_out_of_range = on_out_of_range
         self._cluster = cluster
@@ -134,6 +136,15 @@ class Fetcher:
     def wake(self) -> None:
         """Wake `wait_for_rows`."""
         self._arrived.set()
+
+    def freed(self, size_bytes: int) -> None:
+        """The application has taken a batch of this size from a buffer: compute the next fetches once they are worth a
+        request, which names all partitions that have room.
+        """
+        self._freed_bytes += size_bytes
+        if self._freed_bytes >= self._worth_bytes:
+            self._freed_bytes = 0
+            self.look_again()
 
     def look_again(self) -> None:
         """Compute the next fetches: a buffer has room, or a pause is over."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tidemark.client.aio.delivery import Delivery
 from tidemark.client.consuming import fetcher as fetcher_module
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
@@ -16,6 +17,7 @@ from tidemark.client.metadata.cluster import Leader
 from tidemark.client.settings import consumer_settings
 from tidemark.core.cluster_view import ClusterView
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
+from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.fetch import Fetched, Results
@@ -183,6 +185,39 @@ async def test_partitions_that_return_no_rows_leave_room_for_the_others(held: st
     await turns()
     fetched = {part.partition: part.fetch_offset for part in questions.asked[2][1].partitions}
     assert fetched == {0: 0, 1: 0}, "no record is skipped"
+    await fetcher.stop()
+
+
+async def test_a_consumer_with_a_full_buffer_does_not_visit_every_partition_for_each_batch() -> None:
+    """Each visit would also send a fetch for the few bytes that a batch leaves, which names all partitions."""
+    questions: Any = Questions()
+    fetcher = Fetcher(questions, consumer_settings(read_ahead_bytes=200_000))
+    fetcher.start()
+    data = build_batch(from_columns(None, [b"a"], [7]))
+    for index in range(100):
+        where = TopicPartition("t", index)
+        cursor = fetcher.cursors[where] = Cursor(where, 0, topic_id="id", incarnation="i")
+        for offset in range(5):
+            cursor.take(stamped(Batch(parse_envelope(data), data), base_offset=offset, leader_epoch=0).data)
+    buffered_bytes = sum(cursor.buffered_bytes for cursor in fetcher.cursors.values())
+    assert buffered_bytes > 200_000
+    fetcher.regroup()
+    await turns()
+    visits = 0
+    leader = questions.leader
+
+    def counted(partition: TopicPartition) -> Leader:
+        nonlocal visits
+        visits += 1
+        return cast(Leader, leader(partition))
+
+    questions.leader = counted
+    nothing = cast(Any, None)
+    delivery = Delivery(fetcher, None, nothing, nothing, nothing)
+    while delivery.next_batch() is not None:
+        await turns(3)
+    assert visits <= 20 * 100, "500 batches would take 50,000 visits"
+    assert questions.asked, "the next rows are fetched before the buffer is empty"
     await fetcher.stop()
 
 

@@ -38,7 +38,7 @@ def fetcher() -> SimpleNamespace:
         moves=moves,
         moved=lambda *cursors: moves.append(len(cursors)),
         suspended=False,
-        look_again=lambda: None,
+        freed=lambda size_bytes: None,
     )
 
 

@@ -56,10 +56,9 @@ def fetcher() -> SimpleNamespace:
     return SimpleNamespace(
         cursors={},
         suspended=False,
-        wake=lambda: None,
-        regroup=lambda: None,
+        **dict.fromkeys(("wake", "regroup", "look_again"), lambda: None),
         moved=lambda *cursors: None,
-        look_again=lambda: None,
+        freed=lambda size_bytes: None,
     )
 
 

@@ -44,6 +44,9 @@ class Log:
     def look_again(self) -> None:
         return
 
+    def freed(self, _: int) -> None:
+        return
+
     def resumed(self, _: object) -> None:
         return
 
