@@ -140,8 +140,13 @@ class RecordRows:
         if given is None and len(wanted) == 1:
             given = {wanted[0].name: key}
         chosen = struct_value({} if given is None else given, wanted)
-        if self.schema.event_time_column is not None:
-            chosen.setdefault(self.schema.event_time_column.name, EPOCH + timedelta(microseconds=timestamp_us))
+        event_time = self.schema.event_time_column
+        if event_time is not None and event_time.name not in chosen:
+            try:
+                chosen[event_time.name] = EPOCH + timedelta(microseconds=timestamp_us)
+            except OverflowError:
+                sentence = f"{timestamp_us} us since 1970 is outside of the years 1 to 9999"
+                raise MisfitError(sentence, [event_time.name]) from None
         values = (
             chosen[column.name] if column.name in chosen else None if column.nullable else stand_in(column)
             for column in self._columns

@@ -248,6 +248,13 @@ def test_a_deletion_with_another_key_is_refused(key: Any) -> None:
         TypedFormat("t", "id", schema_of("a INT")).records.deletion(key, 7)
 
 
+@pytest.mark.parametrize("timestamp_us", [10**18, -(10**18)])
+def test_a_deletion_at_a_time_that_no_datetime_has_is_refused(timestamp_us: int) -> None:
+    with pytest.raises(TidemarkError, match=r"column scheduled_at: .* is outside of the years 1 to 9999") as refused:
+        TypedFormat("flights", "id", FLIGHTS).records.deletion("UA", timestamp_us)
+    assert refused.value.code is ErrorCode.SCHEMA_MISMATCH
+
+
 def test_a_deletion_fits_any_schema() -> None:
     random = Random(3)
     for _ in range(300):
