@@ -529,6 +529,8 @@ class Consumer(Lifecycle):
     async def _in_time(self, take: Callable[[], _Found | None], timeout_s: float | None) -> _Found | None:
         """The first result of `take` that is not None; None after the timeout, or if positions passed no records."""
         deadline_s = None if timeout_s is None else time.monotonic() + seconds("timeout_s", timeout_s)
+        if self._pace.is_due:
+            await self._pace.give_way()
         while True:
             self._reading.done()
             found = take()
@@ -570,8 +572,8 @@ class Consumer(Lifecycle):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        if self._pace.is_due:  # the application may await nothing else while it goes through a batch
-            await self._pace.give_way()
+        if self._pace.is_due:
+            await self._pace.give_way()  # the application may await nothing else while rows are buffered
         record = None if self._delivery is None else self._delivery.next_of_held()
         while record is None:
             self._reading.done()

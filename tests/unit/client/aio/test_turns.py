@@ -47,12 +47,20 @@ async def test_a_producer_sends_while_the_application_computes(compute: Any, mon
         assert 10 <= len(counted) <= 40
 
 
-async def test_a_member_sends_heartbeats_while_the_application_computes(compute: Any) -> None:
-    """Otherwise its session would end within a long batch, and the group would give the records to another member."""
+@pytest.mark.parametrize("reads", ["records", "batches", "lists"])
+async def test_a_member_sends_heartbeats_while_the_application_computes(compute: Any, reads: str) -> None:
+    """Otherwise its session would end while rows are buffered, and the group would give them to another member."""
     consumer = Consumer("127.0.0.1:1")
-    consumer._delivery = cast(Any, SimpleNamespace(next_of_held=lambda: RECORD))
+    consumer._started = consumer._typed_topics = cast(Any, SimpleNamespace(want=lambda columns: None))
+    one = {"next_of_held": lambda: RECORD, "next_batch": lambda: RECORD, "next_records": lambda most: [RECORD]}
+    consumer._delivery = cast(Any, SimpleNamespace(done=lambda: None, **one))
+    read: dict[str, Any] = {
+        "records": lambda: anext(consumer),
+        "batches": consumer.poll,
+        "lists": consumer.poll_records,
+    }
     async with counted_turns() as counted:
         for _ in range(100):
             compute()
-            assert await anext(consumer) is RECORD
+            assert await read[reads]()
         assert 5 <= len(counted) <= 20
