@@ -383,7 +383,8 @@ class LogDirectory:
             (self.path / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
             sync_directory(self.path)
         except OSError as error:
-            self.fail(f"confirm the registration: {error.strerror}")
+            if not is_unopened(error):
+                self.fail(f"confirm the registration: {error.strerror}")
             raise storage_error(action, error) from error
         if refusal is not None:
             raise storage_error(action, refusal) from refusal

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tidemark.model import ErrorCode, Offset, TidemarkError
+from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.partition_log import PartitionLog
 
@@ -132,3 +133,20 @@ def test_a_truncation_without_descriptors_can_be_retried(directory: Path, files:
     log.truncate(Offset(1))
     assert log.log_end_offset == 1
     logs.close()
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_a_registration_without_descriptors_is_confirmed_by_a_later_call(
+    directory: Path, files: Files, left: int
+) -> None:
+    """Regression: all log directories went offline, and the broker ended."""
+    logs = open_one(directory)
+    logs.confirm_registration(BrokerEpoch(4), "boot")
+    files.left = left
+    with contextlib.suppress(TidemarkError):
+        logs.confirm_registration(BrokerEpoch(5), "boot")
+    assert logs.directories()[0].failed is None
+    files.left = 1 << 40
+    logs.confirm_registration(BrokerEpoch(5), "boot")
+    logs.close()
+    assert open_one(directory).previous[0].incarnation == ("boot", 5)
