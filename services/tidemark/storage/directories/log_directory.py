@@ -318,7 +318,7 @@ class LogDirectory:
 
     def _make_room(self) -> bool:
         """Release trimmed segments by marks, since the checkpoint that releases them needs space itself."""
-        logs = self.logs.copy().values()  # other threads open logs
+        logs = (*self.logs.copy().values(), *self.futures.copy().values())  # other threads open logs
         had_trimmed = any(log.segments.has_trimmed for log in logs)
         marked = [(log, mark) for log in logs if (mark := log.durability.mark_log_start()) is not None]
         if marked:

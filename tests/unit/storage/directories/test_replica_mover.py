@@ -320,6 +320,27 @@ def test_an_abandoned_copy_is_deleted_from_a_full_target(directory: Path, monkey
     assert names_in(directory, "b") == []
 
 
+def test_a_full_target_deletes_trimmed_segments_of_a_copy(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, log = open_in(directory)
+    fill(log, random.Random(11), 60)
+    future = begin(logs)
+    copy_all(future)
+    logs.checkpoint({PARTITION: log.log_end_offset})
+    log.trim(Offset(log.log_end_offset // 2))
+    copy_all(future)
+    assert future.log.segments.has_trimmed
+    with monkeypatch.context() as full:
+        full.setattr("tidemark.storage.directories.checkpoint_files.write_temporary", _raising(errno.ENOSPC))
+        with raises_code(ErrorCode.DISK_FULL):
+            logs.checkpoint({PARTITION: log.log_end_offset})
+    assert not future.log.segments.has_trimmed
+    logs.close()
+    logs, log = open_in(directory)
+    before = content(log)
+    assert content(move(logs)) == before
+    logs.close()
+
+
 def test_a_truncation_that_a_full_target_refused_is_retried(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: the copy kept records that the log had replaced, and then became the log."""
     logs, log = open_in(directory)
