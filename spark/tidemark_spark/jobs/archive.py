@@ -21,6 +21,7 @@ from tidemark_spark.archive_layout import (
     LANDING,
     Files,
     Manifest,
+    is_archive,
     landed_files,
     read_files,
     read_manifest,
@@ -45,6 +46,7 @@ _SCRATCH: Final = "scratch"
 """Directories of running compactions; a compaction deletes those of interrupted ones after a day."""
 _ABANDONED_MS: Final = 24 * 3_600_000
 _MIB: Final = 1 << 20
+_ELSEWHERE: Final = "name another directory, since readers find one of the two archives only"
 _EXAMPLE = """
   spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive              all current records
   spark-submit archive.py --bootstrap broker-0:9192 --topic orders --to /data/archive --every "1 minute"
@@ -104,6 +106,8 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     if arguments.compact and is_typed_archive(arguments.to):
         return _compact_typed(spark, arguments)
     if arguments.compact:
+        if not is_archive(spark, arguments.to):
+            raise ValueError(f"{arguments.to} is not an archive: there are no files to merge")
         compact(
             spark,
             arguments.to,
@@ -119,7 +123,11 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> int:
     if typed:
         if arguments.topic.strip() != typed[0].strip():
             raise ValueError(f"topic {typed[0].strip()} has a schema: archive it separately, in another directory")
+        if is_archive(spark, arguments.to):
+            raise ValueError(f"{arguments.to} is the archive of topics without a schema: {_ELSEWHERE}")
         return _run_typed(spark, arguments)
+    if is_typed_archive(arguments.to):
+        raise ValueError(f"{arguments.to} is the archive of a topic with a schema: {_ELSEWHERE}")
     if arguments.iceberg is not None:
         raise ValueError(f"--iceberg needs a topic with a schema, and {arguments.topic} has none")
     read = run_stream(spark, lambda: start(spark, arguments))

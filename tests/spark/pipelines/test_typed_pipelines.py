@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,22 @@ def test_the_files_of_a_typed_archive_are_merged_by_tasks(
     send(cluster, "small-files", sales(24, 1))
     assert archive_topic(cluster.bootstrap, "small-files", root) == 1
     assert read_table(cluster.bootstrap, "small-files", history=root).read_all().num_rows == 25
+
+
+def test_an_archive_refuses_topics_of_the_other_kind_and_a_compaction_a_directory_without_files(
+    spark: SparkSession, cluster: LocalCluster, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    make(cluster, "with-schema", SALES)
+    send(cluster, "with-schema", sales(0, 2))
+    columns, records = tmp_path / "columns", tmp_path / "records"
+    archive_topic(cluster.bootstrap, "with-schema", str(columns))
+    with pytest.raises(ValueError, match="is the archive of a topic with a schema: name another directory"):
+        run(spark, archive, cluster, "--topic", topic("without-schema"), "--to", str(columns))
+    (records / "landing" / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(ValueError, match="is the archive of topics without a schema: name another directory"):
+        run(spark, archive, cluster, "--topic", "with-schema", "--to", str(records))
+    with pytest.raises(ValueError, match="typo is not an archive"):
+        run(spark, archive, cluster, "--to", str(tmp_path / "typo"), "--compact")
 
 
 ALL = ["store", "euros", "lines", "city", "share", "_partition", "_offset", "_timestamp", "_headers", "_deleted"]
