@@ -638,6 +638,8 @@ class Cluster:
                 if view.brokers and why_unusable(self._view, view):
                     return
                 backoff.reset()
+                if self._wanted.difference(topics):  # the stream cannot state that other topics do not exist
+                    view = replace(view, complete=False)
                 self._merge(view)
         except grpc.aio.AioRpcError as error:
             _log.debug("metadata stream lost: %s", from_rpc_error(error, address=address))

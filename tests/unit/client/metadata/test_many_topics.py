@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tidemark.client.metadata import cluster as cluster_module
+from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, LeaderEpoch
@@ -37,7 +38,7 @@ class Broker:
 
     def watch(self, request: Any) -> Any:
         self.watched.append(list(request.topics))
-        answer = self._answer(request.topics)
+        answer = self._answer(request.topics, complete=True)
         ended = self.ended
 
         class Watch:
@@ -50,13 +51,14 @@ class Broker:
 
         return Watch()
 
-    def _answer(self, topics: list[str]) -> Any:
+    def _answer(self, topics: list[str], *, complete: bool = False) -> Any:
         view = ClusterView(
             "the cluster",
             BrokerId(0),
             ControllerEpoch(1),
             brokers={BrokerId(0): BrokerRegistration(BrokerId(0), "127.0.0.1", 1)},
             topics={name: TopicView(name, f"id of {name}", 1, 1, {0: PARTITION}, partition_count=1) for name in topics},
+            complete=complete,
         )
         return SimpleNamespace(metadata=view_to_proto(view))
 
@@ -118,4 +120,17 @@ async def test_requests_of_a_client_name_no_more_topics_than_a_broker_takes(
     assert sorted(name for named in broker.asked for name in named) == names
     await turns(20)
     assert max(map(len, [*broker.asked, *broker.watched])) == 2
+    await cluster.close()
+
+
+async def test_a_watch_removes_no_topic_that_it_does_not_name(broker: Broker) -> None:
+    """A client learns topics while its stream opens, and may have more topics than a stream can name."""
+    cluster = Cluster("127.0.0.1:1")
+    for name in ("a", "b"):
+        await cluster.topic(name, timeout_s=5)
+    watching = asyncio.create_task(cluster._watch_one("127.0.0.1:1", ["a"], Backoff()))
+    await turns()
+    assert sorted(cluster.view.topics) == ["a", "b"]
+    watching.cancel()
+    await asyncio.wait({watching})
     await cluster.close()
