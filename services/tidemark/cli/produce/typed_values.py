@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from tidemark.cli.produce.inputs import UNITS_US
 from tidemark.client.typed.mismatches import MisfitError, shown_value
+from tidemark.core.schemas.defaults import FINER
 from tidemark.core.schemas.model import (
     INT_BITS,
     Column,
@@ -34,8 +35,7 @@ from tidemark.core.schemas.model import (
 
 Convert = Callable[[Any], Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FINER: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
-"""Matches a time that is more precise than microseconds."""
+_NUMBER: Final = re.compile(r"-?\d{1,100}(\.\d{1,100})?", re.ASCII)
 _NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _LIMIT: Final = 2**64
 """Above every integer of a column, and every instant. Python would need hours to make an integer of 1e999999999."""
@@ -84,7 +84,7 @@ def text_reader(column_type: ColumnType, unit: str) -> Convert:
         case Primitive.FLOAT32 | Primitive.FLOAT64:
             return lambda text: _float(text, plain)
         case Primitive.TIMESTAMP:
-            return lambda text: of_json(int(text) if text.isascii() and text.isdecimal() else text)
+            return lambda text: of_json(_number_of(text))
         case _:
             return of_json
 
@@ -116,6 +116,12 @@ def _shown_number(text: str) -> float | str:
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _number_of(text: str) -> int | Number | str:
+    """The number that a text is, such as 1357016400.5; another text unchanged."""
+    found = _NUMBER.fullmatch(text)
+    return text if found is None else Number(text) if found[1] else int(text)
 
 
 # -- nested values -----------------------------------------------------------------------------------------------------
@@ -262,7 +268,7 @@ def _moment(text: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise MisfitError(f"{shown_value(text)} is not a time such as 2013-01-01T05:00:00Z") from None
-    if _FINER.search(text):
+    if FINER.search(text):
         raise MisfitError(f"{shown_value(text)} is not a whole number of microseconds")
     return found
 

@@ -8,6 +8,7 @@ import binascii
 import datetime
 import decimal
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -26,6 +27,8 @@ from tidemark.core.schemas.refusals import shown
 
 _FLOAT32_MAX: Final = (2 - 2**-23) * 2.0**127
 _EXACT: Final = decimal.Context(prec=80, traps=[decimal.InvalidOperation, decimal.Inexact])
+FINER: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
+"""Matches the text of a time that is more precise than microseconds."""
 Json = str | int | float | bool | list[object] | dict[str, object]
 
 
@@ -152,6 +155,8 @@ def _fit_datetime(primitive: Primitive, value: object) -> datetime.datetime:
             raise ValueError(
                 f"the default {shown(text)!r} is not a date and time such as 2026-11-24T22:14:00"
             ) from None
+        if FINER.search(text):
+            raise ValueError(f"the default {shown(text)!r} is not a whole number of microseconds")
     if not isinstance(value, datetime.datetime):
         raise _unfit(primitive, value)
     if primitive is Primitive.TIMESTAMP_NTZ:

@@ -116,6 +116,8 @@ def test_cells_become_values_of_their_columns_and_empty_ones_null() -> None:
         ("ok", "0", False),
         ("at", "2013-01-01T13:00:00+01:00", NOON),
         ("at", str(int(NOON.timestamp() * 1e6)), NOON),
+        ("at", f"{int(NOON.timestamp() * 1e6)}.25", NOON),
+        ("at", "-1", datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
         ("price", "1e2", Decimal("100.00")),
     ],
 )

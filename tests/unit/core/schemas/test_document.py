@@ -185,6 +185,7 @@ def test_a_default_of_null_is_none() -> None:
         ("a double default 1e99999999999999999999", "column a: no type has the number 1e99999999999999999999"),
         ("a double default 1e999", "not a finite number"),
         ("a date default '2026-02-30'", "not a date such as"),
+        ("a timestamp default '2026-11-24T22:14:00.1234567Z'", "not a whole number of microseconds"),
         ("a binary default X'0'", "pairs of hex digits"),
         ("a int comment 5", "expected a text in quotes, found '5'"),
         ("a string comment 'x", 'expected a text in quotes, found "\'"'),
