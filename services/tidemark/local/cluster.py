@@ -27,7 +27,7 @@ from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security import token_file
 from tidemark.rpc.security.channels import BlockingChannels
 from tidemark.rpc.security.files import TlsIdentity
-from tidemark.rpc.security.paths import SETTINGS, TlsFiles
+from tidemark.rpc.security.paths import FILE_VARIABLES, SETTINGS, TlsFiles
 
 __all__ = ["ADMIN", "CONSOLE", "LocalCluster", "broker_name", "controller_name", "fixed_ports"]
 
@@ -114,7 +114,8 @@ class LocalCluster:
         self._consoles = [CONSOLE] if console else []
         self._fixed = dict(ports or {})
         self._settings = {kind: dict(flags) for kind, flags in (settings or {}).items()}
-        self._environment = dict(environment or {})
+        # Files of a client, which a user may have exported: the services must not take them for their own.
+        self._environment = dict.fromkeys(FILE_VARIABLES, "") | dict(environment or {})
         self._launchers = dict(launchers or {})
         self._secure = secure
         self._authority: Authority | None = None

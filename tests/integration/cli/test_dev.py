@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import httpx
+from tidemark.rpc.security.paths import FILE_VARIABLES
 
 COMMAND_S = 60
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
@@ -62,3 +63,19 @@ def test_the_printed_commands_work_on_one_secure_broker_and_other_users_need_rul
             process.send_signal(signal.SIGINT)
             process.wait(COMMAND_S)
     assert process.returncode == 0
+
+
+def test_a_plain_cluster_starts_where_the_settings_of_a_secure_one_are_exported(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    small = ("--no-console", "--brokers", "1", "--controllers", "1", "--free-ports", "--directory", str(data))
+    exported = dict.fromkeys((*FILE_VARIABLES, "TIDEMARK_TOKEN_FILE"), str(tmp_path / "of-the-secure-cluster"))
+    command = (TIDEMARK, "dev", *small)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **exported}) as process:
+        try:
+            printed_until_ready(process)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=COMMAND_S)
+    (data / "certs").mkdir()
+    refused = run(" ".join(command), dict(os.environ), status=1)
+    assert f"{data} has the data of a secure cluster: add --secure, or name another --directory" in refused
