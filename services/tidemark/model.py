@@ -49,6 +49,11 @@ def number_up_to(most: int, text: str) -> int | None:
     return number if number <= most else None
 
 
+def host_port(host: str, port: int | str) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class TopicPartition(NamedTuple):
     """A partition, named by its topic and its index."""
 
@@ -163,7 +168,7 @@ class BrokerRegistration:
     @property
     def address(self) -> str:
         """host:port of the address that services use."""
-        return f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
     @property
     def stores_typed(self) -> bool:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from tidemark.console.connections import Connection
 from tidemark.console.https import HttpsCertificate
 from tidemark.model import ErrorCode, TidemarkError, invalid_config
-from tidemark.runtime.host_port import HostPort
+from tidemark.runtime.host_port import HostPort, listening_socket
 from tidemark.runtime.limits import connections_max
 
 _KEEP_ALIVE_S: Final = 30
@@ -80,7 +80,7 @@ class HttpServer:
             TidemarkError: INVALID_CONFIG: the address or the certificate cannot be used.
         """
         self._load()
-        self._socket = listening_socket(self._address)
+        self._socket = open_socket(self._address)
         self._serving = asyncio.create_task(self._server.serve([self._socket]), name="http server")
         while not self._server.started:
             await asyncio.wait({self._serving}, timeout=0.01)
@@ -106,13 +106,10 @@ class HttpServer:
             ) from error
 
 
-def listening_socket(address: HostPort) -> socket.socket:
+def open_socket(address: HostPort) -> socket.socket:
     """A socket whose connections send immediately; raises INVALID_CONFIG for an address that cannot be used."""
     try:
-        family, *_, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.create_server(where[:2], family=family, backlog=_BACKLOG, reuse_port=False)
+        listening = listening_socket(address.host, address.port, _BACKLOG)
     except OSError as error:
         raise invalid_config(
             "console.listeners", f"console.listeners is {address}: cannot listen there ({error.strerror or error})"

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tidemark.core.security.listeners import NAMES, Listener
-from tidemark.model import number_up_to
+from tidemark.model import host_port, number_up_to
 
 
 class HostPort(str):
@@ -25,7 +26,7 @@ class HostPort(str):
 
     def __new__(cls, host: str, port: int) -> HostPort:
         """Create an address from its parts."""
-        made = super().__new__(cls, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        made = super().__new__(cls, host_port(host, port))
         made.host = host
         made.port = port
         return made
@@ -92,6 +93,20 @@ class Listeners(HostPort):
         if "" in by_name and len(by_name) > 1:
             raise ValueError("several listeners need names: NAME://host:port for each")
         return cls.of(by_name)
+
+
+_ANY: Final = ("0.0.0.0", "::")
+
+
+def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    """A socket that listens there; raises OSError.
+
+    At 0.0.0.0 or [::] the socket takes connections of IPv4 and IPv6 where the system has both, as the ports of gRPC do.
+    """
+    if host in _ANY and socket.has_dualstack_ipv6():
+        return socket.create_server(("::", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+    family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(where[:2], family=family, backlog=backlog)
 
 
 _ZOOKEEPER_PORT: Final = 2181

@@ -16,7 +16,6 @@ from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import PackageNotFoundError, version
-from socketserver import TCPServer
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
@@ -33,8 +32,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-from tidemark.model import invalid_config
+from tidemark.model import host_port, invalid_config
 from tidemark.runtime import metrics_text
+from tidemark.runtime.host_port import listening_socket
 from tidemark.runtime.metrics_text import TextSource
 
 LATENCY_BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -50,6 +50,7 @@ _ZIP_LEVEL: Final = 1
 """Compression level; for megabytes of similar lines higher levels take many times longer and save little."""
 _IDLE_S: Final = 30.0
 """Seconds after which an idle connection of a scraper is closed."""
+_BACKLOG: Final = 128
 _CONNECTIONS_MAX: Final = 16
 """Largest number of connections of scrapers; each needs a thread and a descriptor."""
 
@@ -170,15 +171,17 @@ class _Scraper:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 128
     metrics: Metrics
     secure: Secure | None = None
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self._scrapers: dict[socket.socket, _Scraper] = {}
         self._lock = threading.Lock()
         self._turn = threading.Lock()
-        super().__init__(address, handler)
+        listening = listening_socket(host, port, _BACKLOG)
+        super().__init__((host, port), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.server_address = listening, listening.getsockname()[:2]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve on a new thread. At the limit, a connection that waits for its client makes room."""
@@ -230,11 +233,6 @@ class _Server(ThreadingHTTPServer):
         finally:
             with self._lock:
                 self._scrapers.pop(request, None)
-
-    def server_bind(self) -> None:
-        """Bind without the base class's DNS query for the name of this machine, which may take long."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Do not log a connection that a scraper broke off."""
@@ -291,11 +289,11 @@ class MetricsServer:
 
     def __init__(self, host: str, port: int, metrics: Metrics, secure: Secure | None = None) -> None:
         try:
-            self._server = _listening(host, port)
+            self._server = _Server(host, port)
         except OSError as error:
             raise invalid_config(
                 "metrics.listeners",
-                f"metrics.listeners is {host}:{port}: cannot listen there ({error.strerror or error})",
+                f"metrics.listeners is {host_port(host, port)}: cannot listen there ({error.strerror or error})",
             ) from error
         self._server.metrics, self._server.secure = metrics, secure
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
@@ -304,7 +302,7 @@ class MetricsServer:
     @property
     def port(self) -> int:
         """The listening port, even after a start with port 0."""
-        return int(self._server.server_port)
+        return int(self._server.server_address[1])
 
     def close(self) -> None:
         """Stop serving; the port is free afterwards."""
@@ -317,15 +315,6 @@ class MetricsServer:
             ending.join(_WAKE_S)
         self._thread.join()
         self._server.server_close()
-
-
-def _listening(host: str, port: int) -> _Server:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-
-    class Server(_Server):
-        address_family = found[0][0]
-
-    return Server((str(found[0][4][0]), port), _Handler)
 
 
 def start_metrics_server(

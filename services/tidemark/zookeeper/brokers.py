@@ -115,7 +115,7 @@ def _taken(broker_id: BrokerId, old: BrokerRegistration | None, why: str) -> Tid
         )
     return TidemarkError(
         ErrorCode.BROKER_ID_TAKEN,
-        f"broker.id {old.broker_id} is registered by {old.host}:{old.port}, and {why}; "
+        f"broker.id {old.broker_id} is registered by {old.address}, and {why}; "
         "give this broker another id, or stop the other broker",
         {"broker_id": str(old.broker_id), "host": old.host, "port": str(old.port)},
     )

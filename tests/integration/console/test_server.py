@@ -19,7 +19,7 @@ from tidemark.console.app import STREAMS_MAX, Console
 from tidemark.console.metrics import ConsoleMetrics
 from tidemark.console.page import Asked, Page, View
 from tidemark.console.pages import overview
-from tidemark.console.server import HttpServer, listening_socket
+from tidemark.console.server import HttpServer, open_socket
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.model import ErrorCode, TidemarkError
@@ -245,7 +245,7 @@ async def test_idle_connections_of_a_client_make_room_for_others(monkeypatch: py
 
 
 def test_a_connection_of_the_server_sends_at_once() -> None:
-    with listening_socket(ANY_PORT) as listening:
+    with open_socket(ANY_PORT) as listening:
         listening.setblocking(True)
         with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

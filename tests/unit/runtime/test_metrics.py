@@ -34,6 +34,18 @@ def test_metrics_are_served_with_our_prefix_until_closed() -> None:
     assert "process_resident_memory_bytes" in text
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this system has no IPv6")
+def test_metrics_at_every_address_are_served_to_ipv6_too() -> None:
+    """The chart names 0.0.0.0; pods of a cluster with IPv6 have no address of IPv4."""
+    server = start_metrics_server("0.0.0.0", 0, Metrics())
+    try:
+        for host in ("127.0.0.1", "[::1]"):
+            with urllib.request.urlopen(f"http://{host}:{server.port}/metrics", timeout=5) as answer:
+                assert answer.status == 200
+    finally:
+        server.close()
+
+
 class Fish:
     """A source of two families, as long as it is well."""
 

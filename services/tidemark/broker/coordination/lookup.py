@@ -13,7 +13,7 @@ from tidemark.broker.coordination.internal_topic import InternalTopic
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.internal_topics import partition_of
-from tidemark.model import NO_LEADER, BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError
+from tidemark.model import NO_LEADER, BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError, host_port
 from tidemark.rpc.security.callers import address_for_caller
 from tidemark.runtime.clock import timeout
 
@@ -68,7 +68,7 @@ class CoordinatorLookup:
         return TidemarkError(
             ErrorCode.NOT_COORDINATOR,
             f"the {self._noun} {key!r} is coordinated by broker {where.broker.broker_id}, "
-            f"{address.host}:{address.port}",
+            f"{host_port(address.host, address.port)}",
             {
                 "coordinator": str(where.broker.broker_id),
                 "host": address.host,

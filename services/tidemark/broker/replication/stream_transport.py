@@ -31,7 +31,7 @@ from tidemark.core.replication.events import (
     LeaderDisconnected,
     LeaderMessageArrived,
 )
-from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError, TopicPartition, invalid_request
+from tidemark.model import BrokerEpoch, BrokerId, ErrorCode, TidemarkError, TopicPartition, host_port, invalid_request
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.codecs.replica import FollowerEnd, LeaderEnd
 from tidemark.rpc.errors import abort_with, from_rpc_error
@@ -199,7 +199,7 @@ class LeaderStreams:
         )
         self._streams[effect.leader] = _LeaderStream(
             effect.leader,
-            f"{effect.host}:{effect.port}",
+            host_port(effect.host, effect.port),
             receiver_headers(self._cluster_id, effect.leader),
             pb.ReplicateRequest(hello=hello),
             self._submit,

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.coordinator_calls import CoordinatorCalls, answer_of
+from tidemark.model import host_port
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
@@ -22,7 +23,7 @@ class Coordinator(CoordinatorCalls):
             found = (await answer_of(call, address)).coordinators[0]
             if found.HasField("error"):
                 raise errors.from_proto(found.error)
-            return f"{found.host}:{found.port}"
+            return host_port(found.host, found.port)
 
         super().__init__(cluster, f"group {group}", find=find, stub=lambda address: group_stub(cluster, address))
 

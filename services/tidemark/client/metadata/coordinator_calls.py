@@ -12,7 +12,7 @@ import grpc
 
 from tidemark.client.metadata.backoff import AttemptTimeout, Backoff
 from tidemark.client.metadata.cluster import Cluster
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, host_port
 from tidemark.rpc import errors
 from tidemark.runtime.clock import timeout
 
@@ -122,7 +122,7 @@ class CoordinatorCalls:
         if error.code not in _MOVED or asked is None or asked != self._address:
             return  # a concurrent call has already changed the address
         self._misled_by.add(self._named_by)
-        hint = f"{error.metadata.get('host', '')}:{error.metadata.get('port', '')}"
+        hint = host_port(error.metadata.get("host", ""), error.metadata.get("port", ""))
         if error.code is ErrorCode.NOT_COORDINATOR and "host" in error.metadata and hint != asked and not self._hinted:
             self._address, self._hinted = hint, True
         else:

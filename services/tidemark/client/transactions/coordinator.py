@@ -10,6 +10,7 @@ from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.coordinator_calls import CoordinatorCalls, answer_of
 from tidemark.core.transactions.phases import Phase
 from tidemark.core.transactions.state import NO_SEQUENCE, ProducerIdentity
+from tidemark.model import host_port
 from tidemark.rpc import errors
 from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionServiceStub
@@ -47,7 +48,7 @@ class TransactionCoordinator:
             stub = transaction_stub(cluster, address)
             call = stub.FindTransactionCoordinator(request, timeout=timeout_s, metadata=cluster.headers)
             found = await answer_of(call, address)
-            return f"{found.host}:{found.port}"
+            return host_port(found.host, found.port)
 
         self.transactional_id = transactional_id
         self._timeout_s = timeout_s

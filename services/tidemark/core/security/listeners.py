@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from tidemark.core.cluster_view import ClusterView
 from tidemark.core.security.service_rights import INTERNAL
-from tidemark.model import BrokerId, BrokerRegistration
+from tidemark.model import BrokerId, BrokerRegistration, host_port
 
 
 class Listener(StrEnum):
@@ -52,8 +52,8 @@ class Endpoint(NamedTuple):
         return cls(name, host, int(port))
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}" if self.name else f"{host}:{self.port}"
+        address = host_port(self.host, self.port)
+        return f"{self.name}://{address}" if self.name else address
 
 
 def endpoint_of(broker: BrokerRegistration, listener: Listener) -> Endpoint | None:
