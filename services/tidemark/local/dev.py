@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from rich.console import Console
@@ -101,9 +102,10 @@ def _identity_steps(cluster: LocalCluster) -> list[str]:
     if cluster.token_file is None:
         return []
     files = zip(FILE_VARIABLES, cluster.client_files, strict=True)
+    token_file = quote(str(cluster.token_file))
     return [
-        *(f"export {variable}={path}" for variable, path in files),
-        f"# with a token: TIDEMARK_BOOTSTRAP={cluster.token_bootstrap} TIDEMARK_TOKEN_FILE={cluster.token_file}",
+        *(f"export {variable}={quote(path)}" for variable, path in files),
+        f"# with a token: TIDEMARK_BOOTSTRAP={cluster.token_bootstrap} TIDEMARK_TOKEN_FILE={token_file}",
         "# other users need a certificate or a token, and rules: tidemark acl add --help",
     ]
 

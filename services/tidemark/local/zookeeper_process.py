@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -185,9 +187,9 @@ class ZooKeeperProcess(ChildProcess):
             config += _TLS.format(port=self.port, host=HOST, pem=pem, ca=self._tls.ca)
             config += _ENFORCED if self._enforced else ""
             config += "" if self._plain_port is None else _PLAIN.format(port=self._plain_port, host=HOST)
-        (self._directory / "zoo.cfg").write_text(config, encoding="utf-8")
+        (self._directory / "zoo.cfg").write_bytes(_properties(config))
         log_config = self._directory / "log4j2.properties"
-        log_config.write_text(_LOG_CONFIG.format(log=self._directory / "zookeeper.log"), encoding="utf-8")
+        log_config.write_bytes(_properties(_LOG_CONFIG.format(log=self._directory / "zookeeper.log")))
         with (self._directory / "console.log").open("wb") as console:
             self._run(console)
 
@@ -205,6 +207,11 @@ class ZooKeeperProcess(ChildProcess):
             f"the local ZooKeeper {what}; see {self._directory / 'zookeeper.log'} and console.log in its directory; "
             f"the last line there: {_last_line(self._directory) or 'none'}",
         )
+
+
+def _properties(text: str) -> bytes:
+    """A properties file. Java reads it as Latin-1, so letters of other languages, as in a path, are escapes."""
+    return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found[0])[1:-1], text).encode("ascii")
 
 
 def _last_line(directory: Path) -> str:

@@ -37,7 +37,16 @@ def run(command: str, environment: dict[str, str], status: int = 0) -> str:
 def test_the_printed_commands_work_on_one_secure_broker_and_other_users_need_rules(tmp_path: Path) -> None:
     path = f"{Path(TIDEMARK).parent}:{os.environ['PATH']}"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TIDEMARK_")} | {"PATH": path}
-    small = ("--secure", "--brokers", "1", "--controllers", "1", "--free-ports", "--directory", str(tmp_path / "data"))
+    small = (
+        "--secure",
+        "--brokers",
+        "1",
+        "--controllers",
+        "1",
+        "--free-ports",
+        "--directory",
+        str(tmp_path / "un été"),
+    )
     with subprocess.Popen((TIDEMARK, "dev", *small), stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             lines = printed_until_ready(process)
@@ -49,12 +58,12 @@ def test_the_printed_commands_work_on_one_secure_broker_and_other_users_need_rul
             assert "greetings" in run(f"{ca}; {token} tidemark topic list", environment)
             console = next(line.split()[1] for line in lines if line.startswith("console "))
             assert httpx.get(console).headers["location"] == "/login?next=%2F"
-            secret = (tmp_path / "data" / "dev.token").read_text().strip()
+            secret = (tmp_path / "un été" / "dev.token").read_text().strip()
             assert "Healthy" in httpx.get(console, headers={"Authorization": f"Bearer {secret}"}).text
-            certs = tmp_path / "data" / "certs"
-            run(f"tidemark certs client mallory --directory {certs}", environment)
+            certs = tmp_path / "un été" / "certs"
+            run(f"tidemark certs client mallory --directory '{certs}'", environment)
             files = " ".join(
-                f"TIDEMARK_TLS_{kind}_FILE={certs}/client-mallory.{end}"
+                f"TIDEMARK_TLS_{kind}_FILE='{certs}/client-mallory.{end}'"
                 for kind, end in (("CERTIFICATE", "crt"), ("KEY", "key"))
             )
             denied = run(f"{exports[0]}; {ca}; {files} tidemark topic delete greetings --yes", environment, status=1)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -41,3 +42,15 @@ def test_a_server_that_ends_is_reported_with_the_last_line_of_its_logs(
     monkeypatch.setattr(zookeeper_process, "java_command", lambda *_: ["/bin/sh", "-c", "echo no memory; exit 3", "sh"])
     with pytest.raises(TidemarkError, match=r"ended with status 3; see .*; the last line there: no memory"):
         ZooKeeperProcess(tmp_path).start()
+
+
+def test_the_files_of_a_server_are_in_its_directory_in_any_language(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(zookeeper_process, "java_command", lambda *_: ["/bin/true"])
+    directory = tmp_path / "José 資料 \N{WAVING HAND SIGN}"
+    with pytest.raises(TidemarkError):
+        ZooKeeperProcess(directory).start()
+    for name, line in (("zoo.cfg", f"dataDir={directory}/data"), ("log4j2.properties", f"{directory}/zookeeper.log")):
+        escaped = (directory / name).read_bytes().decode("ascii")
+        assert line in json.loads(f'"{escaped.replace(chr(10), " ")}"')
