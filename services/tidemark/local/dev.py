@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tidemark.local.cluster import CERTIFICATES, LocalCluster, fixed_ports
-from tidemark.model import invalid_request
+from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.runtime.interrupts import signals_as_interrupt
 
@@ -41,12 +41,8 @@ def run(
         console_write: its setting console.write.
 
     Raises:
-        TidemarkError: the cluster did not start, or did not stop cleanly; INVALID_REQUEST for the directory of a secure
-            cluster without `secure`.
+        TidemarkError: the cluster did not start, or did not stop cleanly.
     """
-    if not secure and (directory / CERTIFICATES).exists():
-        sentence = f"{directory} has the data of a secure cluster: add --secure, or name another --directory"
-        raise invalid_request(sentence)
     out = Console()
     ports = None if free_ports else fixed_ports(brokers, controllers)
     guarded = {"authorization.enabled": "true"} if secure else {}
@@ -63,13 +59,23 @@ def run(
         started_s = time.monotonic()
         try:
             with out.status(f"starting {brokers} brokers, {controllers} controllers, admin and ZooKeeper"):
-                cluster.start()
+                _start(cluster, secure=secure)
             out.print(f"ready in {time.monotonic() - started_s:.1f} s; data in {cluster.directory}")
             _show_next_steps(out, cluster)
             _watch(out, cluster)
         except KeyboardInterrupt:
             out.print("stopping")
             _stop(cluster)
+
+
+def _start(cluster: LocalCluster, *, secure: bool) -> None:
+    try:
+        cluster.start()
+    except TidemarkError as error:
+        if secure or error.code is not ErrorCode.REQUEST_TIMED_OUT or not (cluster.directory / CERTIFICATES).exists():
+            raise
+        sentence = f"{cluster.directory} has the data of a secure cluster: add --secure, or name another --directory"
+        raise TidemarkError(error.code, f"{sentence}. The start failed: {error.message}") from error
 
 
 def _show_next_steps(out: Console, cluster: LocalCluster) -> None:

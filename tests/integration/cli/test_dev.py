@@ -76,6 +76,7 @@ def test_the_printed_commands_work_on_one_secure_broker_and_other_users_need_rul
 
 def test_a_plain_cluster_starts_where_the_settings_of_a_secure_one_are_exported(tmp_path: Path) -> None:
     data = tmp_path / "data"
+    (data / "certs").mkdir(parents=True)  # of a start with --secure that closed no nodes
     small = ("--no-console", "--brokers", "1", "--controllers", "1", "--free-ports", "--directory", str(data))
     exported = dict.fromkeys((*FILE_VARIABLES, "TIDEMARK_TOKEN_FILE"), str(tmp_path / "of-the-secure-cluster"))
     command = (TIDEMARK, "dev", *small)
@@ -85,6 +86,3 @@ def test_a_plain_cluster_starts_where_the_settings_of_a_secure_one_are_exported(
         finally:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=COMMAND_S)
-    (data / "certs").mkdir()
-    refused = run(" ".join(command), dict(os.environ), status=1)
-    assert f"{data} has the data of a secure cluster: add --secure, or name another --directory" in refused
