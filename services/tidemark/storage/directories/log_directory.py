@@ -320,11 +320,11 @@ class LogDirectory:
         """Release trimmed segments by marks, since the checkpoint that releases them needs space itself."""
         logs = (*self.logs.copy().values(), *self.futures.copy().values())  # other threads open logs
         had_trimmed = any(log.segments.has_trimmed for log in logs)
-        marked = [(log, mark) for log in logs if (mark := log.durability.mark_log_start()) is not None]
-        if marked:
+        prepared = [(log, one) for log in logs if (one := log.durability.prepare_release()) is not None]
+        if prepared:
             self.sync()
-        for log, mark in marked:
-            log.durability.release_marked(mark)
+        for log, release in prepared:
+            log.durability.release_by_mark(release)
         return had_trimmed
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:

@@ -45,8 +45,8 @@ class Captured(NamedTuple):
     damage_over: bool
 
 
-class Marked(NamedTuple):
-    """A log start that `cut-point.json` names, and `LogSegments.truncations` then."""
+class Release(NamedTuple):
+    """A log start below which files are to be released, and `LogSegments.truncations` then."""
 
     log_start: int
     truncations: int
@@ -165,10 +165,10 @@ class Durability:
 
     # -- truncation
 
-    def mark_truncation(self, cut: CutPoint) -> None:
+    def mark_truncation(self, cut: CutPoint, *, durable: bool = False) -> None:
         """Before a truncation: revoke the checkpoints on disk past its end (rule T5).
 
-        The caller holds `files_lock`.
+        The caller holds `files_lock`. With `durable` the mark is on disk at the return.
 
         Raises:
             TidemarkError: DISK_FULL; the log is unchanged, so the truncation can be retried.
@@ -181,7 +181,7 @@ class Durability:
                 cut = cut._replace(end_offset=min(cut.end_offset, earlier.end_offset))
         try:
             lower_clean_point(path, cut.end_offset)
-            write_cut_point(path, cut)
+            write_cut_point(path, cut, durable=durable)
         except OSError as error:
             if has_no_room(error):
                 raise storage_error(f"truncate {path.name}", error) from error
@@ -270,13 +270,13 @@ class Durability:
                 self._release_trimmed(captured.log_start)
             self._replayed.forget_epochs_below(captured.log_start)
 
-    def mark_log_start(self) -> Marked | None:
-        """On a full disk, where a checkpoint may need the space of trimmed segments: write their log start as a mark.
+    def prepare_release(self) -> Release | None:
+        """On a full disk, where a checkpoint may need the space of trimmed segments: prepare their release by a mark.
 
-        The indexes of these segments are deleted first, to make room for the mark.
+        Their indexes are deleted, to make room for the mark. A syncfs follows, then `release_by_mark`.
 
         Returns:
-            The argument of `release_marked`; None without trimmed segments, or without space for the mark.
+            None without trimmed segments, or without space for the leader epochs: deleted batches give no epochs.
 
         Raises:
             OSError: the disk does not answer.
@@ -286,19 +286,21 @@ class Durability:
             if self._context.broken or not segments.has_trimmed:
                 return None
             segments.remove_trimmed_indexes()
-            if not self._replayed.write_epochs():  # deleted batches give no epochs
-                return None
-            try:
-                self.mark_truncation(CutPoint(segments.end_offset, segments.start_offset))
-            except TidemarkError:
-                return None
-            return Marked(segments.start_offset, segments.truncations)
+            return Release(segments.start_offset, segments.truncations) if self._replayed.write_epochs() else None
 
-    def release_marked(self, marked: Marked) -> None:
-        """After a syncfs: release the files of trimmed segments below the marked log start. Raises OSError."""
+    def release_by_mark(self, release: Release) -> None:
+        """Write the log start as a mark, and release the files below; without space for the mark, nothing changes.
+
+        Raises:
+            OSError: the disk does not answer.
+        """
+        segments = self._segments
         with self._context.files_lock:
-            if marked.truncations == self._segments.truncations:
-                self._release_trimmed(marked.log_start)
+            if release.truncations != segments.truncations:
+                return
+            with contextlib.suppress(TidemarkError):
+                self.mark_truncation(CutPoint(segments.end_offset, release.log_start), durable=True)
+                self._release_trimmed(release.log_start)
 
     def _release_trimmed(self, log_start: int) -> None:
         self._segments.release_trimmed(log_start)

@@ -78,12 +78,13 @@ class KnownDamage(NamedTuple):
         return KnownDamage(self.reason, max(self.until, earlier.until), self.cut and earlier.cut)
 
 
-def write_cut_point(directory: Path, cut: CutPoint) -> None:
+def write_cut_point(directory: Path, cut: CutPoint, *, durable: bool = False) -> None:
     """Write the mark before a truncation. The mark is not synced: after a power loss an empty mark has no meaning.
 
-    The mark of a reset is synced: the producer states of a half deleted log without snapshots would be wrong.
+    The mark of a reset is synced: the producer states of a half deleted log without snapshots would be wrong. With
+    `durable` the mark is synced, too.
     """
-    replace_file(directory / CUT_FILE, pack_json(cut._asdict()), durable=cut.resetting)
+    replace_file(directory / CUT_FILE, pack_json(cut._asdict()), durable=durable or cut.resetting)
 
 
 def read_cut_point(directory: Path) -> CutPoint | None:

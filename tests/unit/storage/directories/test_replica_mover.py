@@ -455,7 +455,7 @@ def test_a_damaged_replica_is_not_moved_before_it_is_refetched(directory: Path) 
 
 
 def _raising(number: int) -> object:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **named: object) -> None:
         raise OSError(number, os.strerror(number))
 
     return fails

@@ -18,7 +18,7 @@ from tidemark.storage.directories import log_directory as directory_module
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.files import pack_json
 from tidemark.storage.log import log_segments as segments_module
-from tidemark.storage.log.durability import Durability, Marked
+from tidemark.storage.log.durability import Durability, Release
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.cleaner_point import write_clean_point
 from tidemark.storage.recovery.damage import CutPoint
@@ -361,15 +361,15 @@ def test_space_is_freed_while_other_logs_are_opened(
     logs = open_one(directory)
     for number in range(3):
         lead(logs.open(PARTITION._replace(partition=number), IDENTITY, {})[0], make_batch(["one"]))
-    mark_log_start, opened_meanwhile = Durability.mark_log_start, iter(range(10, 20))
+    prepare_release, opened_meanwhile = Durability.prepare_release, iter(range(10, 20))
 
-    def others_open(durability: Durability) -> Marked | None:
+    def others_open(durability: Durability) -> Release | None:
         disk.room_bytes = 1 << 40
         logs.open(PARTITION._replace(partition=next(opened_meanwhile)), IDENTITY, {})
         disk.room_bytes = 0
-        return mark_log_start(durability)
+        return prepare_release(durability)
 
-    monkeypatch.setattr(Durability, "mark_log_start", others_open)
+    monkeypatch.setattr(Durability, "prepare_release", others_open)
     disk.room_bytes = 0
     with raises_code(ErrorCode.DISK_FULL):
         logs.checkpoint({PARTITION: Offset(1)})
