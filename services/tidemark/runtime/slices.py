@@ -59,6 +59,7 @@ class Pace:
             waits for a slice at each step.
 
     Attributes:
+        until_s: time, by time.perf_counter(), of the end of the slice; cheaper for each record than `is_due`.
         worked_s: processor time of all completed slices, without the time of other processes.
     """
 
@@ -71,7 +72,7 @@ class Pace:
     @property
     def is_due(self) -> bool:
         """Whether a slice has passed since the start or the last `give_way`."""
-        return time.perf_counter() > self._until_s
+        return time.perf_counter() > self.until_s
 
     def hurry(self) -> None:
         """Make no pauses from now on: the work has become urgent."""
@@ -85,7 +86,7 @@ class Pace:
 
     def _begin(self) -> None:
         self._began_s = time.thread_time()
-        self._until_s = time.perf_counter() + self._slice_s
+        self.until_s = time.perf_counter() + self._slice_s
 
 
 class InSlices(Generic[T]):

@@ -572,7 +572,7 @@ class Consumer(Lifecycle):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        if self._pace.is_due:
+        if time.perf_counter() > self._pace.until_s:
             await self._pace.give_way()  # the application may await nothing else while rows are buffered
         record = None if self._delivery is None else self._delivery.next_of_held()
         while record is None:
@@ -598,9 +598,9 @@ class Consumer(Lifecycle):
         return self._delivery is None or self._delivery.wants_back
 
     def works_on(self, record: ConsumerRecord | None) -> None:
-        """See `GroupReader.works_on`; any thread may call."""
+        """See `GroupReader.working_on`; any thread may call."""
         if self._group is not None:
-            self._group.works_on(record)
+            self._group.working_on = record
 
     async def commit_before(self, record: ConsumerRecord) -> None:
         """Commit all returned records: those of the last batch before this one, and all earlier ones."""

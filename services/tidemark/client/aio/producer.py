@@ -236,7 +236,7 @@ class Producer(Lifecycle):
         Example: `where = await (await producer.send("orders", b"3 apples", key=b"alice"))`
         """
         stamp_us, partition = checked(timestamp_us, partition)
-        if self._pace.is_due:
+        if time.perf_counter() > self._pace.until_s:
             await self._give_way()
         if self.serializes:
             key, value = self.serialized(key, value)

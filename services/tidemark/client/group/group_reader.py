@@ -76,8 +76,11 @@ class GroupReader:
         """Running callbacks that leave the group: the end of the membership does not cancel them."""
         self._announced: set[TopicPartition] = set()
         """Partitions of which the application got `on_assigned`, and neither `on_revoked` nor `on_lost`."""
-        self._working_on: ConsumerRecord | None = None
-        """The record that the application processes, if it gets a polled batch record by record; of any thread."""
+        self.working_on: ConsumerRecord | None = None
+        """The record that the application processes, and before which it has processed those of the polled batch; None
+        while it polls. Any thread may set it, since that of the application goes through a batch alone."""
+        self._seen: ConsumerRecord | None = None
+        """The last known `working_on`."""
         self._left: TopicPartition | None = None
         """A partition that was revoked or lost between the return of its records and the commit of their offsets."""
 
@@ -176,15 +179,6 @@ class GroupReader:
         """Note that the application processes records, of this partition if given."""
         self._working_since_s = time.monotonic()
         self._processing = partition
-
-    def works_on(self, record: ConsumerRecord | None) -> None:
-        """Note that the application processes this record of the polled batch now, and has processed those before it.
-
-        None: the application polls. Any thread may call, since that of the application goes through a batch alone.
-        """
-        self._working_on = record
-        if record is not None:
-            self._working_since_s = time.monotonic()
 
     def _settle_before(self, record: ConsumerRecord | None) -> Cursor | None:
         """Note that the records before this one are processed; the cursor, unless the record is of an earlier batch."""
@@ -305,7 +299,9 @@ class GroupReader:
 
     @property
     def idle_s(self) -> float:
-        """Time for which the application has processed the returned records, in seconds."""
+        """Time for which the application has processed the returned records, or the same record of them, in seconds."""
+        if self.working_on is not None and self.working_on is not self._seen:
+            self._seen, self._working_since_s = self.working_on, time.monotonic()
         return 0.0 if self._working_since_s is None else time.monotonic() - self._working_since_s
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
@@ -323,7 +319,7 @@ class GroupReader:
 
     def processed(self) -> dict[TopicPartition, GroupPosition]:
         """Return the positions up to which the application has processed records."""
-        self._settle_before(self._working_on)
+        self._settle_before(self.working_on)
         return {where: _processed(cursor) for where, cursor in self._fetcher.cursors.items()}
 
     async def take_up(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
