@@ -173,7 +173,7 @@ def check_resource(resource: ConfigResource) -> None:
     name = resource.name
     if resource.kind is ConfigKind.TOPIC:
         check_topic_name(name)
-    elif name != CLUSTER_DEFAULT and str(number_up_to(_BROKER_ID_MAX, name)) != name:
+    elif name != CLUSTER_DEFAULT and ((number := number_up_to(_BROKER_ID_MAX, name)) is None or str(number) != name):
         raise invalid_request(
             f"{name[:40]!r} is not a broker: give a broker id, or {CLUSTER_DEFAULT!r} for every broker"
         )

@@ -83,7 +83,7 @@ async def test_unknown_key_with_an_override_can_be_deleted(store: FakeMetadataSt
     assert plan.changes == [ConfigChange("from.the.future", "1", None)]
 
 
-@pytest.mark.parametrize("name", ["-1", "007", "1.0", "2147483648", "9" * 5_000, ""])
+@pytest.mark.parametrize("name", ["-1", "007", "1.0", "2147483648", "9" * 5_000, "0" * 5_000 + "1", "None", ""])
 async def test_a_name_that_is_no_broker_id_is_refused(store: FakeMetadataStore, name: str) -> None:
     with raises_code(ErrorCode.INVALID_REQUEST, "is not a broker: give a broker id, or 'default'"):
         await ConfigAdministration(store).plan(Alteration(ConfigResource(ConfigKind.BROKER, name)))
