@@ -122,6 +122,7 @@ def _quickly(bootstrap: str, credentials: Credentials, topic: str) -> TypedTopic
     import grpc
     from tidemark.client.metadata.bootstrap import parse_bootstrap as addresses_of
     from tidemark.client.metadata.tls import client_identity
+    from tidemark.model import host_port
     from tidemark.rpc.channel import blocking_channels
     from tidemark.v1.broker_service_pb2 import GetMetadataRequest
     from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
@@ -137,7 +138,7 @@ def _quickly(bootstrap: str, credentials: Credentials, topic: str) -> TypedTopic
                         continue
                     if not found.schema_version:
                         return TypedTopic(topic, found.topic_id, {})
-                    brokers = {one.broker_id: f"{one.host}:{one.port}" for one in view.brokers}
+                    brokers = {one.broker_id: host_port(one.host, one.port) for one in view.brokers}
                     leaders = {one.leader for one in found.partitions} & brokers.keys()
                     if leaders:
                         stubs = [BrokerServiceStub(channels.get(brokers[leader])) for leader in sorted(leaders)]
