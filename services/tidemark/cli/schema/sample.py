@@ -133,8 +133,9 @@ def _rows_of_table(path: Path, rows_max: int) -> Iterator[Mapping[str, Any]]:
             types = [pa.string() if str(one).startswith("timestamp[ns") else one for one in reader.schema.types]
             plain = pa.schema(list(zip(reader.schema.names, types, strict=True)))
             for batch in reader:
-                yield from batch.cast(plain).to_pylist()
-                taken += batch.num_rows
+                rows = batch.slice(0, rows_max - taken)
+                yield from rows.cast(plain).to_pylist()
+                taken += rows.num_rows
                 if taken >= rows_max:
                     return
     except pa.ArrowInvalid as error:

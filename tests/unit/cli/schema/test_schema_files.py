@@ -14,6 +14,7 @@ import yaml
 from pyarrow import parquet
 from tidemark.cli.app import app
 from tidemark.cli.common.schema_source import document_yaml, draft_of
+from tidemark.cli.schema import sample
 from tidemark.core.schemas.ddl import draft_from_ddl
 from tidemark.core.schemas.evolution import first_version
 from tidemark.core.schemas.text import to_text
@@ -183,6 +184,13 @@ def test_a_proposal_from_csv_has_a_type_for_nanoseconds_and_for_a_late_text(
         "- {name: at, type: string}",
         "- {name: line, type: string}",
     ]
+
+
+def test_a_proposal_from_csv_makes_no_more_rows_than_it_uses(tmp_path: Path) -> None:
+    """The first block of a file may have a million rows, which need a gigabyte as Python's objects."""
+    path = tmp_path / "rows.csv"
+    path.write_text("id\n" + "1\n" * 9)
+    assert len(list(sample._rows_of_table(path, 3))) == 3
 
 
 def test_bad_rows_are_refused_with_their_line(tmp_path: Path) -> None:
