@@ -299,17 +299,20 @@ class Fetcher:
         return asked
 
     def _make_room(self) -> bool:
-        """Whether more bytes may be read ahead. If only rows of paused or withheld partitions fill the buffer, they are
-        discarded.
+        """Whether more bytes may be read ahead. Rows of paused or withheld partitions are discarded if they fill more
+        than half of a full buffer.
         """
+        most_bytes = self._settings.read_ahead_bytes
         given_bytes = sum(cursor.buffered_bytes for cursor in self.cursors.values() if cursor.gives)
         kept = [cursor for cursor in self.cursors.values() if cursor.buffered_bytes and not cursor.gives]
-        has_room = given_bytes < self._settings.read_ahead_bytes
-        if has_room and given_bytes + sum(cursor.buffered_bytes for cursor in kept) >= self._settings.read_ahead_bytes:
-            for cursor in kept:
-                cursor.generation += 1
-                cursor.forget_buffer()
-        return has_room
+        if given_bytes + sum(cursor.buffered_bytes for cursor in kept) < most_bytes:
+            return True
+        if 2 * given_bytes >= most_bytes:
+            return False
+        for cursor in kept:
+            cursor.generation += 1
+            cursor.forget_buffer()
+        return True
 
     def _has_room(self, cursor: Cursor, now_s: float) -> bool:
         waits = cursor.error is not None or cursor.retry_s > now_s or not cursor.gives

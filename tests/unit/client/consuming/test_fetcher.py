@@ -221,14 +221,18 @@ async def test_a_consumer_with_a_full_buffer_does_not_visit_every_partition_for_
     await fetcher.stop()
 
 
-async def test_the_rows_of_a_paused_partition_stay_while_others_fill_the_buffer() -> None:
+@pytest.mark.parametrize(("room_bytes", "other_bytes"), [(1, 1), (4, 3)])
+async def test_the_rows_of_a_paused_partition_stay_while_others_fill_the_buffer(
+    room_bytes: int, other_bytes: int
+) -> None:
+    """An application that pauses partitions in turn would fetch the same rows again and again."""
     questions: Any = Questions()
-    fetcher = Fetcher(questions, consumer_settings(read_ahead_bytes=1))
+    fetcher = Fetcher(questions, consumer_settings(read_ahead_bytes=room_bytes))
     fetcher.start()
-    for index in (0, 1):
+    for index, size_bytes in enumerate((1, other_bytes)):
         where = TopicPartition("t", index)
         fetcher.cursors[where] = Cursor(where, 0, topic_id="id", incarnation="i")
-        fetcher.cursors[where].buffered_bytes = 1
+        fetcher.cursors[where].buffered_bytes = size_bytes
     fetcher.cursors[T0].paused = True
     fetcher.regroup()
     await turns()
