@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
@@ -13,6 +15,20 @@ INTERRUPTED_S: Final = 1.0
 """Time that a producer sends buffered records after its `with` was interrupted."""
 TURN_S: Final = 0.01
 """Time after which a call that does not have to wait lets other tasks of the event loop run, such as heartbeats."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """For a wait on a future or an event: raises an interrupt that came as the wait took its lock.
+
+    Python hides this interrupt: the lock is released without being held, which is a RuntimeError.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
 
 
 class Lifecycle(ABC):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemark.client.argument_types import seconds
 from tidemark.client.deprecations import timeout_of
+from tidemark.client.lifecycle import interruptible
 from tidemark.client.producing.batch_format import BYTES, BatchFormat, Sealing
 from tidemark.client.records import BatchMetadata, RecordMetadata
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
@@ -205,7 +206,9 @@ class PendingBatch:
                 raise invalid_request("result() would block the event loop that has to resolve it: await the handle")
             waiter = threading.Event()
             self._waiters.append(waiter)
-        if not waiter.wait(timeout_s):
+        with interruptible():
+            waited = waiter.wait(timeout_s)
+        if not waited:
             raise TidemarkError(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"{self.partition}: not acknowledged within {timeout_s} s; the producer continues to retry",

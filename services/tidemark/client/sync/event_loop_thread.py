@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, TypeVar
 
+from tidemark.client.lifecycle import interruptible
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.rpc.channel import check_not_lost_by_fork
 
@@ -101,7 +102,8 @@ class BackgroundLoop:
         """
         call = _Call(work)
         try:
-            return self._result_of(call, timeout_s)
+            with interruptible():
+                return self._result_of(call, timeout_s)
         finally:
             call.drop()
 

@@ -61,6 +61,24 @@ def test_an_interrupted_call_that_has_not_begun_leaves_no_warning(
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
+class Interrupted(threading.Condition):
+    """An interrupt comes when the wait has ended, and before it has the lock again."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.release()
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_as_a_wait_takes_its_lock_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python hides it behind the RuntimeError "cannot release un-acquired lock", which a command printed."""
+    loop = BackgroundLoop()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Condition", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loop.call(asyncio.sleep(60))
+    assert loop.call(work()) == 1
+
+
 def test_a_call_that_has_not_begun_at_its_timeout_is_timed_out(
     held: tuple[BackgroundLoop, threading.Event],
 ) -> None:
