@@ -44,7 +44,7 @@ _FILES_AS_COLLECTED = ("--dist=loadfile", "--no-loadscope-reorder")
 class Lane(Enum):
     """The place of a part in a run; the parts of a lane run in order, the lanes side by side."""
 
-    FRONT = "parts that start processes, and wait for them"
+    FRONT = "parts that start processes, and wait for them; then one that takes as long as the other lanes still need"
     BESIDE = "parts that wait, too, and have few processes at a time"
     COMPUTING = "parts that need the processors only; at a lower priority"
     IDLE = "a part that computes while the other lanes wait; at the lowest priority"
@@ -127,11 +127,11 @@ PARTS = (
     Part("compiled", _COMPILED, {"TIDEMARK_COMPILE": "1", "MYPYC_OPT_LEVEL": "0"}, Lane.COMPUTING, _NICE),
     Part("contract", (_pytest_by_few("tests/contract"),), lane=Lane.BESIDE),
     Part("spark", ((*_pytest_by_few("tests/spark"), "-m", "not long"),), lane=Lane.BESIDE),
-    Part("charts", (_pytest_by_few("tests/charts"),), lane=Lane.BESIDE),
     # A failing seed must fail again.
     Part("simulation", _SIMULATION, {"PYTHONHASHSEED": "0"}, Lane.IDLE, _NICEST),
     Part("integration", _INTEGRATION),
     Part("chaos", _CHAOS),
+    Part("charts", (_pytest_by_few("tests/charts"),)),
 )
 
 THOROUGH = ("test_*_crashes.py", "test_*_everywhere.py", "test_*_random*.py", "test_*fuzz.py", "test_bounds.py")
