@@ -31,6 +31,8 @@ _NEVER_S: Final = float("inf")
 _BURST_S: Final = 1.0
 _LEFT_S: Final = 1800.0
 """Time for which a log that cannot be cleaned is left, without a repair: each attempt reads the whole log."""
+_PASSING: Final = (ErrorCode.DISK_FULL, ErrorCode.UNKNOWN_SCHEMA_VERSION)
+"""Errors that need no repair: a broker that has just started does not know all schemas."""
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the broker stops while a log is being cleaned
@@ -184,7 +186,7 @@ class LogCleaner:
         except TidemarkError as error:
             self._failures.inc()
             _log.error("a log could not be cleaned", extra={"partition": str(job.partition), "why": error.message})
-            if error.code is not ErrorCode.DISK_FULL:
+            if error.code not in _PASSING:
                 self._leave(directory, job)
                 self._find_damage(directory, job)
             return
@@ -196,8 +198,9 @@ class LogCleaner:
         self._note(directory, job, done, time.perf_counter() - started_s)
 
     def _leave(self, directory: int, job: Job) -> None:
-        """Leave a log that cannot be cleaned, until a repair or for some time."""
-        self._left[directory][job.log] = (job.log.segments.moves, time.monotonic() + _LEFT_S)
+        """Leave a log that cannot be cleaned, until a repair or for some time, unless it was truncated meanwhile."""
+        if job.log.segments.truncations == job.truncations:
+            self._left[directory][job.log] = (job.log.segments.moves, time.monotonic() + _LEFT_S)
 
     def _find_damage(self, directory: int, job: Job) -> None:
         """Request the repair of the damaged segments (rule T6); the first round after the repair cleans the log."""

@@ -255,8 +255,8 @@ def test_the_cleaner_leaves_a_log_with_rows_that_no_reader_can_decompress(path: 
     world.logs.close()
 
 
-@pytest.mark.parametrize("code", [ErrorCode.DISK_FULL, ErrorCode.STORAGE_ERROR])
-def test_the_cleaner_searches_for_damage_unless_the_disk_is_full(
+@pytest.mark.parametrize("code", [ErrorCode.DISK_FULL, ErrorCode.UNKNOWN_SCHEMA_VERSION, ErrorCode.STORAGE_ERROR])
+def test_the_cleaner_searches_for_damage_unless_it_lacks_space_or_a_schema(
     path: Path, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
     world = World(path, {"prices": COMPACT})
@@ -274,10 +274,29 @@ def test_the_cleaner_searches_for_damage_unless_the_disk_is_full(
     monkeypatch.setattr(cleaner_module, "find_damage", search)
     for _ in range(3):
         world.round()
-    if code is ErrorCode.DISK_FULL:
-        assert (searched, world.metric("failures_total")) == ([], 3)
-    else:
+    if code is ErrorCode.STORAGE_ERROR:
         assert (searched[0], world.metric("failures_total")) == (0, 1)
+    else:
+        assert (searched, world.metric("failures_total")) == ([], 3)
+    world.logs.close()
+
+
+def test_the_cleaner_does_not_leave_a_log_that_was_truncated_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read across a truncation finds damage that is none."""
+    world = World(path, {"prices": COMPACT})
+    world.fill("prices", 80)
+
+    def fails(log: PartitionLog, *arguments: object, **named: object) -> CleaningDone:
+        log.truncate(Offset(log.log_end_offset - 1))
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, "as the test wants")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cleaner_module, "clean_log", fails)
+        world.round()
+    world.round()
+    assert (world.metric("failures_total"), world.metric("runs_total")) == (1, 1)
     world.logs.close()
 
 
