@@ -8,7 +8,7 @@ import errno
 import os
 from typing import Final, NamedTuple
 
-from tidemark.model import Offset, TidemarkError
+from tidemark.model import ErrorCode, Offset, TidemarkError
 from tidemark.storage.files import (
     PARTITION_FILE,
     has_no_room,
@@ -117,11 +117,11 @@ class Durability:
         except OSError as error:
             if truncations != segments.truncations and error.errno == errno.ENOENT:
                 return Offset(self.flushed_offset)
-            if is_unopened(error):
-                with context.memory_lock:
-                    self._names_behind = self._names_behind or names
-            else:
+            if not is_unopened(error):
                 context.home.fail(f"fdatasync of {context.path.name}: {error.strerror}")
+                raise TidemarkError(ErrorCode.STORAGE_ERROR, f"flush {context.path.name}: {error.strerror}") from error
+            with context.memory_lock:
+                self._names_behind = self._names_behind or names
             raise_storage_error(f"flush {context.path.name}", error)
         self._note_flushed(end, truncations)
         return Offset(self.flushed_offset)

@@ -163,15 +163,19 @@ def test_the_flush_after_a_truncation_below_the_recovery_point_makes_its_mark_du
     logs.close()
 
 
-def test_a_failed_flush_fails_the_directory_and_is_never_retried(directory: Path, disk: StrictDisk) -> None:
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_failed_flush_fails_the_directory_and_is_never_retried(
+    directory: Path, disk: StrictDisk, number: int
+) -> None:
+    """A file system that finds space only at the sync has lost the records, too."""
     logs = open_one(directory / "disk")
     log, _ = logs.open(PARTITION, IDENTITY, SMALL)
     fill(log, 1)
     log.flush()
     fill(log, 1)
     disk.synced.clear()
-    disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
-    with raises_code(ErrorCode.STORAGE_ERROR, "Input/output error"):
+    disk.error = OSError(number, os.strerror(number))
+    with raises_code(ErrorCode.STORAGE_ERROR, os.strerror(number)):
         log.flush()
     assert len(disk.synced) == 1
     disk.error = None
