@@ -60,7 +60,6 @@ def test_an_interrupted_call_that_has_not_begun_leaves_no_warning(
     assert loop.call(work()) == 1
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
 class Interrupted(threading.Condition):
     """An interrupt comes when the wait has ended, and before it has the lock again."""
 
@@ -79,6 +78,7 @@ def test_an_interrupt_as_a_wait_takes_its_lock_is_an_interrupt(monkeypatch: pyte
     assert loop.call(work()) == 1
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
 def test_a_call_that_has_not_begun_at_its_timeout_is_timed_out(
     held: tuple[BackgroundLoop, threading.Event],
 ) -> None:
