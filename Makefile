@@ -7,7 +7,7 @@ unexport PIP_CONSTRAINT
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PARTS := lint types unit compiled contract spark charts simulation integration chaos
+PARTS := lint types unit compiled contract spark simulation integration chaos charts
 NAME ?= produce
 SEEDS ?= 1000
 LIVES ?= 20
