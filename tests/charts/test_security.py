@@ -335,6 +335,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (with_security(certificates={"days": 21, "renewal": "0 3 * * 0"}), "may pause for 7 d: "),
     (with_security(certificates={"days": 18, "renewal": "0 3 * * 1,2"}), "may pause for 6 d: "),
     (with_security(certificates={"days": 9, "renewal": "0 3 * * 1-5"}), "may pause for 3 d: "),
+    (with_security(certificates={"days": 21, "renewal": "0 3 */1 * 1"}), "may pause for 7 d: "),
     (with_security(certificates={"days": 93, "renewal": "0 3 31 * *"}), "may pause for 61 d: "),
     (with_security(certificates={"days": 90, "renewal": "0 3 1 FEB,mar *"}), "may pause for 337 d: "),
     (with_security(certificates={"days": 90, "renewal": "0 3 1 * *"}), "set days to 94 or more, or run the Job more"),

@@ -61,7 +61,7 @@ longest pause is counted in the days of 2024, a leap year, to 2026. */}}
 {{- $days := include "tidemark.cronValues" (list (index $fields 2) 1 31 "") | fromJson -}}
 {{- $months := include "tidemark.cronValues" (list (index $fields 3) 1 12 " jan feb mar apr may jun jul aug sep oct nov dec") | fromJson -}}
 {{- $weekdays := include "tidemark.cronValues" (list (index $fields 4) 0 6 "sun mon tue wed thu fri sat") | fromJson -}}
-{{- $either := and (not (regexMatch "^[*?]$" (index $fields 2))) (not (regexMatch "^[*?]$" (index $fields 4))) -}}
+{{- $either := and (not (regexMatch "^[*?](/1)?$" (index $fields 2))) (not (regexMatch "^[*?](/1)?$" (index $fields 4))) -}}
 {{- $first := toDate "2006-01-02T15:04Z07:00" "2024-01-01T12:00Z" -}}
 {{- $pause := 1 -}}
 {{- $since := 0 -}}
