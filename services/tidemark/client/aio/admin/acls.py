@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidemark.client.aio.admin.connection import AdminCalls
+from tidemark.client.aio.admin.connection import AdminConnection
 from tidemark.client.argument_types import flag, instance, instances, int32, text
 from tidemark.core.security.acls import Acl, Operation, Resource
 from tidemark.core.security.audit_lines import AuditFilter, ServiceAudit
@@ -47,8 +47,11 @@ class AccessCheck(NamedTuple):
     generation: int
 
 
-class AclCalls(AdminCalls):
-    """Access rules and the audit log."""
+class AclCalls:
+    """Access rules and the audit log. A part of `AdminClient`, which has its methods."""
+
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
 
     async def list_acls(self, wanted: AclFilter | None = None) -> list[Acl]:
         """List access rules, sorted.

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from tidemark.client.aio.admin.acls import AclCalls
 from tidemark.client.aio.admin.config_values import ConfigValue, config_texts
@@ -80,10 +81,28 @@ from tidemark.runtime.configuration.entries import ConfigChange, ConfigEntry
 from tidemark.v1 import admin_brokers_pb2, admin_configs_pb2, admin_log_dirs_pb2, admin_reassignments_pb2
 from tidemark.v1 import admin_service_pb2 as pb
 
+P = ParamSpec("P")
+T = TypeVar("T")
+Part = TypeVar("Part")
+
 _TIMEOUT_S_MIN: Final = 0.1
+_PARTS: Final = (AclCalls, PartitionCalls, QuotaCalls, SchemaCalls)
 
 
-class AdminClient(AclCalls, PartitionCalls, QuotaCalls, SchemaCalls, Lifecycle):
+def _of(
+    part: type[Part], method: Callable[Concatenate[Part, P], Coroutine[Any, Any, T]]
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A method of AdminClient that is a method of one of its parts: the same signature, types and docstring."""
+
+    @functools.wraps(method)
+    async def call(self: AdminClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        own: Part = self._parts[part]
+        return await method(own, *args, **kwargs)
+
+    return call
+
+
+class AdminClient(Lifecycle):
     """Manages topics, schemas, settings, reassignments, log directories, brokers, elections, access rules and quotas.
 
     Methods raise TidemarkError. `request_id` makes a retry of the same call safe: the admin service answers a completed
@@ -109,6 +128,7 @@ class AdminClient(AclCalls, PartitionCalls, QuotaCalls, SchemaCalls, Lifecycle):
         self._connection = AdminConnection(bootstrap, admin, timeout_s, Credentials(tls, token_file), client_id)
         self._timeout_s = timeout_s
         self._topics = TopicReader()
+        self._parts: Mapping[type, Any] = {part: part(self._connection) for part in _PARTS}
 
     async def start(self) -> None:
         """Find the admin service.
@@ -647,3 +667,14 @@ class AdminClient(AclCalls, PartitionCalls, QuotaCalls, SchemaCalls, Lifecycle):
         request = admin_brokers_pb2.SafeToRestartRequest(broker_id=int32("broker", broker), claim=flag("claim", claim))
         response = await self._connection.call(lambda stub: stub.SafeToRestart, request)
         return [obstacle_from_proto(obstacle) for obstacle in response.obstacles]
+
+    create_partitions = _of(PartitionCalls, PartitionCalls.create_partitions)
+    delete_partitions = _of(PartitionCalls, PartitionCalls.delete_partitions)
+    alter_topic_schema = _of(SchemaCalls, SchemaCalls.alter_topic_schema)
+    describe_topic_schemas = _of(SchemaCalls, SchemaCalls.describe_topic_schemas)
+    list_acls = _of(AclCalls, AclCalls.list_acls)
+    alter_acls = _of(AclCalls, AclCalls.alter_acls)
+    check_access = _of(AclCalls, AclCalls.check_access)
+    list_audit_lines = _of(AclCalls, AclCalls.list_audit_lines)
+    describe_client_quotas = _of(QuotaCalls, QuotaCalls.describe_client_quotas)
+    alter_client_quotas = _of(QuotaCalls, QuotaCalls.alter_client_quotas)

@@ -158,9 +158,3 @@ class AdminConnection:
 
     def _error_of(self, error: grpc.RpcError) -> TidemarkError:
         return errors.from_rpc_error(error, address=f"admin service {self._address}")
-
-
-class AdminCalls:
-    """Some of the methods of `AdminClient`."""
-
-    _connection: AdminConnection

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.client.aio.admin.connection import AdminCalls
+from tidemark.client.aio.admin.connection import AdminConnection
 from tidemark.client.aio.admin.results import RemovedPartitions
 from tidemark.client.argument_types import flag, int32, int32s
 from tidemark.client.metadata.unknown_topics import note_creation
@@ -14,8 +14,11 @@ from tidemark.rpc.codecs.metadata import topic_from_proto
 from tidemark.v1 import admin_partitions_pb2
 
 
-class PartitionCalls(AdminCalls):
-    """Partition counts of topics."""
+class PartitionCalls:
+    """Partition counts of topics. A part of `AdminClient`, which has its methods."""
+
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
 
     async def create_partitions(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tidemark.client.aio.admin.connection import AdminCalls
+from tidemark.client.aio.admin.connection import AdminConnection
 from tidemark.client.argument_types import flag, instances
 from tidemark.core.quotas.quotas import Limits, QuotaEntity
 from tidemark.rpc.quotas.codec import ChangedQuota, QuotaChange, change_to_proto, changed_from_proto, quotas_from_proto
@@ -25,8 +25,11 @@ class AlteredQuotas(NamedTuple):
     generation: int
 
 
-class QuotaCalls(AdminCalls):
-    """Quotas."""
+class QuotaCalls:
+    """Quotas. A part of `AdminClient`, which has its methods."""
+
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
 
     async def describe_client_quotas(self) -> Mapping[QuotaEntity, Limits]:
         """Describe the quotas: limits by kind of each user, client id, pair of them, and default.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidemark.client.aio.admin.connection import AdminCalls
+from tidemark.client.aio.admin.connection import AdminConnection
 from tidemark.client.argument_types import flag, int32
 from tidemark.client.schemas import SchemaGiven, document_text
 from tidemark.core.schemas.model import TopicSchema
@@ -55,8 +55,11 @@ class TopicSchemas(NamedTuple):
     compatibility: str
 
 
-class SchemaCalls(AdminCalls):
-    """Schemas of topics."""
+class SchemaCalls:
+    """Schemas of topics. A part of `AdminClient`, which has its methods."""
+
+    def __init__(self, connection: AdminConnection) -> None:
+        self._connection = connection
 
     async def alter_topic_schema(
         self,
