@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
@@ -234,18 +234,19 @@ class PartitionQueue:
             if batch.attempt is not None:
                 self.refused(batch, batch.attempt, error, lost=True)
 
-    def expire(self, now_s: float, why: str) -> None:
-        """Fail the batches whose delivery timeout has passed."""
+    def expire(self, now_s: float, why: Callable[[], str]) -> None:
+        """Fail the batches whose delivery timeout has passed; `why` gives the reason in their errors."""
         oldest = next(self._all(), None)
         if oldest is None or oldest.deadline_s > now_s:
             return
         expired = [batch for batch in self._all() if batch.deadline_s <= now_s]
         if any(batch.base_sequence >= 0 or batch.attempt is not None for batch in expired):
-            self._break(expired, ErrorCode.REQUEST_TIMED_OUT, f"not acknowledged in time; {why}")
+            self._break(expired, ErrorCode.REQUEST_TIMED_OUT, f"not acknowledged in time; {why()}")
             return
+        sentence = f"not sent in time; {why()}"
         for batch in expired:
             self._ready.remove(batch)
-            self._resolve(batch, self._error(batch, ErrorCode.REQUEST_TIMED_OUT, f"not sent in time; {why}"))
+            self._resolve(batch, self._error(batch, ErrorCode.REQUEST_TIMED_OUT, sentence))
 
     def abandon(self, error: TidemarkError) -> None:
         """Fail all batches: the producer closes, or the topic was deleted."""

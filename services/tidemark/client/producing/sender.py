@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from tidemark.client.metadata.backoff import AttemptTimeout
@@ -589,7 +590,7 @@ class Sender:
             for stream in list(self._streams.values()):
                 stream.check_deadlines(now_s)
             for queue in list(self._active.values()):
-                queue.expire(now_s, self._hindrance(queue))
+                queue.expire(now_s, partial(self._hindrance, queue))
                 self._resolve(queue)
                 self._renew(queue, self._deleted_topics.verdict(queue.partition, queue.topic_id, now_s))
             if self._active:

@@ -176,7 +176,7 @@ def test_expired_batch_fails_later_batches_in_doubt() -> None:
     queue = queue_of(3)
     batches = take_all(queue)
     queue.refused(batches[0], batches[0].attempt, refusal(ErrorCode.NOT_ENOUGH_REPLICAS))
-    queue.expire(10.5, "too late")
+    queue.expire(10.5, lambda: "too late")
     assert outcomes(queue) == [ErrorCode.REQUEST_TIMED_OUT] * 3
     assert not len(queue)
 
@@ -184,7 +184,7 @@ def test_expired_batch_fails_later_batches_in_doubt() -> None:
 def test_unsent_batch_expires_alone() -> None:
     queue = queue_of(2)
     queue.identity = None
-    queue.expire(10.5, "no producer id")
+    queue.expire(10.5, lambda: "no producer id")
     assert outcomes(queue) == [ErrorCode.REQUEST_TIMED_OUT]
     queue.identity = ProducerIdentity(1, 0)
     assert sequences(take_all(queue)) == [0]
