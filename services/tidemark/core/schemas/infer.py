@@ -39,7 +39,8 @@ from tidemark.core.schemas.type_names import type_name
 
 MAP_NAMES_MIN: Final = 50
 """Objects with at least this number of different names, and values of one type, become maps."""
-_INT64_DIGITS: Final = 19
+_EXACT_DIGITS: Final = 15
+"""Digits of a whole number that float64 never rounds."""
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DATETIME: Final = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6}0*)?)?(?P<zone>Z|[+-]\d\d:?\d\d)?", re.ASCII
@@ -222,7 +223,7 @@ def _number_type(seen: _Seen, kinds: set[str], path: Path, notes: list[str]) -> 
         return Primitive.INT64
     if "float" not in kinds and max(digits, 1) + seen.scale <= PRECISION_MAX:
         return Decimal(max(digits, 1) + seen.scale, seen.scale)
-    if kinds != {"float"} and digits >= _INT64_DIGITS:
+    if kinds != {"float"} and digits > _EXACT_DIGITS:
         notes.append(f"column {path_text(path)}: numbers of {digits} digits; float64 is proposed, which rounds them")
     return Primitive.FLOAT64
 

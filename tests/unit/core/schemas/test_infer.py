@@ -89,6 +89,7 @@ def test_values_have_a_type_that_holds_them_all(values: list[object], expected: 
         ([1, "x", 2], "STRING", "column a: values of several kinds (2 int, 1 text); string is proposed, with JSON"),
         ([{"b": 1}, [1]], "STRING", "several kinds (1 object, 1 list)"),
         ([10**50], "DOUBLE", "numbers of 51 digits; float64 is proposed, which rounds them"),
+        ([2**53 + 1, 0.5], "DOUBLE", "numbers of 16 digits; float64 is proposed, which rounds them"),
         ([10**5000], "DOUBLE", "float64 is proposed"),
         ([2**63, 0.5], "DOUBLE", "numbers of 19 digits"),
         (["2026-01-01", "2026-01-02", "n/a"], "STRING", "2 of 3 texts are dates or times; string is proposed"),
