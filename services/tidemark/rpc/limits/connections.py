@@ -105,12 +105,13 @@ class Connection:
         sending_bytes: answers that gRPC has not sent yet, and `CALL_BYTES` for each call.
         calls: that run now.
         ended: whether a limit ended the connection.
-        look: number of the last check that found the peer; 0: no check yet.
+        look: number of the last check that found the peer, or of the next check if none can have found it; 0: none.
+        sought: number of the last check before the connection was sought: a gone one is sought once between checks.
     """
 
     __slots__ = (
         "_acked_bytes", "_allowed_bytes", "_had_calls", "_received_bytes", "arriving_bytes", "calls", "ended", "file",
-        "inode", "look", "peer", "sending_bytes",
+        "inode", "look", "peer", "sending_bytes", "sought",
     )  # fmt: skip
 
     def __init__(self, peer: Peer) -> None:
@@ -118,6 +119,7 @@ class Connection:
         self.file = -1
         self.inode = 0
         self.look = 0
+        self.sought = -1
         self.arriving_bytes = 0
         self.sending_bytes = 0
         self.calls = 0
@@ -160,24 +162,24 @@ class Connections:
 
     Args:
         limits: see `ConnectionLimits`.
+        find: the connection of a peer, which takes long; None if it has ended.
         end: ends a connection; False if it has ended.
         refused: called with one of `REASONS` for each connection that was ended.
-        look: requests an early check: a connection without a known descriptor must be ended.
         drop: called with addresses whose attempts are to be dropped, and the seconds for which.
     """
 
     def __init__(
         self,
         limits: ConnectionLimits,
+        find: Callable[[Peer], Found | None],
         end: Callable[[int, Peer], bool],
         refused: Callable[[str, Peer], None],
-        look: Callable[[], None],
         drop: Callable[[dict[Address, float]], None] = lambda _: None,
     ) -> None:
         self._limits = limits
+        self._find = find
         self._end = end
         self._refused = refused
-        self._look = look
         self._all: dict[Peer, Connection] = {}
         self._sending_bytes = 0
         self._arriving_bytes = 0
@@ -318,7 +320,7 @@ class Connections:
             self._too_fast_s = {}
 
     def _forget_if_gone(self, connection: Connection) -> None:
-        if connection.look == self._looks or self._all.get(connection.peer) is not connection:
+        if connection.look >= self._looks or self._all.get(connection.peer) is not connection:
             return
         connection.file = -1
         self._arriving_bytes -= connection.arriving_bytes
@@ -366,14 +368,25 @@ class Connections:
             self._end_for(ALL, largest)
 
     def _end_for(self, reason: str, connection: Connection) -> None:
+        if connection.ended:
+            return
         if connection.file < 0:
-            self._look()
-        elif not connection.ended and self._end(connection.file, connection.peer):
+            self._seek(connection)
+        if connection.file >= 0 and self._end(connection.file, connection.peer):
             connection.ended = True
             address = connection.peer[:2]
             if self._endings.early_s(address, time.monotonic()):
                 self._drop({address: DROPPED_S})
             self._refused(reason, connection.peer)
+
+    def _seek(self, connection: Connection) -> None:
+        """Find a connection that no check has found yet: the connection must not exceed its limit until the next."""
+        if connection.sought == self._looks:
+            return
+        connection.sought = self._looks
+        if (found := self._find(connection.peer)) is not None:
+            self._seen(found)
+            connection.look = self._looks + 1
 
 
 def _above(count: int, limit: int) -> bool:

@@ -61,9 +61,8 @@ class ConnectionWatch:
     def __init__(self, limits: ConnectionLimits, ports: Callable[[], frozenset[int]]) -> None:
         self._sockets = Sockets(ports)
         self._wake = asyncio.Event()
-        self._look_is_due = False
         self._attempts = Attempts(self._wake.set)
-        self.connections = Connections(limits, self._sockets.end, self._refused, self._look_soon, self._drop)
+        self.connections = Connections(limits, self._sockets.find, self._sockets.end, self._refused, self._drop)
         self._task: asyncio.Task[None] | None = None
         self._logged_s: dict[str, float] = {}
         self._dropped_until_s: dict[Address, float] = {}
@@ -104,23 +103,18 @@ class ConnectionWatch:
 
     def _is_quiet(self) -> bool:
         """Whether no event since the last check needs another check."""
-        is_due = self._look_is_due or self.connections.can_exceed or self._dropped_until_s
-        return not is_due and self._sockets.opened() <= 0
-
-    def _look_soon(self) -> None:
-        self._look_is_due = True
-        self._wake.set()
+        return not self.connections.can_exceed and not self._dropped_until_s and self._sockets.opened() <= 0
 
     async def _until_due(self, until_s: float) -> None:
         """Wait for the next check. Many new connections are counted together."""
-        self._look_is_due, listening = False, self._sockets.listening()
-        while not self._look_is_due and (left_s := until_s - time.monotonic()) > 0:
+        listening = self._sockets.listening()
+        while (left_s := until_s - time.monotonic()) > 0:
             self._wake.clear()
             self._attempts.await_one(listening)
             with contextlib.suppress(TimeoutError):
                 async with timeout(left_s):
                     await self._wake.wait()
-            if self._attempts.came and not self._look_is_due:
+            if self._attempts.came:
                 await asyncio.sleep(_GLANCE_S)
                 await self._glance_if_many()
 

@@ -164,15 +164,20 @@ async def test_messages_that_never_end_are_bounded_for_a_connection(stack: Async
     assert await is_served(server)
 
 
-async def test_requests_that_running_calls_hold_are_bounded_for_a_connection(stack: AsyncExitStack) -> None:
+@pytest.mark.parametrize("checked", [False, True])
+async def test_requests_that_running_calls_hold_are_bounded_for_a_connection(
+    stack: AsyncExitStack, checked: bool
+) -> None:
     server, before = await serve(stack, connection_bytes=8 * MIB), ended(CONNECTION)
+    if not checked:
+        await server._watch.stop()  # no check finds the connection before its bytes exceed the limit
     channel = await stack.enter_async_context(open_channel(f"127.0.0.1:{server.port}"))
     wait, opened = channel.unary_stream("/test.Bytes/Wait"), 0
     with contextlib.suppress(grpc.aio.AioRpcError):
         for _ in range(50):
             call = wait(bytes(100 << 10), timeout=LONG_S)
             opened += await call.read() == b"x"
-    assert 4 < opened < 12, "a request of 100 KiB counts as 1.2 MiB"
+    assert 4 < opened < 7, "a request of 100 KiB counts as 1.2 MiB"
     assert ended(CONNECTION) == before + 1
     await until(lambda: held(server) == 0)
 
@@ -350,7 +355,7 @@ async def test_new_connections_of_one_address_have_a_rate_and_others_are_served(
 async def test_the_rate_of_new_connections_knows_each_connection_once() -> None:
     dropped: dict[Any, float] = {}
     limited = Connections(
-        ConnectionLimits(creation_rate=10), lambda *_: True, lambda *_: None, lambda: None, dropped.update
+        ConnectionLimits(creation_rate=10), lambda _: None, lambda *_: True, lambda *_: None, dropped.update
     )
     found = [Found(Peer(9092, "10.0.0.7", number), number, number, 0, 0) for number in range(1, 11)]
     for _ in range(3):
@@ -498,8 +503,33 @@ async def test_calls_whose_request_has_not_come_count_and_time_out(
     assert not attacker.closed.is_set()
 
 
+async def test_a_gone_connection_above_its_limit_is_sought_once_between_checks() -> None:
+    sought: list[Peer] = []
+    limits = ConnectionLimits(connection_bytes=MIB)
+    limited = Connections(limits, sought.append, lambda *_: True, lambda *_: None)
+    peer = Peer(9092, "10.0.0.7", 4711)
+    connection = limited.of(peer)
+    for _ in range(100):
+        limited.call_began(connection, 100)
+    assert sought == [peer]
+    await limited.look_is_over([], Pace())
+    assert sought == [peer, peer]
+    assert not connection.ended
+
+
+async def test_a_connection_that_opens_while_a_check_gives_way_keeps_its_counts() -> None:
+    limited = Connections(ConnectionLimits(), lambda _: None, lambda *_: True, lambda *_: None)
+    peer, other = Peer(9092, "10.0.0.7", 4711), Peer(9092, "10.0.0.8", 4711)
+    check = asyncio.create_task(limited.look_is_over([Found(other, 8, 98, 0, 0)], Pace(0)))
+    await turns(1)
+    limited.of(peer).took(8 * MIB)
+    await check
+    await limited.look_is_over([Found(peer, 7, 99, 0, 8 * MIB)], Pace())
+    assert limited.bytes == 0
+
+
 async def test_messages_of_a_connection_that_opens_during_a_look_are_not_taken_for_unfinished_ones() -> None:
-    limited = Connections(ConnectionLimits(), lambda *_: True, lambda *_: None, lambda: None)
+    limited = Connections(ConnectionLimits(), lambda _: None, lambda *_: True, lambda *_: None)
     peer = Peer(9092, "10.0.0.7", 4711)
     limited.of(peer).took(8 * MIB)
     await limited.look_is_over([], Pace())

@@ -104,16 +104,20 @@ def answer_to(served: Served, damage: Damage) -> tuple[bool, bytes]:
         socket.create_connection((HOST, served.port), timeout=CALL_S) as connection,
         contextlib.suppress(OSError),  # of the server's refusal, of its silence, or of OpenSSL here
     ):
-        for flight in range(4):
+        flight = 0
+        part = b"the server's answers arrive in parts of any size"
+        while part:
             with contextlib.suppress(ssl.SSLWantReadError):
                 client.do_handshake()
                 return damaged, client.read(9)
-            whole = outgoing.read()
-            sent = damage.done_to(whole) if flight == damage.flight else whole
-            damaged |= sent != whole
-            connection.sendall(sent)
+            if whole := outgoing.read():
+                sent = damage.done_to(whole) if flight == damage.flight else whole
+                damaged |= sent != whole
+                connection.sendall(sent)
+                flight += 1
             connection.settimeout(SILENCE_S if damaged else CALL_S)
-            incoming.write(connection.recv(1 << 16))
+            part = connection.recv(1 << 16)
+            incoming.write(part)
     return damaged, b""
 
 
