@@ -146,9 +146,9 @@ def check_payload(batch: Batch) -> pa.RecordBatch | None:
     """`check_batch` without the envelope: the structure of the payload, and the values of an uncompressed payload.
 
     Returns:
-        The fully validated rows of an uncompressed payload, zero copy. None for a compressed payload, which only
-        consumers decompress. None also for a typed batch, which `record.typed.batch.check_typed` checks with its
-        schema.
+        The fully validated rows of an uncompressed payload, zero copy. None for a compressed payload, which consumers
+        and the cleaner decompress; `check_produced` does so for a compacted topic. None also for a typed batch, which
+        `record.typed.batch.check_typed` checks with its schema.
     """
     envelope = batch.envelope
     if envelope.is_typed:
@@ -204,7 +204,8 @@ def check_produced(batch: Batch, limits: ProduceLimits, *, now_us: int) -> None:
     send again.
 
     Raises:
-        TidemarkError: BATCH_TOO_LARGE, INVALID_BATCH, RECORD_COUNT_MISMATCH, NULL_KEY, INVALID_TIMESTAMP.
+        TidemarkError: BATCH_TOO_LARGE, INVALID_BATCH, RECORD_COUNT_MISMATCH, NULL_KEY, INVALID_TIMESTAMP;
+            INVALID_PAYLOAD: the topic is compacted, and the batch cannot be decompressed.
     """
     envelope = batch.envelope
     if envelope.batch_length > limits.max_message_bytes:
@@ -253,6 +254,8 @@ def _check_produced_payload(batch: Batch, limits: ProduceLimits) -> None:
             batch,
             lambda rows: rows.column(0).is_null().to_pylist(),
         )
+    if limits.compacted and batch.envelope.codec:
+        read_validated(batch)  # the cleaner decompresses the batch, and would never clean the log
 
 
 def _check_timestamp(batch: Batch, limits: ProduceLimits, now_us: int) -> None:

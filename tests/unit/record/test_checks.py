@@ -449,6 +449,15 @@ def test_a_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
     check_produced(check_batch(sample(codec)), ProduceLimits(), now_us=NOON_US)
 
 
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_a_compacted_topic_takes_no_batch_that_does_not_decompress(codec: Codec) -> None:
+    data = build_batch(from_columns([b"k" * 400], [b"v" * 400], [NOON_US]), codec=codec)
+    at, size_bytes = buffer_at(data, 2)
+    damaged = resealed(patched(data, at + 8, b"\xff" * (size_bytes - 8)))
+    produced(damaged, ProduceLimits(compacted=True), ErrorCode.INVALID_PAYLOAD, "cannot be read")
+    check_produced(check_batch(damaged), ProduceLimits(), now_us=NOON_US)
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_refusal_for_single_records_names_them_or_their_bound(codec: Codec) -> None:
     rows = from_columns([None, b"k", None, None], [b""] * 4, [NOON_US + 1001, NOON_US, NOON_US + 1000, NOON_US + 1002])
