@@ -203,7 +203,7 @@ def second_life(root: Path, rng: random.Random, damaged_end: int) -> tuple[Left,
             "epoch_below": epoch_below,
         },
         f"a/{TOWERS}/damage.json": {"reason": opened[TOWERS][1].damaged, "until": damaged_end, "cut": False},
-        f"a/{AIRPORTS}/cleaner-offset-checkpoint": opened[AIRPORTS][0].cleaning.clean_point,
+        f"a/{AIRPORTS}/cleaner-offset-checkpoint": opened[AIRPORTS][0].cleaning.point,
         "a/scrub.json": SCRUBBED._asdict(),
         "a/clean-shutdown.json": None,
         "b/clean-shutdown.json": None,
@@ -226,7 +226,7 @@ def third_life(root: Path, rng: random.Random, damaged: Mapping[str, Any]) -> tu
         f"a/{FLIGHTS}/cut-point.json": None,
         f"a/{CARRIERS}/cut-point.json": None,
         f"a/{TOWERS}/damage.json": damaged,
-        f"a/{AIRPORTS}/cleaner-offset-checkpoint": opened[AIRPORTS].cleaning.clean_point,
+        f"a/{AIRPORTS}/cleaner-offset-checkpoint": opened[AIRPORTS].cleaning.point,
         "a/clean-shutdown.json": {"broker_epoch": 9},
         "b/clean-shutdown.json": {"broker_epoch": 9},
     }
@@ -324,7 +324,7 @@ def check_directory(found: ReadDirectory, facts: Left) -> None:
         name, _, file = path.rpartition("/")
         files = found.replicas[name].others if name else found.files
         if file == "cleaner-offset-checkpoint":
-            assert files[file] == [{"clean_point": content}]
+            assert files[file] == [{"clean_point": content.offset, "horizon_s": content.horizon_s}]
         else:
             assert files.get(file) == content, path
 

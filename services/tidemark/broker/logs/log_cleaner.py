@@ -22,12 +22,11 @@ from tidemark.model import ErrorCode, Offset, TidemarkError, TopicPartition
 from tidemark.runtime.configuration.settings import BrokerSettings, TopicSettings
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.log_manager import LogManager
-from tidemark.storage.log.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of
+from tidemark.storage.log.cleaner import CleanerSettings, CleaningDone, clean_log, dirt_of, is_horizon_over
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.log.segment_repair import find_damage
 
 _log = logging.getLogger(__name__)
-_NEVER_S: Final = float("inf")
 _BURST_S: Final = 1.0
 _LEFT_S: Final = 1800.0
 """Time for which a log that cannot be cleaned is left, without a repair: each attempt reads the whole log."""
@@ -81,8 +80,6 @@ class LogCleaner:
         self._throttles = [
             DiskThrottle(settings.log_cleaner_io_max_bytes_per_second, burst_s=_BURST_S) for _ in self._threads
         ]
-        self._horizons_s: list[dict[PartitionLog, float]] = [{} for _ in self._directories]
-        """By directory and log: time at which records of a cleaned log may be deleted."""
         self._left: list[dict[PartitionLog, tuple[int, float]]] = [{} for _ in self._directories]
         """By directory and log that could not be cleaned: `LogSegments.moves` then, and the time of the next attempt
         without a repair."""
@@ -121,8 +118,6 @@ class LogCleaner:
 
     def _jobs(self, directory: int) -> list[Job]:
         """The compacted logs of a directory, with their current state."""
-        horizons_s = self._horizons_s[directory]
-        self._horizons_s[directory] = {log: at_s for log, at_s in horizons_s.items() if log.broken is None}
         left = self._left[directory].items()
         self._left[directory] = {log: until for log, until in left if log.broken is None}
         rules = {}
@@ -155,13 +150,14 @@ class LogCleaner:
             view = job.log.cleaning.view(job.end_offset, truncations=job.truncations)
             if view is None:
                 continue
-            dirt = dirt_of(view, job.settings, now_us=_now_us())
+            now_us = _now_us()
+            dirt = dirt_of(view, job.settings, now_us=now_us)
             dirtiest = max(dirtiest, dirt.ratio)
-            horizon_passed = self._horizons_s[directory].get(job.log, _NEVER_S) <= time.time()
             moves, until_s = self._left[directory].get(job.log, (-1, 0.0))
             if moves == job.log.segments.moves and time.monotonic() < until_s:
                 continue
-            if horizon_passed or (dirt.dirty_bytes and dirt.ratio >= job.settings.min_cleanable_dirty_ratio):
+            is_dirty = dirt.dirty_bytes and dirt.ratio >= job.settings.min_cleanable_dirty_ratio
+            if is_dirty or is_horizon_over(view, dirt, now_us=now_us):
                 due.append((dirt.ratio, job))
         self._dirtiest.labels(str(directory)).set(dirtiest)
         for _, job in sorted(due, key=lambda one: one[0], reverse=True):
@@ -195,7 +191,7 @@ class LogCleaner:
             _log.exception("a log could not be cleaned", extra={"partition": str(job.partition)})
             self._leave(directory, job)
             return
-        self._note(directory, job, done, time.perf_counter() - started_s)
+        self._note(job, done, time.perf_counter() - started_s)
 
     def _leave(self, directory: int, job: Job) -> None:
         """Leave a log that cannot be cleaned, until a repair or for some time, unless it was truncated meanwhile."""
@@ -213,12 +209,11 @@ class LogCleaner:
         except (OSError, Stopped):
             return
 
-    def _note(self, directory: int, job: Job, done: CleaningDone, took_s: float) -> None:
+    def _note(self, job: Job, done: CleaningDone, took_s: float) -> None:
         self._read.inc(done.bytes_read)
         self._freed.inc(max(0, done.bytes_before - done.bytes_after))
         if not done.passes:
             return
-        self._horizons_s[directory][job.log] = done.earliest_horizon_s
         self._last_run.set(time.time())
         self._runs.inc()
         _log.info(

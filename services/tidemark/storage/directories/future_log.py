@@ -136,7 +136,8 @@ class FutureLog:
             sentence = f"the copy of {self.partition} in {self.log.path.parent} cannot take its place: {why}"
             raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence)
         try:
-            self.log.adopt(source, min(self.source.cleaning.clean_point, self.clean_point))
+            point = self.source.cleaning.point
+            self.log.adopt(source, point._replace(offset=min(point.offset, self.clean_point)))
             self.log.finish()
         except OSError as error:
             raise storage_error(f"finish the copy of {self.partition}", error) from error

@@ -392,7 +392,7 @@ class _ReplicaVerifier:
         path = self._path / CLEANER_FILE
         try:
             lines = read_lines(path)
-            point = int(lines[0]) if lines else 0
+            point = int(lines[0].split(" ")[0]) if lines else 0
         except (BadFile, ValueError) as bad:
             self._error(FindingKind.FILE, path, str(bad), "nothing: the log is compacted from its start again")
             return

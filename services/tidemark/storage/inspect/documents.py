@@ -63,7 +63,7 @@ def read_document(path: Path) -> Document | None:
     if name == EPOCH_FILE:
         return _lines(path, ("leader_epoch", "start_offset"))
     if name == CLEANER_FILE:
-        return _lines(path, ("clean_point",))
+        return _lines(path, ("clean_point", "horizon_s"))
     if name == ROSTER_FILE:
         return _roster(path)
     if name.endswith(SNAPSHOT_SUFFIX):

@@ -32,6 +32,7 @@ from tidemark.record.typed.batch import declared_bytes
 from tidemark.storage.files import Descriptor, read_exactly, storage_error, write_all
 from tidemark.storage.log.cleaning import CleaningView, SegmentCleaning
 from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.recovery.cleaner_point import NO_HORIZON, CleanPoint
 from tidemark.storage.recovery.segment_swap import cleaned_path
 from tidemark.storage.segments.index import SegmentIndex
 from tidemark.storage.segments.scan import marker_at
@@ -110,6 +111,12 @@ def dirt_of(view: CleaningView, settings: CleanerSettings, *, now_us: int) -> Di
             dirty += segment.size_bytes
         end = segment.next_offset
     return Dirt(min(point, end), end, clean, dirty)
+
+
+def is_horizon_over(view: CleaningView, dirt: Dirt, *, now_us: int) -> bool:
+    """Whether a cleaning deletes tombstones or markers of the clean part, all of which may be cleaned."""
+    is_over = NO_HORIZON < view.horizon_s <= now_us // 1_000_000
+    return is_over and bool(view.segments) and dirt.end_offset >= view.clean_point
 
 
 def clean_log(
@@ -198,7 +205,9 @@ class _Pass:
             with self._log.rewriting:
                 if not self._clean(group, latest, rule):
                     return False
-        if not self._log.note_clean_point(self._view, reached):
+        horizon_s = self._done.earliest_horizon_s
+        point = CleanPoint(reached, NO_HORIZON if horizon_s == _NEVER_S else horizon_s)
+        if not self._log.note_clean_point(self._view, point):
             return False
         self._done.clean_point = reached
         return True
@@ -302,7 +311,7 @@ class _Pass:
 
     def _note_horizon(self, data: bytes) -> None:
         horizon_s = unpack_envelope(data).delete_horizon_s
-        if horizon_s > self._now_s:  # a marker with an earlier horizon stays for another reason
+        if horizon_s >= self._now_s:  # a marker with an earlier horizon stays for another reason
             self._done.earliest_horizon_s = min(self._done.earliest_horizon_s, horizon_s)
 
     def _read(self, opened: Descriptor, start: int, end: int) -> Iterator[list[Batch]]:

@@ -19,7 +19,7 @@ from tidemark.storage.log.context import LogContext
 from tidemark.storage.log.log_segments import LogSegments
 from tidemark.storage.log.replayed_state import ReplayedState
 from tidemark.storage.recovery.aborted_file import read_aborted, write_aborted
-from tidemark.storage.recovery.cleaner_point import read_clean_point, write_clean_point
+from tidemark.storage.recovery.cleaner_point import CleanPoint, read_clean_point, write_clean_point
 from tidemark.storage.recovery.segment_swap import commit_swap, finish_swap
 from tidemark.storage.segments.index import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from tidemark.storage.segments.segment import Damage, Segment
@@ -34,6 +34,7 @@ class CleaningView(NamedTuple):
         path: directory of the replica.
         segments: complete segments below an offset, from the first segment of the log, without the active segment.
         clean_point: offset (exclusive) below which there is one record of each key.
+        horizon_s: as in `CleanPoint`.
         producers: ids of the producers whose last batches must stay.
         truncations: `replace` and `note_clean_point` refuse a view from before a later truncation.
         interval_bytes: `index.interval.bytes`.
@@ -43,6 +44,7 @@ class CleaningView(NamedTuple):
     path: Path
     segments: tuple[Segment, ...]
     clean_point: int
+    horizon_s: int
     producers: frozenset[int]
     truncations: int
     interval_bytes: int
@@ -70,6 +72,11 @@ class SegmentCleaning:
     @property
     def clean_point(self) -> int:
         """Offset (exclusive) below which there is one record of each key."""
+        return self.point.offset
+
+    @property
+    def point(self) -> CleanPoint:
+        """The cleaner point, and the horizon below it."""
         return read_clean_point(self._context.path)
 
     def view(self, end_offset: int, *, truncations: int | None = None) -> CleaningView | None:
@@ -83,10 +90,12 @@ class SegmentCleaning:
                 return None
             with context.memory_lock:
                 producers = frozenset(self._replayed.producers)
+            point = self.point
             return CleaningView(
                 path=context.path,
                 segments=tuple(one for one in segments.all[:-1] if one.next_offset <= end_offset),
-                clean_point=min(self.clean_point, segments.end_offset),
+                clean_point=min(point.offset, segments.end_offset),
+                horizon_s=point.horizon_s,
                 producers=producers,
                 truncations=segments.truncations,
                 interval_bytes=context.settings.index_interval_bytes,
@@ -212,8 +221,8 @@ class SegmentCleaning:
             write_aborted(segment.stem, rows)
             return True
 
-    def note_clean_point(self, view: CleaningView, offset: int) -> bool:
-        """Raise the cleaner point to `offset`, unless the log was truncated meanwhile.
+    def note_clean_point(self, view: CleaningView, point: CleanPoint) -> bool:
+        """Write the cleaner point, unless the log was truncated meanwhile.
 
         Raises:
             OSError: the disk does not answer.
@@ -221,14 +230,14 @@ class SegmentCleaning:
         with self._context.files_lock:
             if self._context.broken or view.truncations != self._segments.truncations:
                 return False
-            write_clean_point(self._context.path, offset)
+            write_clean_point(self._context.path, point)
             return True
 
-    def adopt_clean_point(self, offset: int) -> None:
+    def adopt_clean_point(self, point: CleanPoint) -> None:
         """Take over the cleaner point of the log of which this log is a copy; the caller holds `files_lock`.
 
         Raises:
             OSError: the disk does not answer.
         """
-        if offset != self.clean_point:
-            write_clean_point(self._context.path, offset)
+        if point != self.point:
+            write_clean_point(self._context.path, point)

@@ -31,6 +31,7 @@ from tidemark.storage.log.log_segments import LogSegments, Placed
 from tidemark.storage.log.log_state import LogState
 from tidemark.storage.log.reader import LogReader
 from tidemark.storage.log.replayed_state import ReplayedState
+from tidemark.storage.recovery.cleaner_point import CleanPoint
 from tidemark.storage.recovery.damage import CutPoint
 from tidemark.storage.recovery.epoch_file import EPOCH_FILE
 from tidemark.storage.recovery.log_loader import Recovered, make_segment
@@ -536,7 +537,7 @@ class PartitionLog:
         epochs.truncate_from_start(start)
         return LogState(start, end, epochs.entries, producers)
 
-    def adopt(self, state: LogState, clean_point: int) -> None:
+    def adopt(self, state: LogState, clean_point: CleanPoint) -> None:
         """Take over the state that a copy cannot read from batches.
 
         This state consists of leader epochs without a record, producers whose batches were removed, and a log end past

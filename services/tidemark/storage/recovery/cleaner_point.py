@@ -3,35 +3,53 @@
 
 `cleaner-offset-checkpoint` is in the replica's directory and moves with the replica. A point that is too low costs a
 cleaning. With too high a point, the cleaner would delete a tombstone before its records, so truncation lowers the
-point.
+point. The file also has the time at which the next cleaning of the log may delete tombstones, even if the log is idle.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.storage.files import BadFile, pack_lines, read_lines, replace_file
 
 CLEANER_FILE: Final = "cleaner-offset-checkpoint"
+NO_HORIZON: Final = -1
+_UNKNOWN_HORIZON: Final = 0
 
 
-def read_clean_point(directory: Path) -> int:
-    """The point; 0 where the file is missing or damaged."""
+class CleanPoint(NamedTuple):
+    """The content of the file.
+
+    Attributes:
+        offset: the cleaner point.
+        horizon_s: earliest time, in seconds since 1970, at which a tombstone or marker below the point may be deleted;
+            0: unknown, NO_HORIZON: there is none.
+    """
+
+    offset: int = 0
+    horizon_s: int = NO_HORIZON
+
+
+def read_clean_point(directory: Path) -> CleanPoint:
+    """The point; 0 where the file is missing or damaged. 0.1.0 wrote no horizon."""
     try:
         lines = read_lines(directory / CLEANER_FILE)
-        return int(lines[0]) if lines else 0
+        if not lines:
+            return CleanPoint()
+        offset, *horizon = lines[0].split(" ")
+        return CleanPoint(int(offset), int(horizon[0]) if horizon else _UNKNOWN_HORIZON)
     except (BadFile, ValueError):
-        return 0
+        return CleanPoint()
 
 
-def write_clean_point(directory: Path, offset: int) -> None:
+def write_clean_point(directory: Path, point: CleanPoint) -> None:
     """Replace the file; durable with the next syncfs.
 
     Raises:
         OSError: the disk does not answer.
     """
-    replace_file(directory / CLEANER_FILE, pack_lines([str(offset)]))
+    replace_file(directory / CLEANER_FILE, pack_lines([f"{point.offset} {point.horizon_s}"]))
 
 
 def lower_clean_point(directory: Path, end_offset: int) -> None:
@@ -40,5 +58,6 @@ def lower_clean_point(directory: Path, end_offset: int) -> None:
     Raises:
         OSError: the disk does not answer.
     """
-    if read_clean_point(directory) > end_offset:
-        write_clean_point(directory, end_offset)
+    point = read_clean_point(directory)
+    if point.offset > end_offset:
+        write_clean_point(directory, point._replace(offset=end_offset))

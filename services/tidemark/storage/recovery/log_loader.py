@@ -478,7 +478,7 @@ def _fold(
     is_read_apart = aborted.replayed_from < replayed_from
     if is_read_apart:
         _read_aborted(directory, recovered, aborted, offsets, interval_bytes)
-    clean_point = read_clean_point(directory)
+    clean_point = read_clean_point(directory).offset
     snapshot = newest_snapshot(directory, offsets, at_least=front, at_most=replayed_from, clean_point=clean_point)
     if snapshot is not None:
         recovered.snapshot_at, recovered.producers = snapshot

@@ -14,6 +14,7 @@ from tidemark.storage.directories import replica_mover as mover_module
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log import durability as durability_module
 from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.recovery.cleaner_point import CleanPoint
 
 from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, at, lead, make_batch, read_all
@@ -176,11 +177,11 @@ def test_a_compacted_log_moves_with_its_holes_and_its_clean_point(directory: Pat
     fill(log, rng, 80, keys=5)
     clean(log)
     fill(log, rng, 10, keys=5)
-    before, rows, point = content(log), rows_of(log), log.cleaning.clean_point
-    assert point > 0
+    before, rows, point = content(log), rows_of(log), log.cleaning.point
+    assert point.offset > 0
     moved = move(logs)
     assert content(moved) == before
-    assert moved.cleaning.clean_point == point
+    assert moved.cleaning.point == point
     clean(moved)
     assert set(rows_of(moved)) <= set(rows)
     logs.close()
@@ -200,7 +201,8 @@ def test_a_cleaning_during_the_copy_does_not_raise_the_copys_clean_point(directo
 def test_a_log_that_ends_in_a_hole_moves_with_its_end(directory: Path) -> None:
     logs, log = open_in(directory)
     log.append([at(make_batch(["a"]), 0)], base_offset=Offset(0), leader_epoch=LeaderEpoch(0), stamp=False)
-    log.adopt(log.state()._replace(log_end_offset=Offset(5)), 0)  # as an earlier version left a truncated log
+    as_truncated_by_an_earlier_version = log.state()._replace(log_end_offset=Offset(5))
+    log.adopt(as_truncated_by_an_earlier_version, CleanPoint())
     assert log.log_end_offset == 5
     moved = move(logs)
     assert moved.log_end_offset == 5

@@ -173,7 +173,7 @@ def test_a_cleaning_ends_when_the_log_is_truncated_meanwhile(directory: Path) ->
     clean_log(log, log.log_end_offset, CleanerSettings(io_buffer_bytes=1), now_us=NOW_US, pace=cut_once)
     left = rows_of(log)
     assert set(left) <= set(expected)
-    assert read_clean_point(directory / str(PARTITION)) <= log.log_end_offset
+    assert read_clean_point(directory / str(PARTITION)).offset <= log.log_end_offset
     assert not list((directory / str(PARTITION)).glob("*.cleaned"))
     fill(log, random.Random(5), 120)
     before = rows_of(log)
@@ -200,7 +200,7 @@ def test_a_cleaning_ends_without_an_error_when_the_log_is_closed(directory: Path
         clean_log(log, log.log_end_offset, CleanerSettings(io_buffer_bytes=1), now_us=NOW_US, pace=end_it).passes <= 1
     )
     assert not list((directory / str(PARTITION)).glob("*.cleaned"))
-    assert read_clean_point(directory / str(PARTITION)) == 0
+    assert read_clean_point(directory / str(PARTITION)).offset == 0
     logs.close()
 
 
@@ -209,11 +209,11 @@ def test_a_truncation_below_the_clean_point_lowers_the_point(directory: Path) ->
     fill(log, random.Random(7), 120)
     point = clean(log).clean_point
     log.truncate(Offset(point // 2))
-    assert read_clean_point(directory / str(PARTITION)) <= log.log_end_offset <= point // 2
+    assert read_clean_point(directory / str(PARTITION)).offset <= log.log_end_offset <= point // 2
     fill(log, random.Random(8), 200)
     logs.close()
     logs, log = opened(directory)
-    assert read_clean_point(directory / str(PARTITION)) <= point // 2
+    assert read_clean_point(directory / str(PARTITION)).offset <= point // 2
     logs.close()
 
 

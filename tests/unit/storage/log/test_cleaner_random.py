@@ -32,7 +32,7 @@ def test_a_cleaned_log_holds_the_latest_record_of_each_key_at_its_offset(directo
     done = clean(log, small, upto=high_watermark)
 
     assert rows_of(log) == latest_of(before, below=end)
-    assert read_clean_point(directory / str(PARTITION)) == done.clean_point == end
+    assert read_clean_point(directory / str(PARTITION)).offset == done.clean_point == end
     assert log.log_end_offset == before[-1][0] + 1
     for offset in rng.sample(range(int(log.log_end_offset)), 50):
         data = log.read(Offset(offset), end_offset=log.log_end_offset, max_bytes=1)

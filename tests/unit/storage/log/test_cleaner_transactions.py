@@ -193,7 +193,7 @@ def test_a_marker_leaves_once_its_transaction_has_and_the_retention_has_passed(d
     last = {batch.envelope.producer_id: batch for batch in batches_of(log) if may_be_marker(batch.envelope)}
     assert set(last) == {1, 2, 3}, "the last marker of a known producer fences its late batches"
     check_whole(log)
-    log.adopt(log.state()._replace(producers=ProducerStates()), log.cleaning.clean_point)  # all producers expired
+    log.adopt(log.state()._replace(producers=ProducerStates()), log.cleaning.point)  # all producers expired
     clean(log, now_us=NOW_US + 6_000_000)
     clean(log, now_us=NOW_US + 20_000_000)
     assert markers() < left

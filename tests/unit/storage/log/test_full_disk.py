@@ -20,7 +20,7 @@ from tidemark.storage.files import pack_json
 from tidemark.storage.log import log_segments as segments_module
 from tidemark.storage.log.durability import Durability, Release
 from tidemark.storage.log.partition_log import PartitionLog
-from tidemark.storage.recovery.cleaner_point import write_clean_point
+from tidemark.storage.recovery.cleaner_point import CleanPoint, write_clean_point
 from tidemark.storage.recovery.damage import CutPoint
 from tidemark.storage.segments.segment import Segment
 
@@ -229,7 +229,7 @@ def test_a_truncation_without_space_for_the_clean_point_can_be_retried(directory
     marks = CutPoint(1, 0), CutPoint(2, 9, resetting=True)
     for mark, cut in zip(marks, (lambda: log.truncate(Offset(1)), lambda: log.reset(Offset(9))), strict=True):
         disk.room_bytes = 1 << 40
-        write_clean_point(log.path, 2)
+        write_clean_point(log.path, CleanPoint(2))
         disk.room_bytes = len(pack_json(mark._asdict()))
         with pytest.raises(TidemarkError) as caught:
             cut()

@@ -17,6 +17,7 @@ from tidemark.storage.log import replayed_state as state_module
 from tidemark.storage.log.durability import Durability
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery import log_loader as recovery_module
+from tidemark.storage.recovery.cleaner_point import CleanPoint
 from tidemark.storage.recovery.damage import CutPoint
 from tidemark.storage.recovery.epoch_file import EPOCH_FILE, read_epochs
 from tidemark.storage.segments.segment import Segment
@@ -448,7 +449,7 @@ def test_a_late_checkpoint_does_not_drop_newer_epochs(directory: Path) -> None:
     assert captured is not None
     log.trim(Offset(60))
     state = log.state()
-    log.adopt(state, 0)
+    log.adopt(state, CleanPoint())
     log.durability.checkpointed(captured, has_high_watermark=True)
     assert log.state().epochs == state.epochs == ((5, 60),)
     logs.close()

@@ -124,11 +124,13 @@ def test_an_epoch_file_gives_epochs_or_nothing(directory: Path, content: bytes) 
 
 
 @FEW
-@given(content=any_lines(pack_lines(["33"])))
+@given(content=any_lines(pack_lines(["33 1800000000"])))
 @example(content=pack_lines(["many"]))
+@example(content=pack_lines(["33"]))
+@example(content=pack_lines([]))
 def test_a_cleaners_point_is_a_number(directory: Path, content: bytes) -> None:
     (directory / CLEANER_FILE).write_bytes(content)
-    assert isinstance(read_clean_point(directory), int)
+    assert all(isinstance(number, int) for number in read_clean_point(directory))
 
 
 @FEW
@@ -263,7 +265,7 @@ def test_a_directory_is_opened_or_refused_with_the_remedy(directory: Path, conte
 GOOD: dict[str, bytes] = {
     HIGH_WATERMARKS: CHECKPOINT,
     EPOCH_FILE: pack_lines(["0 0", "1 12"]),
-    CLEANER_FILE: pack_lines(["33"]),
+    CLEANER_FILE: pack_lines(["33 1800000000"]),
     f"{12:020d}{SNAPSHOT_SUFFIX}": SNAPSHOT,
     CUT_FILE: pack_json(CutPoint(4, 2)._asdict()),
     ROSTER_FILE: b"1\n" + sealed(b"+ flights 0 topic-one incarnation-one -"),
