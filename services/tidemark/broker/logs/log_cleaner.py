@@ -114,7 +114,12 @@ class LogCleaner:
         self._loop = loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._settings.log_cleaner_backoff_ms / 1000)
-            await loop.run_in_executor(self._threads[directory], self._clean_all, directory, self._jobs(directory))
+            try:
+                jobs = self._jobs(directory)
+                await loop.run_in_executor(self._threads[directory], self._clean_all, directory, jobs)
+            except Exception:  # noqa: BLE001 - logged: the next round may succeed
+                self._failures.inc()
+                _log.exception("the log cleaner failed", extra={"directory": directory})
 
     def _jobs(self, directory: int) -> list[Job]:
         """The compacted logs of a directory, with their current state."""

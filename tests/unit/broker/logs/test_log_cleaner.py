@@ -206,6 +206,29 @@ def test_a_horizon_waits_until_all_of_the_clean_part_is_stable(path: Path) -> No
     world.logs.close()
 
 
+async def test_a_cleaner_goes_on_after_an_unexpected_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(path, {"prices": COMPACT})
+    clean_all, rounds, done = world.cleaner._clean_all, 0, threading.Event()
+
+    def fails_once(directory: int, jobs: list[Job]) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise RuntimeError("as the test wants")
+        clean_all(directory, jobs)
+        done.set()
+
+    monkeypatch.setattr(world.cleaner, "_clean_all", fails_once)
+    world.cleaner.start()
+    assert await asyncio.to_thread(done.wait, 20)
+    await world.cleaner.stop()
+    assert world.metric("failures_total") == 1
+    assert "the log cleaner failed" in caplog.messages
+    world.logs.close()
+
+
 def test_no_record_past_the_high_watermark_is_cleaned(path: Path) -> None:
     world = World(path, {"prices": COMPACT})
     world.fill("prices", 80)
