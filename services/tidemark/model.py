@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -47,6 +49,25 @@ def number_up_to(most: int, text: str) -> int | None:
         return None
     number = int(digits or "0")
     return number if number <= most else None
+
+
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,100}")
+DECIMAL_TEXT: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""A number in digits 0 to 9, such as -1.5 or 2e-3."""
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number that `text` states in digits 0 to 9, with a sign or without; None for another text.
+
+    Python's `int` also reads 1_000, and digits of all scripts.
+    """
+    return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def decimal_number(text: str) -> float | None:
+    """The number that `text`, a DECIMAL_TEXT, states; None for another text, and above a float's range."""
+    number = float(text) if DECIMAL_TEXT.fullmatch(text) else math.inf
+    return number if math.isfinite(number) else None
 
 
 def host_port(host: str, port: int | str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidemark.core.quotas.client_ids import check_client_id
-from tidemark.model import TidemarkError
+from tidemark.model import TidemarkError, number_up_to
 from tidemark.rpc.security.paths import SETTINGS, TOKEN_ITSELF, TlsFiles
 
 ADDRESSES: Final = ("tidemark.bootstrap", "kafka.bootstrap.servers")
@@ -30,6 +30,11 @@ _LIKE_OF_KAFKAS: Final = 0.9
 """Least similarity of a suggested name, from 0 to 1. Many names of Kafka's clients are similar."""
 
 
+def parse_whole(text: str) -> int | None:
+    """The whole number from 0, of 64 bits, that `text` states in digits 0 to 9; None for another text."""
+    return number_up_to((1 << 63) - 1, text.strip())
+
+
 def parse_bootstrap(given: Mapping[str, str]) -> str:
     """host:port[,host:port...] from options with lower-case names; ValueError names the valid form."""
     found = {name: given[name].strip() for name in ADDRESSES if given.get(name, "").strip()}
@@ -40,7 +45,7 @@ def parse_bootstrap(given: Mapping[str, str]) -> str:
     name, text = next(iter(found.items()))
     for address in text.split(","):
         host, _, port = address.strip().rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not host or not number_up_to(65535, port):
             raise ValueError(f"option {name!r}: {address.strip()!r} is not host:port")
     return text
 

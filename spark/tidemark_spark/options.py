@@ -24,6 +24,7 @@ from tidemark_spark.common_options import (
     parse_client_id,
     parse_tls,
     parse_token_file,
+    parse_whole,
     unknown_option,
 )
 from tidemark_spark.places import EARLIEST, LATEST, Place, parse_json_object, parse_place
@@ -309,9 +310,10 @@ def _is_index(value: object) -> bool:
 
 
 def _positive(name: str, text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
+    number = parse_whole(text)
+    if not number:
         raise ValueError(f"option {name!r} is {text!r}; expected a whole number from 1")
-    return int(text)
+    return number
 
 
 def _continues(given: Mapping[str, str]) -> bool:
@@ -353,7 +355,7 @@ def _isolation_level(given: Mapping[str, str]) -> str:
 
 
 def _duration_ms(name: str, text: str) -> int:
-    found = re.fullmatch(r"\s*(\d+)\s*(|ms|s|m|min|h|d)\s*", text.lower())
+    found = re.fullmatch(r"\s*([0-9]{1,18})\s*(|ms|s|m|min|h|d)\s*", text.lower())
     if found is None:
         raise ValueError(f"option {name!r} is {text!r}; expected a duration, e.g. 15m, 30s, 500ms, 2h or 1d")
     return int(found[1]) * _UNITS_MS[found[2]]

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tidemark_spark.common_options import parse_whole
+
 EARLIEST: Final = -2
 """As in Spark's Kafka source: the log start offset."""
 LATEST: Final = -1
@@ -71,9 +73,10 @@ def parse_place(given: Mapping[str, str], which: str, *, default: int, refused: 
     name = f"{which}Timestamp"
     text = given.get(name.lower())
     if text is not None:
-        if not text.strip().isdecimal() or int(text) > _TIMESTAMP_MAX_MS:
+        time_ms = parse_whole(text)
+        if time_ms is None or time_ms > _TIMESTAMP_MAX_MS:
             raise ValueError(f"option {name!r} is {text!r}; expected milliseconds since 1970, e.g. 1735689600000")
-        return Place(name, default, timestamp_ms=int(text), young_is_latest=lenient)
+        return Place(name, default, timestamp_ms=time_ms, young_is_latest=lenient)
     name = f"{which}OffsetsByTimestamp"
     text = given.get(name.lower())
     if text is not None:
@@ -116,7 +119,7 @@ def _numbers(name: str, text: str, what: str) -> dict[str, dict[int, int]]:
             raise ValueError(f'{name}[{topic!r}] is {partitions!r}; expected {what} by partition, e.g. {{"0": 23}}')
         found[topic] = {}
         for index, number in partitions.items():
-            if not index.isdecimal() or not isinstance(number, int) or isinstance(number, bool):
+            if parse_whole(index) is None or not isinstance(number, int) or isinstance(number, bool):
                 raise ValueError(
                     f'{name}[{topic!r}][{index!r}] is {number!r}; expected {what} by partition: {{"0": 23}}'
                 )

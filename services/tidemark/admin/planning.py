@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tidemark.core.config_resource import ConfigKind
 from tidemark.core.internal_topics import INTERNAL_TOPICS
 from tidemark.core.planning.placement import assign_replicas, check_counts
 from tidemark.model import (
@@ -22,6 +23,7 @@ from tidemark.model import (
     TopicDescription,
     invalid_config,
 )
+from tidemark.runtime.configuration.entries import check_alterable
 from tidemark.runtime.configuration.settings import topic_settings
 from tidemark.zookeeper.codecs import encode_topic
 from tidemark.zookeeper.topics import NODE_BYTES_MAX
@@ -54,6 +56,7 @@ def check_configs(configs: Mapping[str, str], *, replication_factor: int, typed:
     """Refuse topic settings that are unknown, out of range, above the replicas, or for typed topics only:
     UNKNOWN_CONFIG, INVALID_CONFIG.
     """
+    check_alterable(ConfigKind.TOPIC, configs, ())
     settings = topic_settings(configs)
     if _COMPATIBILITY in configs and not typed:
         # Brokers of 0.1.0 would use the defaults for all settings of the topic, since they do not know this one.

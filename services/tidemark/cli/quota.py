@@ -24,7 +24,7 @@ from tidemark.core.quotas.quotas import (
     limit_text,
 )
 from tidemark.core.security.principals import ANONYMOUS
-from tidemark.model import invalid_request
+from tidemark.model import decimal_number, invalid_request
 
 quota_app = Commands(help="Set, remove and show quotas: limits of users and client ids.")
 
@@ -184,11 +184,12 @@ def limit_of(kind: QuotaKind, given: float | str) -> float:
     """The limit that a text or number states; raises INVALID_REQUEST."""
     if isinstance(given, str):
         try:
-            given = parse_rate(given) if kind in _BYTE_RATES else float(given)
+            limit = parse_rate(given) if kind in _BYTE_RATES else decimal_number(given)
         except typer.BadParameter as error:
             raise invalid_request(f"{kind}: {error.message}") from None
-        except ValueError:
-            raise invalid_request(f"{kind} is {given!r}: give a number") from None
+        if limit is None:
+            raise invalid_request(f"{kind} is {given!r}: give a number")
+        given = limit
     return check_limit(kind, given)
 
 

@@ -20,6 +20,7 @@ from tidemark_spark.common_options import (
     parse_bootstrap,
     parse_tls,
     parse_token_file,
+    parse_whole,
     unknown_option,
 )
 from tidemark_spark.transactions.settings import TransactionSettings, parse_transactions
@@ -52,9 +53,10 @@ def _word(name: str, text: str) -> str:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.strip().isdecimal():
+    number = parse_whole(text)
+    if number is None:
         raise ValueError(f"option {name!r} is {text!r}; expected a whole number")
-    return int(text)
+    return number
 
 
 def _acks(name: str, text: str) -> str:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from tidemark_spark.common_options import parse_whole
+
 QUERY_ID: Final = "sql.streaming.queryId"
 """Spark's local property of a streaming query, in the driver's thread and in tasks."""
 _PREFIX: Final = "spark-"
@@ -121,17 +123,19 @@ def _timeout_ms(given: Mapping[str, str]) -> int:
     if len(texts) > 1:
         raise ValueError(f"options {' and '.join(map(repr, names))} contradict one another; remove one of them")
     text = texts.pop()
-    if not text.isdecimal() or int(text) < _TIMEOUT_MS_MIN:
+    timeout_ms = parse_whole(text)
+    if timeout_ms is None or timeout_ms < _TIMEOUT_MS_MIN:
         raise ValueError(
             f"option {names[0]!r} is {text!r}; expected milliseconds, a whole number from {_TIMEOUT_MS_MIN}"
         )
-    return int(text)
+    return timeout_ms
 
 
 def _version(given: Mapping[str, str]) -> int | None:
     text = given.get("txnversion", "").strip()
     if not text:
         return None
-    if not text.isdecimal() or int(text) >= 1 << 63:
+    version = parse_whole(text)
+    if version is None:
         raise ValueError(f"option 'txnVersion' is {text!r}; expected a whole number from 0 that rises with each write")
-    return int(text)
+    return version

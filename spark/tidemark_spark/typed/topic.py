@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tidemark_spark.common_options import parse_bootstrap, parse_client_id, parse_tls, parse_token_file
+from tidemark_spark.common_options import parse_bootstrap, parse_client_id, parse_tls, parse_token_file, parse_whole
 
 if TYPE_CHECKING:
     from tidemark.client.consuming.range_reader import RangeReader
@@ -52,8 +52,8 @@ class TypedTopic:
         """The topic with the version of the option `schemaVersion`; raises ValueError."""
         if text is None:
             return self
-        version = int(text) if text.strip().isdecimal() else 0
-        if version not in self.versions:
+        version = parse_whole(text)
+        if version is None or version not in self.versions:
             raise ValueError(
                 f"option 'schemaVersion' is {text!r}; topic {self.name} has versions 1 to {max(self.versions)}"
             )
@@ -80,7 +80,7 @@ def typed_topic(given: Mapping[str, str], topic: str) -> TypedTopic | None:
     from tidemark.client.consuming.range_reader import RangeReader
 
     text = given.get("deadlinems", "").strip()
-    deadline_ms = int(text) if text.isdecimal() and int(text) else _DEADLINE_MS
+    deadline_ms = parse_whole(text) or _DEADLINE_MS
     with RangeReader(
         bootstrap, deadline_s=deadline_ms / 1000, tls=credentials, client_id=parse_client_id(given)
     ) as reader:

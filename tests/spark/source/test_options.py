@@ -223,6 +223,7 @@ def test_many_small_ranges_become_few_tasks() -> None:
             "'startingTimestamp' is '99999999999999999'; expected milliseconds",
         ),
         ({**FLIGHTS, "minPartitions": "0"}, "expected a whole number from 1"),
+        ({**FLIGHTS, "minPartitions": "１２"}, "expected a whole number from 1"),
         ({**FLIGHTS, "includeHeaders": "yes"}, "expected true or false"),
         ({**FLIGHTS, "failOnDataLoss": "maybe"}, "expected true or false"),
     ],

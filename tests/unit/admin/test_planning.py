@@ -142,6 +142,7 @@ def test_placement_continues_after_existing_topics() -> None:
         (TopicRequest("t", 1, 1, {"no.such.setting": "1"}), ErrorCode.UNKNOWN_CONFIG),
         (TopicRequest("t", 1, 1, {"segment.bytes": "1"}), ErrorCode.INVALID_CONFIG),
         (TopicRequest("t", 1, 1, {"segment.bytes": "many"}), ErrorCode.INVALID_CONFIG),
+        (TopicRequest("t", 1, 1, {"retention.ms": "1_000"}), ErrorCode.INVALID_CONFIG),
         (TopicRequest("t", 1, 2, {"min.insync.replicas": "3"}), ErrorCode.INVALID_CONFIG),
     ],
 )

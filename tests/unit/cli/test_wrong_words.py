@@ -50,6 +50,9 @@ HUGE = "9" * 5_000
         (("topic", "list", "--bootstrap", f"a:{HUGE}"), "expected HOST:PORT"),
         (("log", "dump", "data", "t-0", "--from", "5", "--to", "2"), "--to 2 is below --from 5"),
         (("topic", "create", "t", "--partitions", "many", *BROKER), "--partitions"),
+        (("topic", "create", "t", "--partitions", "1_0", *BROKER), "'1_0': expected a number in digits 0 to 9"),
+        (("consume", "flights", "--max-records", " 5", *BROKER), "' 5': expected a number in digits 0 to 9"),
+        (("bench", "produce", "--rate", "1_000", *BROKER), "'1_000': expected a number in digits 0 to 9"),
         (("topic", "nothing"), "No such command 'nothing'"),
     ],
 )

@@ -101,7 +101,9 @@ class DynamicConfig(Reread):
         if not changes:
             return
         table = keys_of("broker")
-        values: dict[str, Any] = {table[name].attribute: table[name].parse(text) for name, text in configs.items()}
+        values: dict[str, Any] = {
+            table[name].attribute: table[name].parse_stored(text) for name, text in configs.items()
+        }
         self._in_use = configs
         self._apply(replace(self._settings, **values))
         for change in changes:
@@ -130,7 +132,7 @@ def _known(configs: Mapping[str, str]) -> dict[str, str]:
             _log.warning("setting ignored: it is not a dynamic broker setting", extra={"config": name})
             continue
         try:
-            table[name].parse(text)
+            table[name].parse_stored(text)
         except TidemarkError as error:
             _log.error("setting ignored", extra={"config": name, "why": error.message})
             continue

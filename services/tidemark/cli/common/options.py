@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_type_hints
 
 import typer
 from typer.models import CommandFunctionType
@@ -17,7 +17,7 @@ from tidemark.cli.common import completion
 from tidemark.cli.common.connection import connect_admin, drop_other_address
 from tidemark.cli.common.help_text import PlainCommand, PlainGroup
 from tidemark.cli.common.output import Output, print_warning
-from tidemark.model import TopicPartition, invalid_request, number_up_to
+from tidemark.model import TopicPartition, decimal_number, invalid_request, number_up_to, whole_number
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _INT32_MAX: Final = 2**31 - 1
 _DRY_RUN: Final = "dry_run"
 _FORMER_DRY_RUN: Final = "validate_only"
+_NUMBERS: Final = "number_parameters"
 
 BootstrapOption = Annotated[
     str,
@@ -74,6 +75,19 @@ class Cluster:
 
 class _Command(PlainCommand):
     """A command that uses one cluster."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Parse the command line; raises BadParameter for a text that Python reads as a number, such as 1_000."""
+        rest = super().parse_args(ctx, list(args))
+        if not ctx.resilient_parsing:
+            given = self.make_parser(ctx).parse_args(list(args))[0]
+            kinds: Mapping[str, type] = getattr(self.callback, _NUMBERS, {})
+            for parameter in self.params:
+                text = given.get(parameter.name)
+                if parameter.name in kinds and isinstance(text, str) and _is_no_number(text, kinds[parameter.name]):
+                    sentence = f"{text!r}: expected a number in digits 0 to 9"
+                    raise typer.BadParameter(sentence, param_hint=parameter.opts[0])
+        return rest
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         drop_other_address(ctx)
@@ -132,8 +146,19 @@ def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
         command(**given)
 
     run.__dict__["__signature__"] = Signature(parameters)
+    run.__dict__[_NUMBERS] = {one.name: kind for one in parameters if (kind := _number_kind(one.annotation))}
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _number_kind(annotation: Any) -> type | None:
+    """int or float for such a parameter, also an optional one."""
+    kinds = get_args(annotation)[:1] or (annotation,)
+    return next((kind for kind in (int, float) for one in kinds if one is kind or kind in get_args(one)), None)
+
+
+def _is_no_number(text: str, kind: type) -> bool:
+    return (whole_number(text) if kind is int else decimal_number(text)) is None
 
 
 def fits_int32(value: int) -> int:

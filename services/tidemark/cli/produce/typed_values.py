@@ -32,11 +32,13 @@ from tidemark.core.schemas.model import (
     StructOf,
     plain_type,
 )
+from tidemark.model import DECIMAL_TEXT, decimal_number
 
 Convert = Callable[[Any], Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER: Final = re.compile(r"-?\d{1,100}(\.\d{1,100})?", re.ASCII)
 _NUMBERS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_SPECIAL: Final = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
 _LIMIT: Final = 2**64
 """Above every integer of a column, and every instant. Python would need hours to make an integer of 1e999999999."""
 _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -178,13 +180,18 @@ def _bool(text: str) -> bool:
 
 
 def _integer(text: str, wanted: str) -> int:
-    try:
-        number = _whole(Number(text))
-        if "_" not in text and isinstance(number, int):
-            return number
-    except InvalidOperation:
-        pass
+    number = _whole(_exact(text))
+    if isinstance(number, int):
+        return number
     raise _other(text, wanted)
+
+
+def _exact(text: str) -> Number | None:
+    """The number that a text states; None for another text, and one beyond the range of decimals."""
+    try:
+        return Number(text) if DECIMAL_TEXT.fullmatch(text.strip()) else None
+    except InvalidOperation:
+        return None
 
 
 def _whole(value: Any) -> Any:
@@ -197,11 +204,8 @@ def _whole(value: Any) -> Any:
 
 
 def _float(text: str, wanted: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        raise _other(text, wanted) from None
-    if "_" in text or (number in (_NUMBERS["Infinity"], _NUMBERS["-Infinity"]) and "inf" not in text.lower()):
+    number = float(text) if _SPECIAL.fullmatch(text) else decimal_number(text.strip())
+    if number is None:
         raise _other(text, wanted)
     return number
 
@@ -216,12 +220,12 @@ def _json_float(value: Any) -> Any:
 
 
 def _decimal(value: Any, wanted: str) -> Any:
-    if isinstance(value, str | float):
-        try:
-            return Number(str(value))
-        except InvalidOperation:
-            raise _other(value, wanted) from None
-    return value
+    if not isinstance(value, str | float):
+        return value
+    number = _exact(str(value))
+    if number is None:
+        raise _other(value, wanted)
+    return number
 
 
 def _binary(value: Any) -> Any:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import Field, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from tidemark.core.security.principals import ANONYMOUS, can_be_a_user
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import ErrorCode, TidemarkError, decimal_number, whole_number
 from tidemark.runtime.host_port import HostPort, Listeners
 
 UNLIMITED: Final = -1
@@ -141,6 +142,13 @@ class ConfigKey:
             ErrorCode.INVALID_CONFIG, f"{self.name} is {text!r}: {why}", {"config": self.name, "value": text}
         )
 
+    def parse_stored(self, text: str) -> Value:
+        """As `parse`, for a stored value: 0.1.0 took numbers such as 1_000, and stored the text."""
+        if self.kind is Kind.INT:
+            with contextlib.suppress(ValueError):
+                text = str(int(text))
+        return self.parse(text)
+
     def _parse(self, text: str) -> Value:
         if self.kind is Kind.INT:
             return self._parse_int(text)
@@ -176,19 +184,15 @@ class ConfigKey:
         return paths
 
     def _parse_ratio(self, text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError("expected a number of 0 to 1") from None
-        if not 0 <= value <= 1:
+        value = decimal_number(text)
+        if value is None or not 0 <= value <= 1:
             raise ValueError("expected a number of 0 to 1")
         return value
 
     def _parse_int(self, text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"expected a whole number{self._in_unit()}") from None
+        value = whole_number(text)
+        if value is None:
+            raise ValueError(f"expected a whole number{self._in_unit()}")
         if self.unlimited and value == UNLIMITED:
             return value
         if not self.minimum <= value <= self.maximum:

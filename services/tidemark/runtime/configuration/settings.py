@@ -60,12 +60,12 @@ Settings = TypeVar("Settings", BrokerSettings, ControllerSettings, AdminSettings
 
 
 def topic_settings(configs: Mapping[str, str]) -> TopicSettings:
-    """Settings of a topic with these explicit `configs`; raises UNKNOWN_CONFIG or INVALID_CONFIG."""
+    """Settings of a topic with these stored explicit `configs`; raises UNKNOWN_CONFIG or INVALID_CONFIG."""
     for name in configs:
         if name not in TOPIC_KEYS:
             raise unknown_config(name, TOPIC_KEYS, "a topic")
     values: dict[str, Any] = {
-        key.attribute: key.parse(configs.get(name, key.default or "")) for name, key in TOPIC_KEYS.items()
+        key.attribute: key.parse_stored(configs.get(name, key.default or "")) for name, key in TOPIC_KEYS.items()
     }
     return TopicSettings(**values)
 

@@ -20,7 +20,7 @@ from tidemark.runtime.configuration.entries import (
 )
 from tidemark.runtime.configuration.key import Scope
 from tidemark.runtime.configuration.keys import keys_of
-from tidemark.runtime.configuration.settings import KEYS, BrokerSettings, read_settings
+from tidemark.runtime.configuration.settings import KEYS, BrokerSettings, read_settings, topic_settings
 from tidemark.runtime.host_port import HostPort
 
 from tests.refusals import raises_code
@@ -70,6 +70,30 @@ def test_only_dynamic_settings_may_change_in_a_broker() -> None:
         with raises_code(ErrorCode.INVALID_CONFIG) as refused:
             check_alterable(ConfigKind.BROKER, {key.name: value}, ())
         assert key.environment_name in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("retention.ms", "1_000"),
+        ("retention.ms", "１０００"),
+        ("retention.ms", "1000.0"),
+        ("retention.ms", "9" * 5_000),
+        ("min.cleanable.dirty.ratio", "0_0.5"),
+        ("min.cleanable.dirty.ratio", "０.5"),
+    ],
+)
+def test_a_topic_accepts_numbers_in_plain_digits_only(name: str, text: str) -> None:
+    with raises_code(ErrorCode.INVALID_CONFIG):
+        check_alterable(ConfigKind.TOPIC, {name: text}, ())
+
+
+def test_a_topic_accepts_a_number_with_its_sign_and_spaces_around() -> None:
+    check_alterable(ConfigKind.TOPIC, {"retention.ms": " +1000 ", "min.cleanable.dirty.ratio": "5e-1"}, ())
+
+
+def test_a_stored_number_keeps_the_meaning_that_it_had_in_earlier_versions() -> None:
+    assert topic_settings({"retention.ms": "9_000"}).retention_ms == 9_000
 
 
 def test_a_service_that_watches_no_settings_has_static_ones_only() -> None:
