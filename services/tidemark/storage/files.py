@@ -110,9 +110,14 @@ def sync_file(path: Path) -> None:
     os.fsync(descriptor.number)
 
 
-def sync_directory(directory: Path) -> None:
+def open_directory(directory: Path) -> Descriptor:
+    """Open a directory for `sync_directory`, before a step that must not fail for lack of descriptors."""
+    return Descriptor(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync_directory(directory: Path | Descriptor) -> None:
     """Make the names in a directory durable."""
-    descriptor = Descriptor(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = directory if isinstance(directory, Descriptor) else open_directory(directory)
     os.fsync(descriptor.number)
 
 

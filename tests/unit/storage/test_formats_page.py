@@ -31,6 +31,7 @@ from tidemark.storage.directories.scrub_position import ScrubPosition, write_scr
 from tidemark.storage.log import cleaning
 from tidemark.storage.log.log_state import LogState
 from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.recovery.segment_swap import Swap
 
 from tests.unit.storage.batches import (
     BROKER,
@@ -492,8 +493,8 @@ def test_the_tables_parse_every_byte_of_log_directories(directories: list[Left])
 
 
 def test_the_tables_parse_a_compacted_segment_that_is_not_in_its_place_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(swap: Path) -> None:
-        raise OSError(errno.EIO, f"{swap.name} cannot be renamed")
+    def fail(swap: Swap) -> None:
+        raise OSError(errno.EIO, f"{swap.path.name} cannot be renamed")
 
     with memory_directory() as root:
         logs = open_two(root)

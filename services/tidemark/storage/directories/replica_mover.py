@@ -38,8 +38,10 @@ from tidemark.storage.directories.log_directory import (
 )
 from tidemark.storage.files import (
     PARTITION_FILE,
+    Descriptor,
     has_no_room,
     is_broken,
+    open_directory,
     replace_file,
     storage_error,
     sync_directory,
@@ -238,7 +240,11 @@ class ReplicaMover:
         target.checkpoint({future.partition: high_watermark})
         if home.failed is not None:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, home.failed)
-        found = self._commit(home, found, target, future)
+        try:
+            opened = {path: open_directory(path) for path in (home.path, target.path, future.log.path)}
+        except OSError as error:  # nothing has changed yet
+            raise storage_error(f"move {future.partition} to {target.path}", error) from error
+        found = self._commit(home, found, target, future, opened)
         source.give_way(future.log)
         key = _key(found)
         with self._lock:
@@ -248,10 +254,17 @@ class ReplicaMover:
             home.logs.pop(key, None)
             target.logs[key] = target.futures.pop(key)
             self._moved()
-        self._retire(home, key, old_path)
+        self._retire(home, key, old_path, opened[home.path])
         return future.log
 
-    def _commit(self, home: LogDirectory, found: FoundReplica, target: LogDirectory, future: FutureLog) -> FoundReplica:
+    def _commit(
+        self,
+        home: LogDirectory,
+        found: FoundReplica,
+        target: LogDirectory,
+        future: FutureLog,
+        opened: Mapping[Path, Descriptor],
+    ) -> FoundReplica:
         path, place = future.log.path, target.path / str(future.partition)
         document = future_document(future.partition, future.identity, generation=found.generation + 1, future=False)
         doing = f"move {future.partition} to {target.path}"
@@ -263,9 +276,9 @@ class ReplicaMover:
             raise storage_error(doing, error) from error
         try:
             temporary.replace(path / PARTITION_FILE)
-            sync_directory(path)
+            sync_directory(opened[path])
             future.log.rename(place)
-            sync_directory(target.path)
+            sync_directory(opened[target.path])
         except OSError as error:
             target.fail(f"{doing}: {error.strerror}")
             self._outbid(home, found)
@@ -285,7 +298,7 @@ class ReplicaMover:
         with self._lock:
             self._found[found.partition] = [(home, better)]
 
-    def _retire(self, home: LogDirectory, key: CheckpointKey, path: Path) -> None:
+    def _retire(self, home: LogDirectory, key: CheckpointKey, path: Path, opened: Descriptor) -> None:
         home.checkpoints.forget(key)
         if home.failed is not None:
             return
@@ -293,7 +306,7 @@ class ReplicaMover:
         try:
             path.rename(aside)
             home.roster.was_set_aside(*key)
-            sync_directory(home.path)
+            sync_directory(opened)
         except OSError as error:
             home.fail(f"set aside {key[0]}, which has moved: {error.strerror}")
         else:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -562,9 +563,10 @@ class PartitionLog:
             self.path.rename(path)
             self._context.path = path
             self.segments.move_to(path)
-            for name in os.listdir(path):
-                if name.endswith(DELETED_SUFFIX):
-                    (path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a start deletes these files, too
+                for name in os.listdir(path):
+                    if name.endswith(DELETED_SUFFIX):
+                        (path / name).unlink(missing_ok=True)
 
     def give_way(self, successor: PartitionLog) -> None:
         """Close; from now on, readers of this log read the copy."""

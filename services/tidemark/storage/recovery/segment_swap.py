@@ -17,9 +17,9 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from tidemark.storage.files import Descriptor, sync_directory
+from tidemark.storage.files import Descriptor, open_directory, sync_directory
 from tidemark.storage.segments.index import read_end_mark
 from tidemark.storage.segments.scan import checked_batches
 from tidemark.storage.segments.segment import LOG_SUFFIX, OFFSET_DIGITS, SET_ASIDE_SUFFIX, Damage, Segment
@@ -36,36 +36,54 @@ def cleaned_path(directory: Path, base_offset: int, end_offset: int) -> Path:
     return directory / f"{base_offset:0{OFFSET_DIGITS}d}-{end_offset:0{OFFSET_DIGITS}d}{CLEANED_SUFFIX}"
 
 
-def commit_swap(cleaned: Path) -> Path:
-    """Step 2 without its sync, for a durable file; returns the new path.
+class Swap(NamedTuple):
+    """A committed replacement. Its remaining steps open no file: a process may have too many open files.
+
+    Attributes:
+        path: the `.swap` file.
+        names: the names in its directory.
+        directory: its directory.
+    """
+
+    path: Path
+    names: list[str]
+    directory: Descriptor
+
+
+def commit_swap(cleaned: Path) -> Swap:
+    """Step 2 without its sync, for a durable file.
 
     Raises:
         OSError: the files are unchanged.
     """
-    swap = cleaned.with_suffix(SWAP_SUFFIX)
-    cleaned.rename(swap)
+    swap = _opened(cleaned.with_suffix(SWAP_SUFFIX))
+    cleaned.rename(swap.path)
     return swap
 
 
-def finish_swap(swap: Path) -> None:
+def _opened(path: Path) -> Swap:
+    return Swap(path, os.listdir(path.parent), open_directory(path.parent))
+
+
+def finish_swap(swap: Swap) -> None:
     """The sync of step 2, then steps 3 and 4, even after an interruption.
 
     Raises:
         OSError: the disk does not answer; the next start continues.
     """
-    sync_directory(swap.parent)
-    match = _SWAP_NAME.fullmatch(swap.name)
-    assert match is not None, swap.name
+    sync_directory(swap.directory)
+    match = _SWAP_NAME.fullmatch(swap.path.name)
+    assert match is not None, swap.path.name
     base, end = int(match[1]), int(match[2])
-    directory = swap.parent
-    for name in sorted(os.listdir(directory), reverse=True):
+    parent = swap.path.parent
+    for name in sorted(swap.names, reverse=True):
         stem, suffix = os.path.splitext(name)
         if suffix == LOG_SUFFIX and stem.isdecimal() and base < int(stem) < end:
-            Segment(directory, int(stem)).remove()
-    first = Segment(directory, base)
+            Segment(parent, int(stem)).remove()
+    first = Segment(parent, base)
     first.remove_indexes()
-    sync_directory(directory)
-    swap.rename(first.log_path)
+    sync_directory(swap.directory)
+    swap.path.rename(first.log_path)
 
 
 def recover_swaps(directory: Path, names: list[str]) -> None:
@@ -92,7 +110,7 @@ def _finish_or_undo(swap: Path, base: int, end: int) -> None:
     elif reached is None:
         swap.replace(swap.with_name(f"{swap.name}{SET_ASIDE_SUFFIX}"))
     else:
-        finish_swap(swap)
+        finish_swap(_opened(swap))
 
 
 def _checked_end(path: Path, base: int) -> int | None:

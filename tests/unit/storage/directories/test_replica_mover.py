@@ -12,6 +12,7 @@ import pytest
 from tidemark.model import EpochEntry, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError
 from tidemark.storage.directories import replica_mover as mover_module
 from tidemark.storage.directories.log_manager import LogManager
+from tidemark.storage.files import Descriptor
 from tidemark.storage.log import durability as durability_module
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.cleaner_point import CleanPoint
@@ -383,10 +384,10 @@ def test_a_target_that_fails_with_an_unknown_commit_never_wins_later(
     copy_all(future)
     real = mover_module.sync_directory
 
-    def broken(path: Path) -> None:
-        if path.parent.name == "b" or path.name == "b":
+    def broken(directory: Path | Descriptor) -> None:
+        if isinstance(directory, Descriptor):  # the first one is that of the copy
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(path)
+        real(directory)
 
     monkeypatch.setattr(mover_module, "sync_directory", broken)
     with pytest.raises(TidemarkError) as caught:

@@ -6,6 +6,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +19,26 @@ from tidemark.storage.log.partition_log import PartitionLog
 
 from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
+from tests.unit.storage.directories.moving import begin, content, copy_all, open_in, open_two
+from tests.unit.storage.log.test_cleaner import clean, fill, latest_of, rows_of
 
 CONFIGS = {"segment.bytes": "2000", "index.interval.bytes": "500"}
 
 
 class Files:
-    """open(2) succeeds `left` more times, then fails with `number`."""
+    """open(2) succeeds `left` more times, also for a list of names, then fails with `number`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 1 << 40
         self.number = errno.EMFILE
-        self._open = os.open
-        monkeypatch.setattr(os, "open", self._opened)
+        for name in ("open", "listdir", "scandir"):
+            monkeypatch.setattr(os, name, partial(self._opened, getattr(os, name)))
 
-    def _opened(self, *arguments: Any, **named: Any) -> int:
+    def _opened(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         if self.left == 0:
             raise OSError(self.number, os.strerror(self.number))
         self.left -= 1
-        return self._open(*arguments, **named)
+        return call(*arguments, **named)
 
 
 @pytest.fixture(params=[errno.EMFILE, errno.ENFILE])
@@ -67,6 +72,53 @@ def test_a_checkpoint_without_descriptors_is_retried(directory: Path, files: Fil
     logs.close()
     logs, log = opened(directory)
     assert read_all(log) == before
+    logs.close()
+
+
+def test_a_cleaning_without_descriptors_is_retried(directory: Path, files: Files) -> None:
+    """Regression: the whole log directory went offline if a cleaned segment was just being put in place."""
+    logs = open_one(directory, open_files_max=1)
+    log, _ = logs.open(PARTITION, IDENTITY, {**CONFIGS, "cleanup.policy": "compact"})
+    fill(log, random.Random(3), 40, keys=5)
+    segments, latest = log.segment_count(), latest_of(rows_of(log), below=log.log_end_offset)
+    for left in range(200):
+        files.left = left
+        with contextlib.suppress(TidemarkError):
+            clean(log)
+        assert (log.broken, logs.directories()[0].failed) == (None, None), left
+        if files.left:
+            break
+    files.left = 1 << 40
+    assert log.segment_count() < segments
+    assert latest_of(rows_of(log), below=log.log_end_offset) == latest
+    logs.close()
+    logs, log = opened(directory)
+    assert latest_of(rows_of(log), below=log.log_end_offset) == latest
+    logs.close()
+
+
+@pytest.mark.parametrize("left", range(24))
+def test_the_end_of_a_move_without_descriptors_is_retried(directory: Path, files: Files, left: int) -> None:
+    """Regression: a log directory went offline."""
+    logs, log = open_in(directory)
+    fill(log, random.Random(12), 20)
+    before = content(log)
+    future = begin(logs)
+    copy_all(future)
+    files.left = left
+    moved = None
+    with contextlib.suppress(TidemarkError):
+        moved = logs.mover.finish(future, log.log_end_offset)
+    assert [one.failed for one in logs.directories()] == [None, None]
+    files.left = 1 << 40
+    if moved is None:
+        assert content(log) == before
+        moved = logs.mover.finish(future, log.log_end_offset)
+    assert content(moved) == before
+    logs.close()
+    logs = open_two(directory)
+    moved, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    assert (content(moved), logs.directory_of(PARTITION)) == (before, 1)
     logs.close()
 
 

@@ -106,7 +106,7 @@ def cut_short(log: PartitionLog) -> None:
     class Killed(BaseException):
         pass
 
-    def killed(cleaned: Path) -> Path:
+    def killed(cleaned: Path) -> None:
         commit_swap(cleaned)
         raise Killed
 
