@@ -13,7 +13,7 @@ import grpc
 
 from tidemark.core.security.listeners import Listener
 from tidemark.model import invalid_request
-from tidemark.rpc.security.channels import BlockingChannels, rotating
+from tidemark.rpc.security.channels import BlockingChannels, reopening
 
 if TYPE_CHECKING:
     from tidemark.rpc.security.files import TlsIdentity
@@ -116,11 +116,14 @@ def open_channel(
     global _used
     check_not_lost_by_fork()
     _used = True
-    files = identity or _identity
     all_options = list({**dict(CHANNEL_OPTIONS), **dict(options)}.items())  # gRPC takes the first of two values
-    if files is None:
-        return grpc.aio.insecure_channel(address, options=all_options)
-    return rotating(files, lambda credentials: grpc.aio.secure_channel(address, credentials, options=all_options))
+
+    def open_with(credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+        if credentials is None:
+            return grpc.aio.insecure_channel(address, options=all_options)
+        return grpc.aio.secure_channel(address, credentials, options=all_options)
+
+    return reopening(identity or _identity, open_with)
 
 
 def blocking_channels(identity: TlsIdentity | None = None) -> BlockingChannels:

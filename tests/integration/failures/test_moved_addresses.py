@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import time
+from collections.abc import AsyncIterator, Iterator
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tidemark.rpc.channel import open_channel
 from tidemark.rpc.server import GrpcServer
 
 from tests.fakes.grpc_server import make_server
+from tests.integration.harness.group_member import until
 
 FOUND_WITHIN_S = 15.0
 """Bound below 30 s, after which gRPC resolves a name again by itself."""
+ATTEMPT_S = 2.5
+"""Time limit of a connection attempt."""
 _A, _AAAA = 1, 28
 
 
@@ -24,12 +29,14 @@ class NameServer(asyncio.DatagramProtocol):
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.asked = 0
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
         self._transport = transport
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self.asked += 1
         end = data.index(b"\0", 12) + 5
         (kind,) = struct.unpack(">H", data[end - 4 : end - 2])
         answers = 1 if kind == _A else 0
@@ -45,12 +52,35 @@ async def serve(host: str, port: int) -> GrpcServer:
     return server
 
 
-async def test_a_server_is_found_again_at_its_new_address() -> None:
+@contextlib.asynccontextmanager
+async def name_server() -> AsyncIterator[tuple[NameServer, str]]:
+    """A name server with the prefix of the names that it resolves."""
     loop = asyncio.get_running_loop()
     transport, names = await loop.create_datagram_endpoint(lambda: NameServer("127.0.0.1"), local_addr=("127.0.0.1", 0))
-    name_server = f"127.0.0.1:{transport.get_extra_info('sockname')[1]}"
-    server = await serve("127.0.0.1", 0)
-    async with open_channel(f"dns://{name_server}/broker-0.test:{server.port}") as channel:
+    try:
+        yield names, f"dns://127.0.0.1:{transport.get_extra_info('sockname')[1]}"
+    finally:
+        transport.close()
+
+
+@contextlib.contextmanager
+def silent(port: int) -> Iterator[None]:
+    """Connection attempts to 127.0.0.1:port remain unanswered, as those to the address of a pod that is gone."""
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(0)
+        for _ in range(3):  # Linux ignores further attempts while the queue of the listener is full
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        yield
+
+
+async def test_a_server_is_found_again_at_its_new_address() -> None:
+    async with name_server() as (names, prefix):
+        server = await serve("127.0.0.1", 0)
+        channel = open_channel(f"{prefix}/broker-0.test:{server.port}")
         health = health_pb2_grpc.HealthStub(channel)
         await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
         await server.stop(0)
@@ -61,5 +91,26 @@ async def test_a_server_is_found_again_at_its_new_address() -> None:
         moved_s = time.monotonic()
         await health.Check(health_pb2.HealthCheckRequest(), timeout=40, wait_for_ready=True)
         assert time.monotonic() - moved_s < FOUND_WITHIN_S
-    await server.stop(0)
-    transport.close()
+        await channel.close()
+        await server.stop(0)
+
+
+async def test_a_channel_that_idled_during_a_move_does_not_connect_to_the_former_address() -> None:
+    async with name_server() as (names, prefix):
+        server = await serve("127.0.0.1", 0)
+        channel = open_channel(f"{prefix}/broker-0.test:{server.port}")
+        health = health_pb2_grpc.HealthStub(channel)
+        await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        asked = names.asked
+        await server.stop(0)
+        await until(
+            lambda: names.asked >= asked + 2, lambda: f"{names.asked}"
+        )  # gRPC resolves the name again after the loss of its connection
+        names.address = "127.0.0.2"
+        server = await serve("127.0.0.2", server.port)
+        with silent(server.port):
+            moved_s = time.monotonic()
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+            assert time.monotonic() - moved_s < ATTEMPT_S, "the attempt to the former address timed out first"
+        await channel.close()
+        await server.stop(0)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels that follow changed TLS files.
+"""Channels that follow changed TLS files and changed addresses.
 
-A channel of gRPC keeps its first credentials. `RotatingChannel` therefore makes another channel after a change. New
-calls use the new channel, and the old one is closed after the last of its calls. Streams are not interrupted.
+A channel of gRPC keeps its first credentials. After a lost connection, it first connects to the address that it
+resolved when the connection was lost: the address of a pod before its restart. `ReopeningChannel` therefore opens
+another channel in both cases. New calls use the new channel, and the old one is closed after the last of its calls.
+Streams are not interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tidemark.rpc.security.token_source import TokenSource, call_credentials
 if TYPE_CHECKING:
     from tidemark.rpc.security.files import Material, TlsIdentity
 
-Open = Callable[[grpc.ChannelCredentials], grpc.aio.Channel]
+Open = Callable[[grpc.ChannelCredentials | None], grpc.aio.Channel]
 _METHODS: Final = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
@@ -36,21 +38,29 @@ class _Generation:
         self.fingerprint = fingerprint
         self.channel = channel
         self.calls = 0
+        self.is_used = False
+        """Whether a call has ended: only then the state IDLE means a lost connection."""
         self.retired = False
 
+    def is_current(self, fingerprint: str) -> bool:
+        if self.fingerprint != fingerprint:
+            return False
+        return not self.is_used or self.channel.get_state() is not grpc.ChannelConnectivity.IDLE
 
-class RotatingChannel:
+
+class ReopeningChannel:
     """Has the methods of `grpc.aio.Channel` that Tidemark uses; used on one event loop.
 
     Args:
-        identity: the files.
+        identity: the files; None: plain text.
         open_with: opens a channel to the address.
     """
 
-    def __init__(self, identity: TlsIdentity, open_with: Open) -> None:
+    def __init__(self, identity: TlsIdentity | None, open_with: Open) -> None:
         self._identity = identity
         self._open_with = open_with
         self._current: _Generation | None = None
+        self._closed = False
         self._closing: set[asyncio.Task[None]] = set()
         self._retired: set[_Generation] = set()
 
@@ -71,6 +81,7 @@ class RotatingChannel:
 
     async def close(self, grace: float | None = None) -> None:
         """Close all channels; running calls get `grace` seconds."""
+        self._closed = True
         channels = [*self._retired, *([self._current] if self._current else [])]
         self._retired.clear()
         self._current = None
@@ -78,26 +89,28 @@ class RotatingChannel:
             await one.channel.close(grace)
         await asyncio.gather(*self._closing)
 
-    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """State of the newest channel, as of `grpc.aio.Channel`."""
-        return self.generation().channel.get_state(try_to_connect)
-
     def generation(self) -> _Generation:
-        """The channel with the newest files."""
-        material = self._identity.current()
+        """The channel with the newest files, and without a lost connection; after `close`, raises UsageError."""
+        if self._closed:
+            raise grpc.aio.UsageError("the channel is closed")
+        material = None if self._identity is None else self._identity.current()
+        fingerprint = "" if material is None else material.fingerprint
         current = self._current
-        if current is None or current.fingerprint != material.fingerprint:
+        if current is None or not current.is_current(fingerprint):
             if current is not None:
                 self._retire(current)
-            current = _Generation(
-                material.fingerprint, self._open_with(channel_credentials(material, self._identity.token))
-            )
-            self._current = current
+            current = self._current = _Generation(fingerprint, self._open_with(self._credentials(material)))
         return current
+
+    def _credentials(self, material: Material | None) -> grpc.ChannelCredentials | None:
+        if self._identity is None or material is None:
+            return None
+        return channel_credentials(material, self._identity.token)
 
     def ended(self, generation: _Generation) -> None:
         """Count the end of a call."""
         generation.calls -= 1
+        generation.is_used = True
         if generation.retired and not generation.calls and generation in self._retired:
             self._close(generation)
 
@@ -117,7 +130,7 @@ class RotatingChannel:
 class _Method:
     """A method of a stub: each call goes through the newest channel."""
 
-    def __init__(self, owner: RotatingChannel, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def __init__(self, owner: ReopeningChannel, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         self._owner = owner
         self._kind = kind
         self._arguments = arguments
@@ -182,6 +195,6 @@ class BlockingChannels:
             channel.close()
 
 
-def rotating(identity: TlsIdentity, open_with: Open) -> grpc.aio.Channel:
-    """A `RotatingChannel`, with the type of the channel that it replaces."""
-    return cast("grpc.aio.Channel", RotatingChannel(identity, open_with))
+def reopening(identity: TlsIdentity | None, open_with: Open) -> grpc.aio.Channel:
+    """A `ReopeningChannel`, with the type of the channel that it replaces."""
+    return cast("grpc.aio.Channel", ReopeningChannel(identity, open_with))

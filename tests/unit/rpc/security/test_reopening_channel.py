@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels after a change of the TLS files: new calls use the new channel, and running calls keep theirs."""
+"""Channels after a change of the TLS files or a lost connection: new calls use the new channel, others keep theirs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.rpc.channel import CHANNEL_OPTIONS
 from tidemark.rpc.security import files as tls
-from tidemark.rpc.security.channels import BlockingChannels, RotatingChannel
+from tidemark.rpc.security.channels import BlockingChannels, ReopeningChannel
 from tidemark.rpc.security.files import TlsIdentity
 
 
@@ -33,10 +34,14 @@ class FakeChannel:
     def __init__(self) -> None:
         self.closed = False
         self.made: list[str] = []
+        self.state = grpc.ChannelConnectivity.IDLE
 
     def unary_unary(self, path: str, **_: Any) -> Callable[..., FakeCall]:
         self.made.append(path)
         return lambda *_, **__: FakeCall()
+
+    def get_state(self) -> grpc.ChannelConnectivity:
+        return self.state
 
     async def close(self, grace: float | None = None) -> None:
         self.closed = True
@@ -56,12 +61,45 @@ def reissued(authority: Authority) -> TlsIdentity:
     return TlsIdentity(authority.issue_service(Role.BROKER, "3", ["127.0.0.1"]))
 
 
+def opener(opened: list[FakeChannel]) -> Callable[[Any], Any]:
+    def open_with(_: Any) -> FakeChannel:
+        opened.append(FakeChannel())
+        return opened[-1]
+
+    return open_with
+
+
+async def test_a_channel_that_lost_its_connection_is_opened_again() -> None:
+    opened: list[FakeChannel] = []
+    channel = ReopeningChannel(None, opener(opened))
+    method = channel.unary_unary("/a/B")
+    first, second = method(), method()
+    assert len(opened) == 1, "no call has ended: the channel has not connected yet"
+    opened[0].state = grpc.ChannelConnectivity.READY
+    first.end()
+    method().end()
+    assert len(opened) == 1
+    opened[0].state = grpc.ChannelConnectivity.IDLE
+    method()
+    method()
+    await asyncio.sleep(0)
+    assert len(opened) == 2
+    assert not opened[0].closed, "a call is running"
+    second.end()
+    await asyncio.sleep(0)
+    assert opened[0].closed
+    await channel.close()
+    with pytest.raises(grpc.aio.UsageError, match="closed"):
+        method()
+
+
 async def test_a_replaced_channel_closes_after_the_last_of_its_calls(authority: Authority) -> None:
     opened: list[FakeChannel] = []
     identity = reissued(authority)
-    channel = RotatingChannel(identity, lambda _: opened.append(FakeChannel()) or opened[-1])  # type: ignore[func-returns-value, return-value]
+    channel = ReopeningChannel(identity, opener(opened))
     method = channel.unary_unary("/a/B")
     running, ended = method(), method()
+    opened[0].state = grpc.ChannelConnectivity.READY
     ended.end()
     assert len(opened) == 1
     assert opened[0].made == ["/a/B"], "one method of gRPC serves all calls"
@@ -80,7 +118,7 @@ async def test_a_replaced_channel_closes_after_the_last_of_its_calls(authority: 
 
 async def test_an_unused_channel_closes_at_once_after_a_change(authority: Authority) -> None:
     opened: list[FakeChannel] = []
-    channel = RotatingChannel(reissued(authority), lambda _: opened.append(FakeChannel()) or opened[-1])  # type: ignore[func-returns-value, return-value]
+    channel = ReopeningChannel(reissued(authority), opener(opened))
     method = channel.unary_unary("/a/B")
     method().end()
     reissued(authority)
