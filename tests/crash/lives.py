@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from tidemark.core.leader_epochs import LeaderEpochs
 from tidemark.core.producer_state import ProducerStates
-from tidemark.model import BrokerEpoch, LeaderEpoch, Offset
+from tidemark.model import BrokerEpoch, LeaderEpoch, Offset, TidemarkError
 from tidemark.ports import RetentionLimits
 from tidemark.record.envelope import Batch, Codec, split_batches
+from tidemark.storage.directories.checkpoint_files import Checkpoints
 from tidemark.storage.directories.log_manager import LogManager, open_logs
 from tidemark.storage.log import durability, replayed_state
 from tidemark.storage.log.cleaner import CleanerSettings, clean_log
@@ -157,6 +159,7 @@ class Life:
             (Life._stop_cleanly, 1),
             (Life._be_killed, 2),
             (Life._move, 2 * (directories_of(self._seed) - 1)),
+            (Life._checkpoint_without_space, 3 * (self._seed % 5 == 3)),
         ]
         for _ in range(steps):
             yield self._rng.choices([one for one, _ in choices], [weight for _, weight in choices])[0]
@@ -267,6 +270,26 @@ class Life:
         self._settle()
         start = int(self._log.log_start_offset)
         self._done("checkpointed", durable=True, high_watermark=written, log_start=start)
+
+    def _checkpoint_without_space(self) -> None:
+        """A mark releases the trimmed files; the repeated checkpoint finds no space, either, or succeeds."""
+        self._trim()
+        failures = [OSError(errno.ENOSPC, "no space") for _ in range(self._rng.choice((1, 2)))]
+        write = Checkpoints.write_temporaries
+
+        def without_space(points: Checkpoints, directory: Path) -> list[tuple[Path, Path]]:
+            if failures:
+                raise failures.pop()
+            return write(points, directory)
+
+        had_trimmed = self._log.segments.has_trimmed
+        with pytest.MonkeyPatch.context() as patch, suppress(TidemarkError):
+            patch.setattr(Checkpoints, "write_temporaries", without_space)
+            self.checkpoint()
+            return
+        self._settle()
+        assert not self._log.segments.has_trimmed, "the mark releases the files"
+        self._done("released", **({"log_start": int(self._log.log_start_offset)} if had_trimmed else {}))
 
     def _roll_by_time(self) -> None:
         self._log.roll_by_time(self._now_ms)

@@ -19,6 +19,7 @@ from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.log.replayed_state import ReplayedState
 from tidemark.storage.recovery import log_loader, producer_snapshot
 from tidemark.storage.recovery.aborted_replay import StoredAborted
+from tidemark.storage.recovery.damage import CutPoint
 
 from tests.crash.disk import Crash
 from tests.crash.points import CrashPointError, Point, lived, points_of, try_points
@@ -111,6 +112,24 @@ def stable_offset_starts_at_the_high_watermark(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(replica_log, "UncommittedEnds", lambda known_from: UncommittedEnds(Offset(0)))
 
 
+def full_disk_releases_files_without_a_mark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Durability, "release_by_mark", lambda log, release: log._release_trimmed(release.log_start))
+
+
+def full_disk_releases_files_before_the_mark_is_durable(patch: pytest.MonkeyPatch) -> None:
+    mark_truncation = Durability.mark_truncation
+    patch.setattr(Durability, "mark_truncation", lambda log, cut, durable=False: mark_truncation(log, cut))
+
+
+def mark_of_a_full_disk_lowers_high_watermarks(patch: pytest.MonkeyPatch) -> None:
+    mark_truncation = Durability.mark_truncation
+
+    def lowering(log: Durability, cut: CutPoint, *, durable: bool = False) -> None:
+        mark_truncation(log, cut._replace(end_offset=min(cut.end_offset, log._segments.end_offset)), durable=durable)
+
+    patch.setattr(Durability, "mark_truncation", lowering)
+
+
 MUTANTS: list[Mutant] = [
     flush_without_names,
     checkpoint_without_sync,
@@ -126,8 +145,18 @@ MUTANTS: list[Mutant] = [
     aborted_transactions_outlive_a_cut,
     snapshot_without_open_transactions,
     stable_offset_starts_at_the_high_watermark,
+    full_disk_releases_files_without_a_mark,
+    full_disk_releases_files_before_the_mark_is_durable,
+    mark_of_a_full_disk_lowers_high_watermarks,
 ]
-SHOWN_BY = {cut_without_mark: 1, reset_without_a_mark_of_its_own: 1, cleaned_segment_not_synced: 6}
+SHOWN_BY = {
+    cut_without_mark: 1,
+    reset_without_a_mark_of_its_own: 1,
+    cleaned_segment_not_synced: 6,
+    full_disk_releases_files_without_a_mark: 3,
+    full_disk_releases_files_before_the_mark_is_durable: 3,
+    mark_of_a_full_disk_lowers_high_watermarks: 3,
+}
 """The first life that showed each mutant that life 0 does not show; the test tries later lives too."""
 
 

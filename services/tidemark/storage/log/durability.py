@@ -299,7 +299,7 @@ class Durability:
             if release.truncations != segments.truncations:
                 return
             with contextlib.suppress(TidemarkError):
-                self.mark_truncation(CutPoint(segments.end_offset, release.log_start), durable=True)
+                self.mark_truncation(CutPoint(NOT_TRUNCATED, release.log_start), durable=True)
                 self._release_trimmed(release.log_start)
 
     def _release_trimmed(self, log_start: int) -> None:

@@ -38,7 +38,7 @@ _SEARCH_BYTES: Final = 8 << 20
 class CutPoint(NamedTuple):
     """The mark of a truncation: checkpoints are not valid at or past `end_offset`.
 
-    On a full disk, the mark of a log start that no checkpoint has yet.
+    On a full disk, the mark of a log start that no checkpoint has yet; its `end_offset` is above every checkpoint.
 
     Attributes:
         log_start: log start offset of the log after the truncation.
