@@ -31,6 +31,7 @@ import grpc
 from tidemark.client import AdminClient
 from tidemark.client.aio import Consumer, Producer
 from tidemark.local.cluster import LocalCluster, broker_name, controller_name
+from tidemark.model import host_port
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1.group_service_pb2_grpc import GroupServiceStub
 
@@ -235,7 +236,7 @@ async def rebalance(cluster: LocalCluster) -> None:
             if found.broker_id >= 0:
                 break
             await asyncio.sleep(0.2)
-        address = f"{found.host}:{found.port}"
+        address = host_port(found.host, found.port)
         stub = GroupServiceStub(await opened.enter_async_context(grpc.aio.insecure_channel(address)))
         await asyncio.sleep(SETTLE_S)
         members = [Member(stub) for _ in range(MEMBERS)]

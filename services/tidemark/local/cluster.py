@@ -9,7 +9,7 @@ import http.client
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,6 +93,7 @@ class LocalCluster:
             `token_file` has a user's token; both are super users, if `settings` have `authorization.enabled`.
         launchers: a command prefix, by name of a service. The prefix must exec the service, as `env` does, so that
             signals reach the service.
+        before_services: called with `zookeeper.connect` at a start, when ZooKeeper serves; its error ends the start.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class LocalCluster:
         launchers: Mapping[str, Sequence[str]] | None = None,
         secure: bool = False,
         console: bool = False,
+        before_services: Callable[[str], None] = lambda connect: None,
     ) -> None:
         self.directory = directory.absolute()
         self._brokers = [broker_name(index) for index in range(brokers)]
@@ -118,6 +120,7 @@ class LocalCluster:
         self._environment = dict.fromkeys(FILE_VARIABLES, "") | dict(environment or {})
         self._launchers = dict(launchers or {})
         self._secure = secure
+        self._before_services = before_services
         self._authority: Authority | None = None
         self.client_files = TlsFiles()
         self.token_file: Path | None = None
@@ -191,6 +194,7 @@ class LocalCluster:
             tls = None if self._authority is None else self._authority.issue_zookeeper("1", (HOST, _HOST_NAME))
             self._zookeeper = ZooKeeperProcess(self.directory / ZOOKEEPER, self._fixed.get(ZOOKEEPER), tls=tls)
             self._zookeeper.start(timeout_s)
+            self._before_services(self._zookeeper.connect)
             self._services = {name: self._service(name) for name in self.names}
             for service in self._services.values():
                 service.start()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import time
@@ -15,9 +16,10 @@ from rich.live import Live
 from rich.table import Table
 
 from tidemark.local.cluster import CERTIFICATES, LocalCluster, fixed_ports
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import invalid_request
 from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.runtime.interrupts import signals_as_interrupt
+from tidemark.zookeeper.closing import is_closed_to_plain_sessions
 
 _REFRESH_S: Final = 0.5
 _CONSOLE_PACKAGES: Final = ("starlette", "uvicorn", "jinja2")
@@ -54,12 +56,13 @@ def run(
         settings={"broker": guarded, "admin": guarded, "console": {"console.write": str(console_write).lower()}},
         secure=secure,
         console=console and _has_console(),
+        before_services=lambda connect: None if secure else _check_open(directory, connect),
     )
     with signals_as_interrupt():
         started_s = time.monotonic()
         try:
             with out.status(f"starting {brokers} brokers, {controllers} controllers, admin and ZooKeeper"):
-                _start(cluster, secure=secure)
+                cluster.start()
             out.print(f"ready in {time.monotonic() - started_s:.1f} s; data in {cluster.directory}")
             _show_next_steps(out, cluster)
             _watch(out, cluster)
@@ -68,14 +71,11 @@ def run(
             _stop(cluster)
 
 
-def _start(cluster: LocalCluster, *, secure: bool) -> None:
-    try:
-        cluster.start()
-    except TidemarkError as error:
-        if secure or error.code is not ErrorCode.REQUEST_TIMED_OUT or not (cluster.directory / CERTIFICATES).exists():
-            raise
-        sentence = f"{cluster.directory} has the data of a secure cluster: add --secure, or name another --directory"
-        raise TidemarkError(error.code, f"{sentence}. The start failed: {error.message}") from error
+def _check_open(directory: Path, connect: str) -> None:
+    """Refuse plain services, which would wait for a closed tree."""
+    if (directory / CERTIFICATES).exists() and asyncio.run(is_closed_to_plain_sessions(connect)):
+        sentence = f"{directory} has the data of a secure cluster: add --secure, or name another --directory"
+        raise invalid_request(sentence)
 
 
 def _show_next_steps(out: Console, cluster: LocalCluster) -> None:

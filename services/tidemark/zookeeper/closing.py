@@ -14,13 +14,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from kazoo.protocol.serialization import GetChildren
 from kazoo.security import ACL, Id
 
-from tidemark.model import invalid_request
+from tidemark.model import TidemarkError, invalid_request
 from tidemark.runtime.clock import SystemClock
 from tidemark.zookeeper import paths
 from tidemark.zookeeper.security.access import (
     CHECK_S,
+    REFUSALS,
     Ask,
     NodeAccess,
     acl_of,
@@ -175,6 +177,21 @@ class _Visitor(NodeAccess):
 
     async def check(self, ask: Ask, chroot: str) -> None:
         """Has no effect: this session creates no znodes."""
+
+
+async def is_closed_to_plain_sessions(connect: str) -> bool:
+    """Whether the root is closed to sessions without a certificate; raises COORDINATION_UNAVAILABLE: no server."""
+    session = ZooKeeperSession(connect, _SESSION_TIMEOUT_MS, SystemClock(), lambda _: None, SessionTally())
+    await session.start()
+    try:
+        await session.ask(GetChildren(session.chroot or "/", None))
+    except TidemarkError as error:
+        if isinstance(error.__cause__, REFUSALS):
+            return True
+        raise
+    finally:
+        await session.stop()
+    return False
 
 
 @asynccontextmanager

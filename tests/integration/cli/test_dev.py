@@ -72,6 +72,10 @@ def test_the_printed_commands_work_on_one_secure_broker_and_other_users_need_rul
             process.send_signal(signal.SIGINT)
             process.wait(COMMAND_S)
     assert process.returncode == 0
+    plain = ["--no-console", *small[1:-1], f"'{small[-1]}'"]
+    refused = run(f"tidemark dev {' '.join(plain)}", environment, status=1)
+    assert "un été has the data of a secure cluster: add --secure" in refused
+    assert "not serving" not in refused
 
 
 def test_a_plain_cluster_starts_where_the_settings_of_a_secure_one_are_exported(tmp_path: Path) -> None:
