@@ -138,6 +138,7 @@ class Consumer(Lifecycle):
         await self.cluster.start()
         fetcher = Fetcher(self.cluster, self.settings, on_out_of_range=self._on_out_of_range)
         fetcher.start()
+        self.cluster.used_topics.users.append(lambda: {where.topic for where in fetcher.cursors})
         settings = self.group_settings
         group = None if settings is None else GroupReader(self.cluster, fetcher, settings, self.starts)
         self._read(fetcher, group, TypedTopics(self.cluster, self.settings, fetcher, self.reader.check_typed))

@@ -28,6 +28,7 @@ from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.other_clusters import replacement, why_unusable
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.metadata.unknown_topics import UnknownTopics
+from tidemark.client.metadata.used_topics import UsedTopics
 from tidemark.client.suggestions import nearest
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView, taken_over
 from tidemark.core.topic_name import check_topic_name
@@ -133,8 +134,7 @@ class Cluster:
         self._view = ClusterView()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[str, BrokerServiceAsyncStub] = {}
-        self._wanted: set[str] = set()
-        self._followed: frozenset[str] = frozenset()
+        self.used_topics = UsedTopics()
         self._unknown = UnknownTopics()
         self._attempt = AttemptTimeout(_METADATA_S, METADATA_ATTEMPT_S_MAX)
         self._listeners: list[Callable[[], None]] = []
@@ -248,7 +248,7 @@ class Cluster:
         if not isinstance(topic, str):
             raise TypeError(f"a topic is named by a str, not a {type(topic).__name__}")
         check_topic_name(topic)
-        self._want(topic)
+        self.use(topic)
         started_s = time.monotonic()
         patience_s = TOPIC_PATIENCE_S
         if (found := self.topic_now(topic)) is None or not found.partitions:
@@ -280,20 +280,16 @@ class Cluster:
     async def _stayed_unknown(self, topic: str, error: TidemarkError) -> TidemarkError:
         """Remember a topic that no broker knows. The metadata stream continues to watch for its creation."""
         if error.code is not ErrorCode.UNKNOWN_TOPIC:
-            self._forget(topic)
+            self.used_topics.discard(topic)
             return error
         if hears_no_controller(self._view):
-            self._forget(topic)
+            self.used_topics.discard(topic)
             return may_be_new(error)
         error = self._unknown.error(topic) or await self._with_suggestion(topic, error)
         for forgotten in self._unknown.add(topic, error, time.monotonic()):
             if isinstance(forgotten, str):
-                self._forget(forgotten)
+                self.used_topics.discard(forgotten)
         return copy(error)
-
-    def _forget(self, topic: str) -> None:
-        if topic not in self._followed:
-            self._wanted.discard(topic)
 
     async def _with_suggestion(self, topic: str, error: TidemarkError) -> TidemarkError:
         """Suggest the name of a visible topic, if one is similar."""
@@ -317,9 +313,9 @@ class Cluster:
 
     def follow(self, topics: Iterable[str]) -> None:
         """Keep the metadata of these topics, existing or not, instead of the topics of the last call."""
-        self._followed = frozenset(topics)
-        for topic in self._followed:
-            self._want(topic)
+        self.used_topics.followed = frozenset(topics)
+        for topic in self.used_topics.followed:
+            self.use(topic)
 
     def missing(self, topic: str) -> TidemarkError | None:
         """Return the error of a topic that brokers do not know; None for a known topic, and before the first answer."""
@@ -498,7 +494,7 @@ class Cluster:
 
         All addresses are asked within `timeout_s`, and within the timeout of one attempt.
         """
-        parts = in_requests(sorted(topics or self._wanted))
+        parts = in_requests(sorted(topics or self.used_topics))
         timeout_s = self._attempt.within(timeout_s)
         until_s = time.monotonic() + timeout_s
         addresses = list(self.addresses())
@@ -599,10 +595,10 @@ class Cluster:
 
     # -- metadata stream -----------------------------------------------------------------------------------------------
 
-    def _want(self, topic: str) -> None:
-        if topic in self._wanted:
+    def use(self, topic: str) -> None:
+        """Keep the metadata of the topic, until it was not used for `used_topics.IDLE_S`."""
+        if not self.used_topics.use(topic, time.monotonic()):
             return
-        self._wanted.add(topic)
         self._rewatch.set()
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
@@ -612,7 +608,7 @@ class Cluster:
         while True:
             self._watch_address = self._choose_watched()
             self._rewatch.clear()
-            topics = sorted(self._wanted)[:NAMED_MAX]
+            topics = sorted(self.used_topics)[:NAMED_MAX]
             watching = asyncio.create_task(self._watch_one(self._watch_address, topics, backoff))
             rewatch = asyncio.create_task(self._new_topics())
             try:
@@ -628,7 +624,7 @@ class Cluster:
     async def _new_topics(self) -> None:
         """Wait until new topics were gathered; meanwhile the stream of the others continues."""
         await self._rewatch.wait()
-        await asyncio.sleep(min(len(self._wanted) * _GATHER_S, _GATHER_S_MAX))
+        await asyncio.sleep(min(len(self.used_topics) * _GATHER_S, _GATHER_S_MAX))
 
     async def _watch_one(self, address: str, topics: list[str], backoff: Backoff) -> None:
         call = self.stub(address).WatchMetadata(pb.WatchMetadataRequest(topics=topics))
@@ -638,7 +634,7 @@ class Cluster:
                 if view.brokers and why_unusable(self._view, view):
                     return
                 backoff.reset()
-                if self._wanted.difference(topics):  # the stream cannot state that other topics do not exist
+                if self.used_topics.beyond(topics):  # the stream cannot state that other topics do not exist
                     view = replace(view, complete=False)
                 self._merge(view)
         except grpc.aio.AioRpcError as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Any, Final
 
@@ -305,6 +305,12 @@ class Accumulator:
             self._ended = True
             self.refusal = TidemarkError(ErrorCode.CLIENT_CLOSED, "this producer is closed")
             self._room.notify_all()
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Forget the partition of the last record without a key of topics that are idle."""
+        with self.lock:
+            for topic in topics:
+                self.sticky.pop(topic, None)
 
     def refuse(self, error: TidemarkError) -> None:
         """Raise this error for every record from now on, until `admit`."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final
 
@@ -150,6 +151,8 @@ class Sender:
     def start(self) -> None:
         """Start to check deadlines and to follow the metadata."""
         self._cluster.listen(self._schedule_pump)
+        self._cluster.used_topics.users.append(self._topics_in_use)
+        self._cluster.used_topics.forgotten.append(self._forget)
         self._ticking = asyncio.create_task(self._tick(), name="producer tick")
 
     def _wake(self) -> None:
@@ -235,8 +238,7 @@ class Sender:
         """Send the records from now on as writes of a transaction; all earlier records have their outcomes."""
         assert not self._active, "a transaction begins after the flush or the abort of the last one"
         self.transaction = TransactionWrites(identity)
-        for queue in self._queues.values():
-            queue.begin(identity)
+        self._queues.clear()
         self.accumulator.admit()
 
     def fail_transaction(self, cause: TidemarkError) -> None:
@@ -264,11 +266,22 @@ class Sender:
             self._pumping = True
             self.loop.call_soon(self._pump)
 
+    def _topics_in_use(self) -> set[str]:
+        """Topics with records that wait, or with sequences of a transaction that may be open."""
+        queues = self._queues if self._settings.transactional_id else self._active
+        return {partition.topic for partition in queues}
+
+    def _forget(self, topics: AbstractSet[str]) -> None:
+        self._queues = {where: queue for where, queue in self._queues.items() if where.topic not in topics}
+        self._pauses = {where: pause for where, pause in self._pauses.items() if where.topic not in topics}
+        self.accumulator.forget(topics)
+
     def _take_batches(self) -> None:
         due_s = time.monotonic() - self._linger_s
         flushing = self._flushing > 0
         refusing: list[PartitionQueue] = []
         for batch in self.accumulator.take_closed(lambda batch: flushing or batch.opened_s <= due_s):
+            self._cluster.use(batch.partition.topic)
             queue = self._queues.get(batch.partition)
             if queue is None:
                 queue = self._queues[batch.partition] = PartitionQueue(
@@ -400,6 +413,7 @@ class Sender:
         return group
 
     def _attempt(self, queue: PartitionQueue, leader: Leader) -> Attempt | None:
+        queue.topic_id = queue.topic_id or leader.topic_id
         attempt = Attempt(leader.leader_epoch, queue.topic_id)
         batch = queue.take(attempt)
         if batch is None:
@@ -437,7 +451,9 @@ class Sender:
 
     def _on_answer(self, answer: Answer) -> None:
         batch = answer.attempt.batch
-        queue = self._queues[batch.partition]
+        queue = self._queues.get(batch.partition)
+        if queue is None:
+            return  # the batch has its outcome, and its topic was not used since
         if answer.error is None:
             self._pauses.pop(batch.partition, None)
             queue.acknowledged(

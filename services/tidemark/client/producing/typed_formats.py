@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.producing.typed_format import TypedFormat
@@ -25,6 +25,11 @@ class TypedFormats:
         self.schemas = TopicSchemas(cluster, on_change)
         cluster.listen(self.schemas.in_background)
         self._formats: dict[str, TypedFormat] = {}
+        cluster.used_topics.forgotten.append(self._forget)
+
+    def _forget(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._formats.pop(topic, None)
 
     def current(self, topic: str, topic_id: str) -> TypedFormat | None:
         """The format of a topic that `now` found before, if the format still has the newest known version; else

@@ -72,6 +72,7 @@ class TopicSchemas:
         self._loading: dict[str, asyncio.Task[KnownSchemas]] = {}
         self._looked_s: dict[str, float] = {}
         self._attempt = AttemptTimeout(_CALL_S)
+        cluster.used_topics.forgotten.append(self._forget)
 
     def now(self, topic: str) -> KnownSchemas | None:
         """The known versions; None for a topic without a schema.
@@ -151,6 +152,13 @@ class TopicSchemas:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self.known.pop(topic, None)
+            self._looked_s.pop(topic, None)
+            if (task := self._loading.get(topic)) is not None and task.done():
+                del self._loading[topic]
 
     async def _load_shared(self, topic: str, topic_id: str, version: int) -> None:
         await asyncio.shield(self._task(topic, topic_id, version))

@@ -18,6 +18,7 @@ from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.group.group_reader import GroupReader
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.metadata.used_topics import UsedTopics
 from tidemark.client.settings import consumer_settings
 from tidemark.client.typed.topic_schemas import KnownSchemas
 from tidemark.model import TopicPartition
@@ -96,7 +97,7 @@ async def test_a_consumer_begins_to_fetch_all_its_partitions_together(
 def test_other_columns_are_fetched_for_all_partitions_together(
     fetcher: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = cast(Cluster, SimpleNamespace(listen=lambda listener: None))
+    cluster = cast(Cluster, SimpleNamespace(listen=lambda listener: None, used_topics=UsedTopics()))
     topics = TypedTopics(cluster, consumer_settings(), cast(Fetcher, fetcher), lambda topic: None)
     topics.schemas.known["a"] = KnownSchemas("t", {}, cast(Any, None))
     rows = cast(Any, SimpleNamespace())

@@ -104,6 +104,36 @@ async def test_a_watch_continues_while_new_topics_gather(broker: Broker, monkeyp
     await cluster.close()
 
 
+async def test_a_client_forgets_a_topic_that_it_has_not_used_for_five_minutes(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a producer of many short-lived topics names all of them in each request."""
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    monkeypatch.setattr(cluster_module, "time", clock)
+    monkeypatch.setattr(cluster_module, "_GATHER_S", 0.0)
+    cluster = Cluster("127.0.0.1:1")
+    forgotten: set[str] = set()
+    cluster.used_topics.users.append(lambda: {"assigned"})
+    cluster.used_topics.forgotten.append(forgotten.update)
+    cluster.follow(["subscribed"])
+    for name in ("assigned", "old", "used-again"):
+        await cluster.topic(name, timeout_s=5)
+    clock.monotonic = lambda: 299.0
+    await cluster.topic("used-again", timeout_s=5)
+    await cluster.topic("young", timeout_s=5)
+    await turns(20)
+    assert "old" in broker.watched[-1]
+    clock.monotonic = lambda: 301.0
+    await cluster.topic("new", timeout_s=5)
+    await turns(20)
+    assert broker.watched[-1] == ["assigned", "new", "subscribed", "used-again", "young"]
+    assert (forgotten, "old" in cluster.view.topics) == ({"old"}, False)
+    broker.asked.clear()
+    assert (await cluster.topic("old", timeout_s=5)).count == 1
+    assert broker.asked == [["old"]]
+    await cluster.close()
+
+
 async def test_requests_of_a_client_name_no_more_topics_than_a_broker_takes(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 from tidemark.client.metadata.cluster import Cluster, Leader
+from tidemark.client.metadata.used_topics import UsedTopics
 from tidemark.client.producing import sender as senders
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.produce_stream import Answer
@@ -30,6 +31,8 @@ _CLUSTER = SimpleNamespace(
     topic_now=lambda topic: None,
     listen=lambda listener: None,
     used=lambda address: None,
+    use=lambda topic: None,
+    used_topics=UsedTopics(),
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tidemark.client.metadata.cluster import Leader
+from tidemark.client.metadata.used_topics import UsedTopics
 from tidemark.client.producing.sender import Sender
 from tidemark.client.settings import producer_settings
 from tidemark.core.cluster_view import ClusterView
@@ -31,6 +32,8 @@ def cluster(leader: Leader | None) -> Any:
         topic_now=lambda topic: None,
         listen=lambda listener: None,
         refresh=lambda: None,
+        use=lambda topic: None,
+        used_topics=UsedTopics(),
         ask_in_turn=refuse,
     )
 

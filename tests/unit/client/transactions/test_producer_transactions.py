@@ -15,6 +15,7 @@ from tidemark.client.aio.transaction import Transaction
 from tidemark.client.group.offset_commits import Commits, GroupPosition, OpenTransaction
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster, Leader
+from tidemark.client.metadata.used_topics import IDLE_S, UsedTopics
 from tidemark.client.producing import sender as senders
 from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.produce_stream import Answer
@@ -72,6 +73,12 @@ class FakeCluster:
     view = ClusterView()
     headers = ()
 
+    def __init__(self) -> None:
+        self.used_topics = UsedTopics()
+
+    def use(self, topic: str) -> None:
+        self.used_topics.use(topic, 0.0)
+
     def leader(self, partition: TopicPartition) -> Leader:
         return Leader(BrokerId(1), "b:1", LeaderEpoch(2), "topic id", "first")
 
@@ -105,7 +112,9 @@ class World:
         self.transactional_ids: set[str] = set()
         self.coordinator = FakeCoordinator(self.calls)
         settings = producer_settings(transactional_id="loader", linger_ms=0, delivery_timeout_ms=60_000)
-        self.sender = Sender(cast(Cluster, FakeCluster()), settings)
+        cluster = FakeCluster()
+        self.used_topics = cluster.used_topics
+        self.sender = Sender(cast(Cluster, cluster), settings)
         self.sender.start()
         self.transactions = ProducerTransactions(
             cast(TransactionCoordinator, self.coordinator), self.sender, settings.transaction_timeout_ms
@@ -182,6 +191,15 @@ async def test_the_next_transaction_has_the_next_epoch_and_sequences_from_zero(w
             await world.send(b"b")
     assert [(one.producer_epoch, one.base_sequence) for one in world.sent] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [call for call in world.calls if call != "acknowledged"] == ["init", "commit 0", "commit 1"]
+
+
+async def test_a_transaction_continues_its_sequences_in_a_topic_that_was_idle(world: World) -> None:
+    """A broker would take a repeated sequence for a duplicate, and acknowledge the record without an append."""
+    async with world.transaction():
+        await world.send(b"a")
+        world.used_topics.use("others", IDLE_S + 1)
+        await world.send(b"b")
+    assert [one.base_sequence for one in world.sent] == [0, 1]
 
 
 async def test_a_transaction_without_records_needs_no_decision(world: World) -> None:

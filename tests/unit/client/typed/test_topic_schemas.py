@@ -11,6 +11,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc.aio import AioRpcError, Metadata
 from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.metadata.used_topics import IDLE_S, UsedTopics
 from tidemark.client.typed.topic_schemas import SchemaPendingError, TopicPendingError, TopicSchemas
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.compatibility import Compatibility
@@ -52,6 +53,7 @@ class Brokers:
         self.gate.set()
         self.lost = False
         self.first: tuple[str, ...] = ()
+        self.used_topics = UsedTopics()
 
     async def topic(self, topic: str, *, timeout_s: float) -> TopicView:
         found = self.topic_now(topic)
@@ -206,3 +208,12 @@ async def test_a_recreated_topic_has_none_of_the_versions_before(brokers: Broker
     known = await schemas.load("t", timeout_s=5)
     assert known is not None
     assert (known.topic_id, known.versions) == ("id-2", {1: FIRST})
+
+
+async def test_versions_of_an_idle_topic_are_forgotten(brokers: Brokers) -> None:
+    schemas = schemas_of(brokers)
+    brokers.used_topics.use("t", 0.0)
+    await schemas.load("t", timeout_s=1)
+    await schemas.look_for_newer("t")
+    brokers.used_topics.use("other", IDLE_S)
+    assert (schemas.known, schemas._looked_s, schemas._loading) == ({}, {}, {})
