@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from copy import copy
 from enum import Enum, auto
@@ -24,6 +25,12 @@ _OVER_IN_THE_NEXT: Final = OLD_IDENTITY | {
     ErrorCode.INVALID_TXN_STATE,
 }
 """Errors of a transaction that may not occur in another transaction, in addition to retriable errors."""
+
+
+RENEW_S: Final = 3600.0
+"""Time without a transaction after which a producer renews its identity. A coordinator deletes an id after
+`transactional.id.expiration.ms`, a week by default. Then no coordinator can tell an idle producer from a replaced
+one."""
 
 
 class Phase(Enum):
@@ -59,6 +66,10 @@ class ProducerTransactions:
         """The identity of the open transaction, or of the next one; None before the first transaction."""
         self._needs_init = True
         self._fence: TidemarkError | None = None
+        self._asking = asyncio.Lock()
+        """Held during each request that changes the identity, except a commit."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     @property
     def transactional_id(self) -> str:
@@ -87,13 +98,16 @@ class ProducerTransactions:
             raise self._state("a transaction is open: end it before the next one")
         self.phase = Phase.BEGINNING
         try:
-            if self._needs_init or self._identity is None:
-                await self._init()
+            self._stop_timer()
+            async with self._asking:
+                if self._needs_init or self._identity is None:
+                    await self._init()
             assert self._identity is not None, "set by _init"
             self._sender.begin_transaction(self._identity)
         except BaseException:
             if self._fence is None:
                 self.phase = Phase.CLOSED
+                self._start_timer()
             raise
         self.phase = Phase.OPEN
         self.begun += 1
@@ -142,6 +156,11 @@ class ProducerTransactions:
         if not self._sender.transaction.sent:
             return
         self._needs_init = True
+        async with self._asking:
+            await self._abort_at_coordinator(failure)
+
+    async def _abort_at_coordinator(self, failure: TidemarkError | None) -> None:
+        assert self._identity is not None, "a transaction was open"
         if failure is not None and failure.code in OLD_IDENTITY:
             await self._init()
             return
@@ -180,13 +199,16 @@ class ProducerTransactions:
 
     async def close(self) -> None:
         """Abort an open transaction; the application did not end it."""
-        if self.phase is Phase.OPEN:
-            try:
+        try:
+            if self.phase is Phase.OPEN:
                 await self.abort()
-            except TidemarkError as error:
-                _log.warning(
-                    "transactional id %s: the request to abort did not reach the coordinator: %s", self._id, error
-                )
+        except TidemarkError as error:
+            _log.warning("transactional id %s: the request to abort did not reach the coordinator: %s", self._id, error)
+        finally:
+            self._stop_timer()
+            if self._renewing is not None:
+                self._renewing.cancel()
+                await asyncio.gather(self._renewing, return_exceptions=True)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
@@ -230,8 +252,36 @@ class ProducerTransactions:
         self._identity = started.identity
         self._needs_init = False
 
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        if self._identity is not None and not self._sender.ended.is_set():
+            self._timer = self._sender.loop.call_later(RENEW_S, self._renew_in_background)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _renew_in_background(self) -> None:
+        self._timer = None
+        self._renewing = self._sender.loop.create_task(self._renew(), name=f"identity of {self._id}")
+
+    async def _renew(self) -> None:
+        """Change the coordinator's record of the id, which then does not expire; a replaced producer learns of it."""
+        async with self._asking:
+            if self.phase is not Phase.CLOSED:
+                return
+            self._needs_init = True
+            try:
+                await self._init()
+            except TidemarkError as error:
+                _log.info("transactional id %s: its identity was not renewed: %s", self._id, error)
+            if self.phase is Phase.CLOSED:
+                self._start_timer()
+
     def _close(self) -> None:
         self.phase = Phase.CLOSED
+        self._start_timer()
         self._sender.accumulator.refuse(no_transaction(self._id))
 
     def _aborted(self, why: str) -> TidemarkError:

@@ -21,6 +21,7 @@ from tidemark.client.producing.batching import SendHandle
 from tidemark.client.producing.produce_stream import Answer
 from tidemark.client.producing.sender import Sender
 from tidemark.client.settings import consumer_settings, producer_settings
+from tidemark.client.transactions import producer_transactions
 from tidemark.client.transactions.coordinator import Started, TransactionCoordinator
 from tidemark.client.transactions.producer_transactions import ProducerTransactions
 from tidemark.core.cluster_view import ClusterView
@@ -38,6 +39,8 @@ from tidemark.model import BrokerId, ErrorCode, LeaderEpoch, TidemarkError, Topi
 from tidemark.record.envelope import Envelope, parse_envelope
 from tidemark.v1 import group_service_pb2 as pb
 
+from tests.turns import turns
+
 FENCED = TidemarkError(ErrorCode.PRODUCER_FENCED, "another identity is present")
 LATE = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
 
@@ -51,9 +54,12 @@ class FakeCoordinator:
         self.calls = calls
         self.refusals: list[TidemarkError] = []
         self.epoch = -1
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def init(self, timeout_ms: int, identity: ProducerIdentity | None = None) -> Started:
         self.calls.append("init" if identity is None else f"init again {identity.producer_epoch}")
+        await self.gate.wait()
         return Started(self._next(), 1, -1)
 
     async def end(self, identity: ProducerIdentity, *, commit: bool) -> ProducerIdentity:
@@ -354,6 +360,64 @@ async def test_a_broker_that_fences_a_record_leads_to_the_question_whether_the_p
     world.refusals, world.coordinator.refusals = [FENCED], [FENCED]
     with pytest.raises(ProducerFencedError):
         await run()
+
+
+async def test_an_idle_producer_renews_its_identity_before_the_coordinator_deletes_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator fences the producer of an id that it has deleted, since a newer producer may have had the id."""
+    monkeypatch.setattr(producer_transactions, "RENEW_S", 0.0)
+    async with world.transaction():
+        await world.send(b"a")
+        await turns()
+        assert world.calls == ["init", "acknowledged"], "an open transaction keeps the id"
+    world.coordinator.refusals = [LATE]
+    for _ in range(1000):
+        await turns()
+        if world.calls[-2:] == ["init again 1", "init again 1"]:
+            break
+    monkeypatch.setattr(producer_transactions, "RENEW_S", 3600.0)
+    async with world.transaction():
+        await world.send(b"b")
+    assert world.calls[-1] == f"commit {world.coordinator.epoch - 1}"
+    await world.transactions.close()
+
+
+async def test_an_idle_producer_that_was_replaced_learns_of_it_at_its_next_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.transaction():
+        await world.send(b"a")
+        monkeypatch.setattr(producer_transactions, "RENEW_S", 0.0)
+    world.coordinator.refusals = [FENCED]
+    for _ in range(1000):
+        await turns()
+        if world.transactions.fence is not None:
+            break
+    before = list(world.calls)
+    with pytest.raises(ProducerFencedError):
+        await world.transaction().begin()
+    await turns()
+    assert world.calls == before
+
+
+async def test_a_transaction_that_begins_during_a_renewal_has_the_renewed_identity(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.transaction():
+        await world.send(b"a")
+    world.coordinator.gate.clear()
+    renewal = asyncio.create_task(world.transactions._renew())
+    await turns()
+    tx = world.transaction()
+    begin = asyncio.create_task(tx.begin())
+    await turns()
+    assert not begin.done()
+    world.coordinator.gate.set()
+    await asyncio.gather(begin, renewal)
+    await world.send(b"b")
+    await tx.commit()
+    assert world.calls == ["init", "acknowledged", "commit 0", "init again 1", "acknowledged", "commit 2"]
 
 
 async def test_a_commit_without_answer_is_in_doubt_until_it_is_repeated(world: World) -> None:
