@@ -3,7 +3,7 @@
 
     data/P/OFFSET.parquet         rows of partition P from this offset on, up to the end in its footer (exclusive)
     data/P/OFFSET-END.parquet     a merged file: it replaces all files that begin in [OFFSET, END)
-    writing/, merging/            files that are not complete yet; the next run deletes those of an interrupted run
+    writing/, merging/RUN/        files that are not complete yet; the next run deletes those of an interrupted run
     lease, merging.lease          locked by the one run that may add rows, and by the one that may merge files
     tables                        ids and names of the Iceberg tables that have these files, one a line
 
@@ -125,6 +125,11 @@ class ArchiveFile:
         """The footer of a file that has rows, None for one without; raises the errors of `read_footer`."""
         with opened_file(self.path) as opened:
             return footer_of(opened, self.path) if opened.metadata.num_rows else None
+
+
+def path_in(folder: Path) -> Path:
+    """Path of a new file in a directory."""
+    return folder / f"{uuid.uuid4()}{_SUFFIX}"
 
 
 def key_of(path: str) -> str | None:
@@ -258,15 +263,21 @@ class Archive:
         try:
             os.link(path, folder / f"{name}{_SUFFIX}")
         finally:
-            path.unlink()
+            path.unlink(missing_ok=True)
         for directory in (folder, folder.parent, self.root):
             _sync(directory)
 
-    def new_path(self, work: str = WRITING) -> Path:
-        """Path of a file to be written, in the directory of that work: WRITING or MERGING."""
-        folder = self.root / work
+    def new_path(self) -> Path:
+        """Path of a file to be written."""
+        folder = self.root / WRITING
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{uuid.uuid4()}{_SUFFIX}"
+        return path_in(folder)
+
+    def new_folder(self, work: str) -> Path:
+        """Directory of one run for files to be written, until the lease ends: a late task then adds no file."""
+        folder = self.root / work / str(uuid.uuid4())
+        folder.mkdir(parents=True)
+        return folder
 
     @property
     def tables_path(self) -> Path:
@@ -306,8 +317,18 @@ class Archive:
             held.truncate(0)
             held.write(f"process {os.getpid()} on {socket.gethostname()}")
             held.flush()
-            shutil.rmtree(self.root / work, ignore_errors=True)
-            yield
+            self._delete(work)
+            try:
+                yield
+            finally:
+                self._delete(work)
+
+    def _delete(self, work: str) -> None:
+        """Delete the files of a run that has ended. Its tasks that still run find no directory, at once."""
+        with suppress(FileNotFoundError):
+            (self.root / work).rename(self.root / f"{work}-{uuid.uuid4()}")
+        for folder in self.root.glob(f"{work}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _valid(files: Iterable[ArchiveFile]) -> list[ArchiveFile]:

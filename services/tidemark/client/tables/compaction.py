@@ -20,7 +20,15 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from tidemark.client.tables.archive_files import MERGING, Archive, ArchiveFile, Footer, opened_file, read_footer
+from tidemark.client.tables.archive_files import (
+    MERGING,
+    Archive,
+    ArchiveFile,
+    Footer,
+    opened_file,
+    path_in,
+    read_footer,
+)
 from tidemark.client.tables.archiver import row_groups, written
 from tidemark.client.tables.iceberg import PublishedTable, published_tables
 from tidemark.model import invalid_request
@@ -35,10 +43,12 @@ class MergeTask:
 
     Attributes:
         root: directory of the archive.
+        folder: directory of the run for files that are not complete.
         sources: paths of files that follow one another without a gap, in one version of the schema.
     """
 
     root: str
+    folder: str
     sources: tuple[str, ...]
 
 
@@ -97,7 +107,10 @@ def compact_archive(
     with archive.lease(MERGING), published_tables(archive, catalog) as tables:
         for table in tables:
             table.replace()
-        tasks = plan(archive, file_bytes=file_mib << 20, min_files=min_files, among=[one.held() for one in tables])
+        folder = archive.new_folder(MERGING)
+        tasks = plan(
+            archive, folder, file_bytes=file_mib << 20, min_files=min_files, among=[one.held() for one in tables]
+        )
         sources = sum(map(merge, tasks) if run is None else run(tasks))
         if tasks:
             for table in tables:
@@ -106,12 +119,13 @@ def compact_archive(
 
 
 def plan(
-    archive: Archive, *, file_bytes: int, min_files: int, among: Iterable[Collection[str]] = ()
+    archive: Archive, folder: Path, *, file_bytes: int, min_files: int, among: Iterable[Collection[str]] = ()
 ) -> list[MergeTask]:
     """Tasks for the files that are worth a merge now, by partition and offset.
 
     Args:
         archive: the archive.
+        folder: the directory of this run, by `Archive.new_folder`.
         file_bytes: approximate size of a merged file at most.
         min_files: number of neighbouring files that are worth a merge; 2 at least.
         among: keys of the files that each Iceberg table has.
@@ -121,7 +135,8 @@ def plan(
     for files in archive.files().values():
         for group in _groups(files, file_bytes, held):
             if len(group) >= max(_FEWEST, min_files):
-                tasks.append(MergeTask(str(archive.root), tuple(str(file.path) for file in group)))
+                paths = tuple(str(file.path) for file in group)
+                tasks.append(MergeTask(str(archive.root), str(folder), paths))
     return tasks
 
 
@@ -153,13 +168,23 @@ def merge(task: MergeTask) -> int:
     """Write one merged file, which is valid as soon as it is complete; returns the number of its sources.
 
     Raises:
-        TidemarkError: INVALID_REQUEST: a source is damaged.
+        TidemarkError: INVALID_REQUEST: a source is damaged, or the compaction has ended: another one may merge these
+            files with others.
     """
+    try:
+        return _merge(task)
+    except FileNotFoundError:
+        if Path(task.folder).exists():
+            raise
+        raise invalid_request(f"this compaction of the archive {task.root} has ended before its task") from None
+
+
+def _merge(task: MergeTask) -> int:
     archive = Archive(task.root)
     paths = [Path(source) for source in task.sources]
     last = read_footer(paths[-1])
     footer = read_footer(paths[0])._replace(end=last.end, end_epoch=last.end_epoch)
-    path = archive.new_path(MERGING)
+    path = path_in(Path(task.folder))
     with written(path, footer.schema) as file:
         for group in row_groups(_batches(paths)):
             file.write(group)

@@ -7,6 +7,7 @@ import os
 import resource
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,6 +62,12 @@ def rows(root: Path) -> list[int]:
     """Numbers of the archived rows."""
     end = valid(root)[-1][1]
     return [row["n"] for row in read_table(None, TOPIC, history=root, end=end).read_all().to_pylist()]
+
+
+def planned(root: Path) -> list[MergeTask]:
+    """The tasks of a run that is killed before they end."""
+    archive = Archive(root)
+    return compaction.plan(archive, archive.new_folder(MERGING), file_bytes=1 << 20, min_files=2)
 
 
 def test_small_files_become_one_that_replaces_them_and_the_archive_continues(logs: Logs, tmp_path: Path) -> None:
@@ -128,13 +135,13 @@ def test_an_interrupted_merge_changes_nothing_and_a_repeated_one_counts_once(
 ) -> None:
     archive(logs, tmp_path, 1, 1, 1)
     before = valid(tmp_path)
-    (task,) = compaction.plan(Archive(tmp_path), file_bytes=1 << 20, min_files=2)
+    (task,) = planned(tmp_path)
     with monkeypatch.context() as broken:
         broken.setattr(Archive, "add_merged", lambda *_: (_ for _ in ()).throw(ConnectionError("killed")))
         with pytest.raises(ConnectionError):
             compaction.merge(task)
     assert valid(tmp_path) == before
-    assert len(list((tmp_path / MERGING).iterdir())) == 1
+    assert len(list((tmp_path / MERGING).rglob("*.parquet"))) == 1
     assert [compaction.merge(task), compaction.merge(task)] == [3, 3], "Spark may run a task twice"
     assert valid(tmp_path) == [(0, 3)]
     archive(logs, tmp_path, 1)
@@ -143,18 +150,42 @@ def test_an_interrupted_merge_changes_nothing_and_a_repeated_one_counts_once(
     assert rows(tmp_path) == [0, 1, 2, 3]
 
 
+def test_a_merge_that_outlives_its_run_hides_no_row_of_the_next_run(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease ends with a killed driver, and Spark may still run a task: its file would replace the next run's."""
+    archive(logs, tmp_path, 1, 1, 1)
+    (task,) = planned(tmp_path)
+    archive(logs, tmp_path, 1)
+    add_merged = Archive.add_merged
+
+    def late(*given: Any) -> None:
+        monkeypatch.setattr(Archive, "add_merged", add_merged)
+        with monkeypatch.context() as patched:
+            patched.setattr(compaction, "_groups", lambda files, *_: [list(files)[1:]])
+            assert compact_archive(str(tmp_path), min_files=2, grace_hours=0) == Compacted(3, 1, 3)
+        add_merged(*given)
+
+    monkeypatch.setattr(Archive, "add_merged", late)
+    with raises_code(ErrorCode.INVALID_REQUEST, "this compaction of the archive .* has ended"):
+        compaction.merge(task)
+    assert valid(tmp_path) == [(0, 1), (1, 4)]
+    assert rows(tmp_path) == [0, 1, 2, 3]
+
+
 def test_a_late_writer_or_merger_changes_nothing(logs: Logs, tmp_path: Path) -> None:
     archive(logs, tmp_path, 1, 1)
-    (task,) = compaction.plan(Archive(tmp_path), file_bytes=1 << 20, min_files=2)
+    (task,) = planned(tmp_path)
     archive(logs, tmp_path, 1)
     copies = {path: path.read_bytes() for path in (tmp_path / "data" / "0").iterdir()}
     assert compact_archive(str(tmp_path), min_files=2, grace_hours=0).merged == 1
     for path, content in copies.items():
         path.write_bytes(content)
-    compaction.merge(MergeTask(task.root, task.sources))
+    with raises_code(ErrorCode.INVALID_REQUEST, "this compaction of the archive .* has ended"):
+        compaction.merge(task)
     assert valid(tmp_path) == [(0, 3)]
     assert rows(tmp_path) == [0, 1, 2]
-    assert compact_archive(str(tmp_path), grace_hours=0).deleted == 4
+    assert compact_archive(str(tmp_path), grace_hours=0).deleted == 3
 
 
 def test_an_archive_that_cannot_be_compacted_is_refused(logs: Logs, tmp_path: Path) -> None:
