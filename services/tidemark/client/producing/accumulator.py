@@ -172,10 +172,7 @@ class Accumulator:
             else:
                 chosen = self._partitioner(topic, typed.records.key(values), None, partitions)
                 partition = checked_partition(topic, chosen, partitions)
-        if typed.has_event_time:
-            timestamp_us = None  # the event time of the row is used
-        elif timestamp_us is None:
-            timestamp_us = time.time_ns() // 1000
+        timestamp_us = typed.time_of(timestamp_us)
         self.lock.acquire()  # `with` costs 0.1 us more for each record
         try:
             if self.refusal is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -12,8 +13,8 @@ from tidemark.client.producing.partitioner import hash_of
 from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.client.typed.record_rows import RecordRows, Values
-from tidemark.client.typed.table_columns import check_arrays, fitted
-from tidemark.core.schemas.model import TopicSchema
+from tidemark.client.typed.table_columns import FIRST_US, LAST_US, check_arrays, check_years, fitted
+from tidemark.core.schemas.model import Primitive, TopicSchema
 from tidemark.core.schemas.refusals import naming
 from tidemark.core.schemas.typed_layout import layout_of
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
@@ -164,7 +165,7 @@ class TypedFormat:
         found: list[pa.RecordBatch] = []
         first_row = 0
         for rows in batches:
-            system: list[Any] = [] if timestamp is None else [cast_timestamps(rows, timestamp)]
+            system: list[Any] = [] if timestamp is None else [_timestamps(rows, timestamp, first_row)]
             if timestamp is not None and timestamp not in self._layout.schema.names:
                 rows = rows.drop_columns([timestamp])
             if flags & HAS_HEADERS:
@@ -202,9 +203,30 @@ class TypedFormat:
             raise misfit.error(self.topic, self.schema.version)
         return rows.column(_DELETED)
 
+    def time_of(self, timestamp_us: int | None) -> int | None:
+        """The timestamp of a record, None: now; None for a topic with an event time. Raises INVALID_TIMESTAMP."""
+        if self.has_event_time:
+            return None
+        if timestamp_us is None:
+            return time.time_ns() // 1000
+        if not FIRST_US <= timestamp_us <= LAST_US:
+            sentence = f"timestamp_us is {timestamp_us}: times in topic {self.topic} are of the years 1 to 9999"
+            raise TidemarkError(ErrorCode.INVALID_TIMESTAMP, sentence)
+        return timestamp_us
+
     def keys(self, rows: pa.RecordBatch) -> pa.Array[Any] | None:
         """The key bytes of rows; None for a topic without key columns."""
         return key_bytes(rows, self._layout.key_columns)
+
+
+def _timestamps(rows: pa.RecordBatch, name: str, first_row: int) -> Any:
+    found = cast_timestamps(rows, name)
+    try:
+        check_years(found, Primitive.TIMESTAMP)
+    except MisfitError as misfit:
+        sentence = f"column {name!r}, row {first_row + (misfit.row or 0)}: {misfit.sentence}"
+        raise TidemarkError(ErrorCode.INVALID_TIMESTAMP, sentence) from None
+    return found
 
 
 def _integers(times: pa.Array[Any]) -> list[int]:

@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidemark.client.tables.archive_files import MERGING, Archive, ArchiveFile, Footer, key_of
+from tidemark.client.tables.iceberg_bounds import modes, unbounded_columns, without_bounds
 from tidemark.client.tables.iceberg_catalog import opened_catalog
 from tidemark.client.tables.iceberg_schema import check_changes, iceberg_schema
 from tidemark.core.schemas.model import TopicSchema as Version
@@ -120,7 +121,9 @@ class PublishedTable:
         self._name = name
 
     def add(self) -> None:
-        """Add the files that the table lacks, one snapshot for each version; and `replace`."""
+        """Add the files that the table lacks, a snapshot for each version and set of columns without bounds; and
+        `replace`.
+        """
         self._attempt(self._add)
 
     def replace(self) -> None:
@@ -167,11 +170,11 @@ class PublishedTable:
                     f"its rows of partition {footer.partition} end at offset {end}, within the merged file "
                     f"{file.path}, as after a roll-back to an older snapshot"
                 )
-        for _, files in groupby(missing, lambda one: one[1].schema.version):
+        for (_, unbounded), files in groupby(missing, _kind):
             group = list(files)
             ends = {**ends, **{footer.partition: footer.end for _, footer in group}}
             table = _evolved(table, group[0][1].schema)
-            with table.transaction() as transaction:
+            with table.transaction() as transaction, without_bounds(transaction, unbounded):
                 paths = [file.path.as_uri() for file, _ in group]
                 told = _told(ends, group[0][1].topic_id)
                 transaction.add_files(paths, snapshot_properties=told, check_duplicate_files=False)
@@ -224,6 +227,12 @@ def _files(archive: Archive) -> list[tuple[ArchiveFile, Footer]]:
     return sorted(files, key=lambda one: (one[1].schema.version, one[1].partition, one[1].start))
 
 
+def _kind(one: tuple[ArchiveFile, Footer]) -> tuple[int, frozenset[str]]:
+    """The version and the columns without bounds, which the files of one snapshot share."""
+    file, footer = one
+    return footer.schema.version, unbounded_columns(file.path)
+
+
 def _live(table: Table) -> dict[str, DataFile]:
     """Files of the archive in the current snapshot, by their keys; {} if another engine deleted rows of some."""
     from pyiceberg.manifest import ManifestContent
@@ -261,7 +270,8 @@ def _data_file(table: Table, file: ArchiveFile) -> DataFile | None:
     schema_id = _schema_id(table, iceberg_schema(file.footer().schema))
     if schema_id is None:
         return None
-    metadata = table.metadata.model_copy(update={"current_schema_id": schema_id})
+    properties = {**table.metadata.properties, **modes(unbounded_columns(file.path))}
+    metadata = table.metadata.model_copy(update={"current_schema_id": schema_id, "properties": properties})
     return parquet_file_to_data_file(table.io, metadata, file.path.as_uri())
 
 

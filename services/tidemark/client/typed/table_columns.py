@@ -324,14 +324,14 @@ def _fit_values(array: Any, column_type: ColumnType, nullable: bool, made: Any) 
         _check_kind(array, wanted)
         array = _cast(array, made)
     if wanted in _YEARS_1_TO_9999:
-        _check_years(array, wanted)
+        check_years(array, wanted)
     if not nullable and array.null_count:
         return pc.fill_null(array, _zero(wanted, made))
     return array
 
 
-def _check_years(array: Any, wanted: ColumnType) -> None:
-    """Refuse years that Python and pandas do not have: a reader would fail at the row."""
+def check_years(array: Any, wanted: ColumnType) -> None:
+    """Raise MisfitError for years that Python and pandas do not have: a reader would fail at the row."""
     integers, first, last, unit = _YEARS_1_TO_9999[wanted]
     numbers = array.view(integers)
     found: Any = pc.min_max(numbers)
@@ -343,7 +343,11 @@ def _check_years(array: Any, wanted: ColumnType) -> None:
     raise MisfitError(f"{numbers[row].as_py()} {unit} since 1970 is outside of the years 1 to 9999", row=row)
 
 
-_OF_TIMESTAMP: Final = pa.int64(), -62_135_596_800_000_000, 253_402_300_799_999_999, "us"
+FIRST_US: Final = -62_135_596_800_000_000
+"""The start of year 1, in microseconds since 1970."""
+LAST_US: Final = 253_402_300_799_999_999
+"""The end of year 9999, in microseconds since 1970."""
+_OF_TIMESTAMP: Final = pa.int64(), FIRST_US, LAST_US, "us"
 _YEARS_1_TO_9999: Final[dict[ColumnType, tuple[Any, int, int, str]]] = {
     Primitive.DATE: (pa.int32(), -719_162, 2_932_896, "days"),
     Primitive.TIMESTAMP: _OF_TIMESTAMP,

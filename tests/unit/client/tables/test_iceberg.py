@@ -11,16 +11,18 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table, Transaction
 from tidemark.client import archive_topic
+from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.tables import iceberg
 from tidemark.client.tables.archive_files import Archive
 from tidemark.client.tables.iceberg_schema import iceberg_schema
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.ddl import draft_from_ddl
-from tidemark.core.schemas.evolution import next_version
+from tidemark.core.schemas.evolution import first_version, next_version
 from tidemark.model import ErrorCode, TidemarkError
 
 from tests.refusals import raises_code
 from tests.unit.client.tables.logs import FIRST, NAME, NOON, SECOND, TOPIC, Logs, flights
+from tests.unit.client.typed.samples import sealed
 
 Properties = dict[str, str] | None
 
@@ -85,6 +87,33 @@ def test_a_run_that_ended_before_its_commit_is_made_good_by_the_next_one(
     logs.append(0, flights(3, 1))
     assert archived(tmp_path, properties) == 1
     assert [row["_offset"] for row in rows(catalog.load_table(NAME))] == [0, 2, 3]
+
+
+@pytest.mark.parametrize("time_us", [-(10**18), 10**18])
+def test_an_archive_takes_records_of_times_that_python_lacks(
+    logs: Logs, tmp_path: Path, catalog: Catalog, properties: Properties, time_us: int
+) -> None:
+    """Other clients send such times; one of them must not end each later run of the archive."""
+    schema = first_version(draft_from_ddl("carrier STRING, delay INT"))
+    logs.versions = {1: schema}
+    typed = TypedFormat(TOPIC, logs.topic_id, schema)
+    for number, stamp_us in enumerate((7, time_us, 8)):
+        rows = typed.rows([], [f"c{number}", number], [stamp_us], None)
+        logs.batches[0].append(sealed(typed, rows, base_offset=number))
+        assert archived(tmp_path, properties) == 1
+    table = catalog.load_table(NAME)
+    assert table.scan(row_filter="delay > 0", selected_fields=("carrier",)).to_arrow().num_rows == 2
+    found = table.scan(selected_fields=("_offset", "_timestamp")).to_arrow().sort_by("_offset")
+    assert found.column("_timestamp").cast(pa.int64()).to_pylist() == [7, time_us, 8]
+    bounded = ["_timestamp" in one for one in bounds_of(table)]
+    assert bounded == [True, False, True]
+    assert not any("metrics" in name for name in table.properties)
+
+
+def bounds_of(table: Table) -> list[set[str]]:
+    """Columns with a lower bound of each file, in the order of their offsets."""
+    files = sorted(table.inspect.files().to_pylist(), key=lambda one: str(one["file_path"]))
+    return [{table.schema().find_column_name(number) or "" for number, _ in one["lower_bounds"]} for one in files]
 
 
 def test_one_of_two_runs_adds_files_and_the_other_finds_them_there(

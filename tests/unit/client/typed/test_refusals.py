@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 import pytest
+from tidemark.client.producing.accumulator import Accumulator
 from tidemark.client.producing.typed_format import TypedFormat, slices
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.client.typed.records import typed_records
@@ -30,6 +31,7 @@ from tidemark.core.schemas.evolution import first_version
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.model import ErrorCode, TidemarkError
 
+from tests.refusals import raises_code
 from tests.unit.client.typed.samples import FLIGHTS, from_checked, from_records, sealed
 from tests.unit.core.schemas.drafts import draft
 from tests.unit.core.schemas.rows import rows
@@ -488,6 +490,21 @@ def test_timestamps_of_a_table_are_for_topics_without_an_event_time() -> None:
         fit(table_of(), timestamp="scheduled_at")
     with pytest.raises(TidemarkError, match="1 rows have no timestamp"):
         fit(pa.table({"a": [1, 2], "at": [NOON, None]}), schema, timestamp="at")
+
+
+@pytest.mark.parametrize("time_us", [-(10**18), 10**18])
+def test_a_record_at_a_time_that_readers_lack_is_refused(time_us: int) -> None:
+    """Its row would end each read with Python's times; the other topics take any time, as Kafka's do."""
+    typed = TypedFormat("t", "id", schema_of("a INT"))
+    gathering = Accumulator(batch_bytes=1 << 20, buffer_bytes=1 << 20, delivery_timeout_s=60, wake=lambda: None)
+    with raises_code(ErrorCode.INVALID_TIMESTAMP, f"timestamp_us is {time_us}: .* years 1 to 9999"):
+        gathering.add_row(typed, typed.records.check({"a": 1}), 0, 1, time_us, None)
+    assert not gathering.open
+    gathering.add("bytes", 0, 1, None, b"value", time_us, None)
+    times = pa.array([0, time_us], pa.int64()).view(pa.timestamp("us", "UTC"))
+    table = pa.table({"a": [1, 2], "at": times})
+    with raises_code(ErrorCode.INVALID_TIMESTAMP, f"column 'at', row 1: {time_us} us since 1970 .* years 1 to 9999"):
+        typed.fit_table(table, "at")
 
 
 def test_slices_keep_to_their_bytes_unless_a_row_is_larger() -> None:
