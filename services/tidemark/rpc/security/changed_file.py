@@ -38,6 +38,8 @@ class ChangedFile(Generic[T]):
         self._read = read
         self._seen = signature(path)
         self._contents = read(path)
+        self._refused: tuple[object, str] | None = None
+        self._tried_s = 0.0
         self._checked_s = time.monotonic()
 
     def current(self, *, at_once: bool = False) -> T:
@@ -48,16 +50,25 @@ class ChangedFile(Generic[T]):
         return self._contents
 
     def _look(self) -> None:
-        seen = signature(self._path)
-        if seen == self._seen:
+        seen, now_s = signature(self._path), time.monotonic()
+        is_refused = self._refused is not None and self._refused[0] == seen
+        if seen == self._seen or (is_refused and now_s - self._tried_s < _CHECK_S):
             return
-        self._seen = seen
+        self._tried_s = now_s
         try:
             self._contents = self._read(self._path)
-            _log.info("%s changed", self._path)
         except TidemarkError as error:
+            self._refuse((seen, error.message))
+            return
+        self._seen, self._refused = seen, None
+        _log.info("%s changed", self._path)
+
+    def _refuse(self, state: tuple[object, str]) -> None:
+        """Keep the former contents; count and log each state of the file once. A chmod may make the file readable."""
+        if state != self._refused:
+            self._refused = state
             self.failures += 1
-            _log.warning("the changed file is not used: %s", error.message)
+            _log.warning("the changed file is not used: %s", state[1])
 
 
 def signature(path: str) -> tuple[int, ...] | None:

@@ -80,6 +80,7 @@ class KeySet:
         self._now_s = now_s
         self._keys: Sequence[PublicKey] = ()
         self._content = b""
+        self._failed = False
         self._tried_s: float | None = None
         self._waited = False
         """Whether uses of the keys wait for the read in flight."""
@@ -127,7 +128,7 @@ class KeySet:
         if self._reading is not None:
             return False
         if not self._source.startswith("https://"):
-            return self._signature() != self._seen or (not self._keys and self._may_try())
+            return self._signature() != self._seen or ((self._failed or not self._keys) and self._may_try())
         if not self._keys:
             return self._may_try()
         return self._tried_s is None or self._now_s() - self._tried_s >= REFRESH_S
@@ -151,9 +152,10 @@ class KeySet:
                     "the public keys were read", extra={"source": self._source, "keys": [str(one.kid) for one in keys]}
                 )
                 self.generation += 1
-            self._keys, self._content = keys, content
+            self._keys, self._content, self._failed = keys, content, False
         except (OSError, ValueError, http.client.HTTPException) as error:
             self.failures += 1
+            self._failed = True
             _log.warning("the public keys cannot be read; the last valid keys stay in use: %r", error)
         finally:
             self._reading = None

@@ -77,11 +77,12 @@ class TokenSource:
 
     def _read(self) -> None:
         try:
-            self._seen = _signature(self._path)
+            seen = _signature(self._path)
             content = Path(self._path).read_bytes()
         except OSError as error:
             raise _wrong(f"token_file is {self._path}, which cannot be read: {error.strerror}") from None
         self._token = _checked(content.decode("latin-1").strip(), f"token_file is {self._path}, which holds")
+        self._seen = seen
 
 
 def call_credentials(source: TokenSource) -> grpc.CallCredentials:
