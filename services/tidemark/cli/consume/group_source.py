@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, Self
 
 import pyarrow as pa
@@ -116,14 +116,17 @@ class GroupSource:
         if found is not None:
             yield found
 
-    def wrote(self, batches: Sequence[PartitionBatch]) -> None:
-        """Note written batches for the next commit."""
-        for topic, partition, rows in batches:
-            if rows.num_rows:
-                self._written[TopicPartition(topic, partition)] = next_offset(rows)
-            if self._left is not None:
-                rest = self._left.rows.slice(rows.num_rows)
-                self._left = self._left._replace(rows=rest) if rest.num_rows else None
+    def wrote(self, batch: PartitionBatch) -> None:
+        """Note a written batch for the next commit."""
+        topic, partition, rows = batch
+        if rows.num_rows:
+            self._written[TopicPartition(topic, partition)] = next_offset(rows)
+        if self._left is not None:
+            rest = self._left.rows.slice(rows.num_rows)
+            self._left = self._left._replace(rows=rest) if rest.num_rows else None
+
+    def commit_if_due(self) -> None:
+        """Commit the written records every few seconds; warns if the coordinator does not answer."""
         if not self._whole_at_end and time.monotonic() >= self._commit_s:
             self._commit_s = time.monotonic() + COMMIT_INTERVAL_S
             try:

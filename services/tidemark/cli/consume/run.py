@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -44,8 +44,11 @@ class Source(Protocol):
     def lag(self) -> int:
         """Committed records that were not read yet, at the last fetch of the ends."""
 
-    def wrote(self, batches: Sequence[PartitionBatch]) -> None:
-        """Note that the sink has written and flushed these batches."""
+    def wrote(self, batch: PartitionBatch) -> None:
+        """Note, without a wait, that the sink has written and flushed this batch."""
+
+    def commit_if_due(self) -> None:
+        """Commit the written records, if it is time."""
 
 
 class Reading:
@@ -113,21 +116,18 @@ def copy(
     while True:
         waited_s = now_s() - last_s
         left_s = _POLL_S_MAX if ends.timeout_s is None else ends.timeout_s - waited_s
-        written: list[PartitionBatch] = []
-        try:
-            for batch in source.poll(max(0.0, min(left_s, _POLL_S_MAX))):
-                room = None if ends.count is None else ends.count - reading.records
-                shown = batch if room is None else batch._replace(rows=batch.rows.slice(0, room))
-                with _whole_writes(ends):
-                    sink.show(shown)
-                    written.append(shown)
-                    reading.read(shown, source.lag)
-                last_s = now_s()
-                if reading.records == ends.count:
-                    break
-        finally:
-            sink.flush()
-            source.wrote(written)
+        for batch in source.poll(max(0.0, min(left_s, _POLL_S_MAX))):
+            room = None if ends.count is None else ends.count - reading.records
+            shown = batch if room is None else batch._replace(rows=batch.rows.slice(0, room))
+            with _whole_writes(ends):
+                sink.show(shown)
+                sink.flush()
+                source.wrote(shown)
+                reading.read(shown, source.lag)
+            last_s = now_s()
+            if reading.records == ends.count:
+                break
+        source.commit_if_due()
         if reading.records == ends.count or source.finished:
             break
         if ends.timeout_s is not None and now_s() - last_s >= ends.timeout_s:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, Self
 
 import pyarrow as pa
@@ -96,8 +96,11 @@ class TopicReader:
                 return
             time.sleep(min(_RETRY_S, left_s))
 
-    def wrote(self, batches: Sequence[PartitionBatch]) -> None:
+    def wrote(self, batch: PartitionBatch) -> None:
         """Do nothing: without a group, no offset is committed."""
+
+    def commit_if_due(self) -> None:
+        """Do nothing, as `wrote`."""
 
     def _committed(self) -> Iterator[PartitionBatch]:
         """Read each partition from its position to the current high watermark, or to its end."""

@@ -93,6 +93,7 @@ class ParquetSink(Sink):
         """Write the buffered rows and the footer."""
         self._write()
         self._writer.close()
+        self._file.flush()
 
     def _write(self) -> None:
         if self._rows:

@@ -79,8 +79,9 @@ def open_members(monkeypatch: pytest.MonkeyPatch, group: dict[TopicPartition, in
 
 
 def read(member: GroupSource) -> None:
-    batches = list(member.poll(0.0))
-    member.wrote(batches)
+    for batch in member.poll(0.0):
+        member.wrote(batch)
+    member.commit_if_due()
 
 
 def test_members_end_behind_markers_and_aborted_records(open_members: Open, group: dict[TopicPartition, int]) -> None:
@@ -117,7 +118,7 @@ def test_a_member_commits_no_records_that_were_not_written(
 ) -> None:
     member, _ = open_members(Shape.TEXT)
     (batch,) = member.poll(0.0)
-    member.wrote([batch._replace(rows=batch.rows.slice(0, 1))])
+    member.wrote(batch._replace(rows=batch.rows.slice(0, 1)))
     member.__exit__(None)
     assert group == {ONE: 1}
 
@@ -127,8 +128,9 @@ def test_a_member_commits_no_offset_of_a_partition_that_it_lost_while_it_wrote(
 ) -> None:
     """The coordinator would refuse each later commit, and the command would end with that error."""
     member, _ = open_members(Shape.TEXT)
-    batches = list(member.poll(0.0))
+    (batch,) = member.poll(0.0)
     member._on_lost([ONE])
     member._consumer.where = OTHER  # type: ignore[attr-defined]
-    member.wrote(batches)
+    member.wrote(batch)
+    member.commit_if_due()
     assert ONE not in group
