@@ -20,7 +20,7 @@ from pyarrow import types
 
 from tidemark.client.typed.batch_rows import SYSTEM_COLUMNS
 from tidemark.client.typed.record_values import EPOCH
-from tidemark.client.typed.table_columns import is_binary, is_list
+from tidemark.client.typed.table_columns import is_binary, is_list, unnested
 
 Convert = Callable[[Any], Any]
 _DAY_US: Final = 86_400_000_000
@@ -38,7 +38,7 @@ def columns_of(rows: pa.Schema) -> list[str]:
 
 def json_rows(rows: pa.RecordBatch, names: Sequence[str]) -> list[dict[str, Any]]:
     """A JSON object for each row, with these columns."""
-    part = rows.select(list(names))
+    part = _with_plain_lists(rows.select(list(names)))
     found: list[dict[str, Any]] = _with_integers(part).to_pylist()
     for field in part.schema:
         convert = json_converter(field.type)
@@ -52,6 +52,7 @@ def json_rows(rows: pa.RecordBatch, names: Sequence[str]) -> list[dict[str, Any]
 
 def json_column(column: Any) -> list[Any]:
     """The values of a column as JSON."""
+    column = _plain_lists(column)
     convert = json_converter(column.type)
     values: list[Any] = column.cast(_as_integers(column.type)).to_pylist()
     return values if convert is None else [None if one is None else convert(one) for one in values]
@@ -134,6 +135,37 @@ def _date(days: int) -> str:
     rounds, within = divmod(ordinal - 1, _DAYS_OF_400_YEARS)
     found = date.fromordinal(within + 1)
     return f"{found.year + 400 * rounds:+05d}{found.isoformat()[4:]}"
+
+
+def _with_plain_lists(rows: pa.RecordBatch) -> pa.RecordBatch:
+    if not any(_has_views(field.type) for field in rows.schema):
+        return rows
+    return pa.RecordBatch.from_arrays([_plain_lists(column) for column in rows.columns], names=rows.schema.names)
+
+
+def _plain_lists(array: Any) -> Any:
+    """The same values without list views, which Arrow does not cast, or casts with another value."""
+    found = array.type
+    if not _has_views(found):
+        return array
+    if is_list(found):
+        offsets, values = unnested(array)
+        return pa.ListArray.from_arrays(offsets, _plain_lists(values), mask=array.is_null())
+    if types.is_struct(found):
+        parts = [_plain_lists(part) for part in array.flatten()]
+        names = [found.field(place).name for place in range(found.num_fields)]
+        return pa.StructArray.from_arrays(parts, names, mask=array.is_null())
+    offsets, items = unnested(array.cast(pa.list_(pa.struct([found.key_field, found.item_field]))))
+    key, item = items.flatten()
+    return pa.MapArray.from_arrays(offsets, key, _plain_lists(item), mask=array.is_null())
+
+
+def _has_views(found: Any) -> bool:
+    if types.is_list_view(found) or types.is_large_list_view(found):
+        return True
+    if not (types.is_nested(found) and found.num_fields):
+        return False
+    return any(_has_views(found.field(place).type) for place in range(found.num_fields))
 
 
 def _with_integers(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -221,7 +221,7 @@ def _fit_list(array: Any, element: Column, nullable: bool, made: Any) -> Any:
         array = _nulls(len(array), made)
     if not is_list(array.type):
         raise _other_type(array, "a list")
-    offsets, values = _unnested(array)
+    offsets, values = unnested(array)
     try:
         fitted_values = _fit(values, element, None)
     except MisfitError as misfit:
@@ -236,7 +236,7 @@ def _fit_map(array: Any, key: Column, value: Column, nullable: bool, made: Any) 
         array = _entries(array)
     if not is_list(array.type) or not types.is_struct(array.type.value_type) or array.type.value_type.num_fields != 2:
         raise _other_type(array, "a map, or a list of structs of key and value")
-    offsets, entries_found = _unnested(array)
+    offsets, entries_found = unnested(array)
     if entries_found.null_count:
         raise _above(
             MisfitError("an entry is null", row=pc.index(entries_found.is_null(), value=True).as_py()), offsets
@@ -283,7 +283,7 @@ def is_list(found: Any) -> bool:
     return any(getattr(types, check)(found) for check in checks)
 
 
-def _unnested(array: Any) -> tuple[Any, Any]:
+def unnested(array: Any) -> tuple[Any, Any]:
     """Offsets (int32, from 0) and values of a list of any kind; a null has no values."""
     lengths = pc.fill_null(_compute.list_value_length(array), 0).cast(pa.int32())
     ends = pc.cumulative_sum(lengths)

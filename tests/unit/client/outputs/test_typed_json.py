@@ -53,6 +53,20 @@ def test_every_int_has_a_date() -> None:
     assert _values([2**31 - 1, -(2**31)], pa.date32()) == ["+5881580-07-11", "-5877641-06-23"]
 
 
+@pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
+def test_list_views_are_lists(view: Any) -> None:
+    """A Parquet file may have them, and `produce` writes its rejected rows as JSON."""
+    assert _values([[1, None], None, [], [None]], view(pa.int32())) == [[1, None], None, [], [None]]
+    shown = ["1970-01-01T00:00:00.000001", None]
+    assert _values([[1, None], None], view(pa.timestamp("us"))) == [shown, None]
+    assert _values([None, [[[1, None]], None]], view(pa.list_(view(pa.timestamp("us"))))) == [None, [[shown], None]]
+    structs = pa.struct([("times", view(pa.timestamp("us"))), ("other", pa.int32())])
+    found = [{"times": [1, None], "other": 2}, None, {"times": None, "other": None}]
+    assert _values(found, structs) == [{"times": shown, "other": 2}, None, {"times": None, "other": None}]
+    found = [[("a", [1, None]), ("b", None)], None, []]
+    assert _values(found, pa.map_(pa.string(), view(pa.timestamp("us")))) == [{"a": shown, "b": None}, None, {}]
+
+
 def test_nested_times_are_exact() -> None:
     far = 253_402_300_800_000_000
     nested = pa.struct([pa.field("at", pa.list_(_ZONED)), pa.field("by", pa.map_(pa.date32(), pa.timestamp("us")))])
