@@ -49,12 +49,15 @@ def family(name: str, kind: str, doc: str, samples: Mapping[str, float] | Iterab
 
 def only(names: Collection[str], text: str) -> str:
     """The families in `text` that have samples of these names, with those samples only."""
-    found = []
-    for one in text.split("# HELP ")[1:]:
-        kept = [line for line in one.splitlines()[2:] if line.partition("{")[0].partition(" ")[0] in names]
-        if kept:
-            found.append("\n".join(["# HELP " + one.splitlines()[0], one.splitlines()[1], *kept, ""]))
-    return "".join(found)
+    found: list[str] = []
+    head: list[str] = []
+    for line in text.split("\n"):  # a label may have "# HELP" and other separators of lines, but no line feed
+        if line.startswith("# "):
+            head = [*head, line] if line.startswith("# TYPE ") else [line]
+        elif line.partition("{")[0].partition(" ")[0] in names:
+            found += [*head, line]
+            head = []
+    return "".join([f"{line}\n" for line in found])
 
 
 def gauge(name: str, doc: str, value: float) -> str:

@@ -174,3 +174,23 @@ def test_clients_that_hold_all_connections_do_not_lock_the_scraper_out(said: byt
         for one in held:
             one.close()
         server.close()
+
+
+class OfGroups:
+    """A source whose labels have names of users."""
+
+    def __init__(self, group_id: str) -> None:
+        self._of = metrics_text.labels(group=group_id)
+
+    def render(self, names: Collection[str] = ()) -> str:
+        lag = metrics_text.family("tidemark_lag", "gauge", "Lag", {self._of: 5, metrics_text.labels(group="b"): 6})
+        return lag + metrics_text.gauge("tidemark_other", "Other", 7)
+
+
+@pytest.mark.parametrize("group_id", ["# HELP tidemark_other", "a # HELP b", 'a"} 1', "\\", "{", "tidemark_other "])
+def test_a_named_family_is_whole_with_any_names_in_its_labels(group_id: str) -> None:
+    metrics = Metrics()
+    metrics.show(OfGroups(group_id))
+    text = metrics.render(["tidemark_lag"]).decode()
+    (family,) = text_string_to_metric_families(text)
+    assert {sample.labels["group"]: sample.value for sample in family.samples} == {group_id: 5, "b": 6}
