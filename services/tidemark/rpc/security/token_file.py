@@ -35,7 +35,7 @@ def parse(text: str, path: str) -> dict[str, str]:
             continue
         match = _LINE.fullmatch(bare)
         if match is None:
-            raise _wrong(f"{path}, line {number}: expected NAME: and a SHA-256 in 64 small hexadecimal digits")
+            raise _wrong(f"{path}, line {number}: expected NAME: and a SHA-256 in 64 hexadecimal digits, in lower case")
         if match["name"] in found:
             raise _wrong(f"{path}, line {number}: the name {match['name']} is there twice")
         found[match["name"]] = match["hash"]
@@ -56,11 +56,12 @@ def create(path: Path, name: str) -> str:
     """A new random token of 256 bits, whose hash is added to the file; the token itself is stored nowhere.
 
     Raises:
-        TidemarkError: INVALID_REQUEST: the name is wrong or in use, another command changes the file now, or the
-            group of the file cannot be kept.
+        TidemarkError: INVALID_REQUEST: the name is wrong or in use, another command changes the file now, the group
+            of the file cannot be kept, or the path is a directory or a device.
     """
     if not _NAME.fullmatch(name):
         raise invalid_request(f"the name is {name!r}: expected at most 100 letters, digits, '.', '_' and '-'")
+    path = _file_at(path)
     known = read(path) if path.exists() else {}
     if name in known:
         raise invalid_request(f"{path} has a token of the name {name}: remove it first, or choose another name")
@@ -70,11 +71,19 @@ def create(path: Path, name: str) -> str:
 
 
 def remove(path: Path, name: str) -> None:
-    """Remove a token; raises INVALID_REQUEST for an unknown name."""
+    """Remove a token; raises INVALID_REQUEST for an unknown name, and for a directory or a device."""
+    path = _file_at(path)
     known = read(path)
     if name not in known:
         raise invalid_request(f"{path} has no token of the name {name}")
     _replace(path, {other: known[other] for other in known if other != name})
+
+
+def _file_at(path: Path) -> Path:
+    """The file to replace, behind links; raises INVALID_REQUEST for a device, which would be a file afterwards."""
+    if path.exists() and not path.is_file():
+        raise invalid_request(f"{path} is not a regular file: name the file of the tokens")
+    return path.resolve() if path.is_symlink() else path
 
 
 def _replace(path: Path, hashes: Mapping[str, str]) -> None:

@@ -471,6 +471,27 @@ def test_a_name_that_could_be_misread_is_refused(tmp_path: Path, name: str) -> N
         token_file.create(tmp_path / "tokens", name)
 
 
+def test_a_device_is_not_replaced_by_a_file_of_tokens(tmp_path: Path) -> None:
+    """Root could replace /dev/null for all processes of the machine."""
+    path = tmp_path / "tokens"
+    path.symlink_to(os.devnull)
+    with raises_code(ErrorCode.INVALID_REQUEST, "is not a regular file"):
+        token_file.create(path, "alice")
+    with raises_code(ErrorCode.INVALID_REQUEST, "is not a regular file"):
+        token_file.remove(path, "alice")
+    assert path.is_symlink()
+
+
+def test_a_change_through_a_link_changes_the_file_that_services_read(tmp_path: Path) -> None:
+    path = tmp_path / "link"
+    path.symlink_to(tmp_path / "tokens")
+    for name in ("alice", "bob"):
+        token_file.create(path, name)
+    token_file.remove(path, "bob")
+    assert path.is_symlink()
+    assert list(token_file.read(tmp_path / "tokens")) == ["alice"]
+
+
 def test_a_name_is_used_once(tmp_path: Path) -> None:
     token_file.create(tmp_path / "tokens", "alice")
     with pytest.raises(TidemarkError, match="remove it first"):
