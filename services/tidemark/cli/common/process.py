@@ -11,7 +11,9 @@ from typing import Final
 
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors that only a write can have."""
+_UNWRITTEN: Final = NO_SPACE | {errno.EIO}
 
 
 def check_streams() -> None:
@@ -38,7 +40,7 @@ def refusal_of_words(error: Exception, words: Sequence[str]) -> TidemarkError | 
 
 def refusal_of_output(error: OSError) -> TidemarkError | None:
     """The refusal for an uncaught error of writing the output (a full disk); None for another error."""
-    if error.errno not in _NO_ROOM or error.filename is not None:
+    if error.errno not in _UNWRITTEN or error.filename is not None:
         return None
     give_up_output()
     return TidemarkError(ErrorCode.STORAGE_ERROR, f"the output cannot be written: {error.strerror}")

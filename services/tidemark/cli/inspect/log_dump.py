@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from tidemark.cli.common.output import Output, print_json, print_line, print_table, print_warning
-from tidemark.cli.common.process import give_up_output
+from tidemark.cli.common.process import NO_SPACE, give_up_output
 from tidemark.cli.common.schema_source import saved_schema
 from tidemark.client.outputs.record_format import moment, named_bytes, named_headers, shown_bytes_of
 from tidemark.client.outputs.typed_json import columns_of, encode_json, json_rows
@@ -66,13 +66,20 @@ def readers_of(files: Sequence[Path]) -> dict[int, BatchRows]:
 
 
 def run(path: Path, replica: str, wanted: Wanted, shape: Output) -> None:
-    """Print the file or replica; raises INVALID_REQUEST, STORAGE_ERROR or CORRUPT_BATCH."""
+    """Print the file or replica.
+
+    Raises:
+        TidemarkError: INVALID_REQUEST, STORAGE_ERROR or CORRUPT_BATCH.
+        OSError: stdout has no space.
+    """
     try:
         _dump(_which(path, replica), wanted, shape)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed the pipe
         give_up_output()
     except OSError as error:
+        if error.errno in NO_SPACE:
+            raise
         sentence = f"{error.filename or path} cannot be read: {error.strerror or error}"
         raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence) from error
 
@@ -91,6 +98,8 @@ def _which(path: Path, replica: str) -> Path:
         )
     if not path.exists():
         raise invalid_request(f"there is no file or directory {path}")
+    if path.is_dir() and not any(map(is_segment, path.iterdir())):
+        raise invalid_request(f"{path} has no segment: name the directory of a replica, such as data/flights-0")
     return path
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 from tidemark.cli.app import app
+from tidemark.cli.common.output import Output
+from tidemark.cli.inspect import log_dump
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.core.schemas.text import to_text
 from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
@@ -269,3 +272,26 @@ def test_records_that_readers_may_not_get_are_left_out_on_request(tmp_path: Path
     _, refused = run("dump", next(log.path.glob("*.log")), "--committed")
     assert refused is not None
     assert "name the replica's directory" in refused.message
+
+
+def test_a_directory_without_segments_is_refused(tmp_path: Path) -> None:
+    """Without a line, the command would look as if the log were empty."""
+    (tmp_path / "notes.txt").touch()
+    for option in ("--records", "--committed"):
+        out, refused = run("dump", tmp_path, option)
+        assert out == ""
+        assert refused is not None
+        assert refused.code is ErrorCode.INVALID_REQUEST
+        assert "has no segment" in refused.message
+
+
+def test_a_full_disk_of_the_output_is_not_reported_as_a_damaged_log(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr("sys.stdout", full)
+        with pytest.raises(OSError, match="No space left") as failed:
+            log_dump.run(directory, "flights-0", log_dump.Wanted(0, 9, True, False), Output.TEXT)
+        assert failed.value.filename is None
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
