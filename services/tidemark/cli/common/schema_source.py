@@ -65,17 +65,26 @@ def draft_of(source: str) -> SchemaDraft:
         TidemarkError: INVALID_SCHEMA; INVALID_REQUEST for a file that cannot be read.
     """
     if source == STDIN:
-        return _of_document(sys.stdin.read(), "stdin")
+        return _in_file(Path("stdin"), lambda _: _of_document(sys.stdin.read()))
     if not is_file(source, Path()):
-        from tidemark.core.schemas.ddl import draft_from_ddl
-
-        return draft_from_ddl(source)
+        return _of_ddl_or_lost_file(source)
     path = Path(source)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         known = ", ".join(sorted(_READERS))
         raise invalid_request(f"{source}: the extension does not determine the format; expected {known}")
     return _in_file(path, reader)
+
+
+def _of_ddl_or_lost_file(source: str) -> SchemaDraft:
+    from tidemark.core.schemas.ddl import draft_from_ddl
+
+    try:
+        return draft_from_ddl(source)
+    except TidemarkError as error:
+        if len(source.split()) != 1:
+            raise
+        raise TidemarkError(error.code, f"{error.message}; there is no file {source}", error.metadata) from None
 
 
 def is_file(text: str, directory: Path) -> bool:
@@ -95,7 +104,7 @@ def saved_schema(path: Path) -> TopicSchema:
     from tidemark.core.schemas.text import from_text
 
     if path.suffix.lower() == ".json":
-        text = _text_of(path)
+        text = _in_file(path, _text_of)
         if '"last_column_id"' in text:
             return _in_file(path, lambda _: from_text(text.strip()))
     return first_version(draft_of(str(path)))
@@ -111,15 +120,14 @@ def _in_file(path: Path, read: Callable[[Path], Stated]) -> Stated:
 
 
 def _text_of(path: Path) -> str:
+    """Raises OSError; INVALID_SCHEMA without the path, which `_in_file` adds."""
     try:
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise invalid_request(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TidemarkError(ErrorCode.INVALID_SCHEMA, f"{path} is not UTF-8 text: {error}") from error
+    except UnicodeDecodeError:
+        raise TidemarkError(ErrorCode.INVALID_SCHEMA, "it is not UTF-8 text") from None
 
 
-def _of_document(text: str, name: str) -> SchemaDraft:
+def _of_document(text: str) -> SchemaDraft:
     """The draft of a YAML or JSON document; a mapping with `properties` is a JSON schema."""
     import yaml
 
@@ -128,8 +136,7 @@ def _of_document(text: str, name: str) -> SchemaDraft:
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a date such as 2026-13-01
-        reason = " ".join(str(error).split())
-        raise TidemarkError(ErrorCode.INVALID_SCHEMA, f"{name} is neither YAML nor JSON: {reason}") from error
+        raise TidemarkError(ErrorCode.INVALID_SCHEMA, f"it is neither YAML nor JSON: {_reason(error)}") from error
     if isinstance(document, Mapping) and "columns" not in document and "properties" in document:
         from tidemark.core.schemas.json_schema import draft_from_json_schema
 
@@ -137,8 +144,16 @@ def _of_document(text: str, name: str) -> SchemaDraft:
     return draft_from_document(document)
 
 
+def _reason(error: Exception) -> str:
+    import yaml
+
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return " ".join(str(error).split())
+
+
 def _of_document_file(path: Path) -> SchemaDraft:
-    return _of_document(_text_of(path), str(path))
+    return _of_document(_text_of(path))
 
 
 def _of_ddl(path: Path) -> SchemaDraft:

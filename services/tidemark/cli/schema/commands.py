@@ -16,8 +16,8 @@ from tidemark.cli.common import completion
 from tidemark.cli.common.connection import need_bootstrap
 from tidemark.cli.common.options import Cluster, Commands, DryRunOption, TopicArgument
 from tidemark.cli.common.output import counted, print_json, print_line, print_table, shown_time
-from tidemark.cli.common.schema_source import KeyOptions, SchemaOption, document_yaml, draft_of, saved_schema
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.cli.common.schema_source import STDIN, KeyOptions, SchemaOption, document_yaml, draft_of, saved_schema
+from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -299,13 +299,22 @@ def _proposal(file: Path | None, topic: str | None, rows: int, cluster: Cluster)
     from tidemark.cli.schema import sample
 
     if file is not None and file.suffix.lower() not in (*sample.TABLES, *sample.LINES):
-        return draft_of(str(file)), [f"the columns of {file}"]
+        return draft_of(str(_found(file))), [f"the columns of {file}"]
     if file is not None:
         found, source = sample.of_file(file, rows), str(file)
     else:
         assert topic is not None
         found, source = sample.of_topic(need_bootstrap(cluster.bootstrap), topic, rows), f"topic {topic}"
     return found.draft, [f"proposed from {counted(found.row_count, 'row')} of {source}", *found.notes]
+
+
+def _found(file: Path) -> Path:
+    """The file; raises INVALID_REQUEST if there is none, since its name could be a DDL."""
+    if str(file) != STDIN and not file.is_file():
+        raise invalid_request(
+            f"cannot read {file}: {'it is a directory' if file.is_dir() else 'there is no such file'}"
+        )
+    return file
 
 
 class _Change:

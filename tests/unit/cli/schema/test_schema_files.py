@@ -87,7 +87,19 @@ def test_a_file_that_states_no_schema_is_refused_with_its_name(
     with raises_code(code) as refused:
         draft_of(str(path))
     assert said in refused.value.message
-    assert name in refused.value.message
+    assert refused.value.message.count(name) == 1
+
+
+@pytest.mark.parametrize("name", ["absent", "absent.txt", "."])
+def test_a_proposal_from_a_file_that_is_not_there_is_refused_as_such(tmp_path: Path, name: str) -> None:
+    done = run("infer", str(tmp_path / name))
+    assert done.exception.code is ErrorCode.INVALID_REQUEST
+    assert f"cannot read {tmp_path / name}: " in done.exception.message
+
+
+def test_a_wrong_ddl_of_one_word_may_be_the_name_of_a_file() -> None:
+    with raises_code(ErrorCode.INVALID_SCHEMA, "expected a type.*; there is no file flights"):
+        draft_of("flights")
 
 
 def test_key_and_event_time_are_options_for_sources_without_them(tmp_path: Path) -> None:
