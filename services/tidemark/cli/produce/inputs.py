@@ -226,7 +226,9 @@ def csv_chunks(file: BinaryIO, columns: Columns, *, delimiter: str, strings: boo
         return
     try:
         names = next(csv.reader([header.decode()], delimiter=delimiter))
-    except (UnicodeDecodeError, csv.Error, StopIteration) as error:
+    except UnicodeDecodeError:
+        raise invalid_request("line 1 does not name the columns: not UTF-8") from None
+    except (csv.Error, StopIteration) as error:
         raise invalid_request(f"line 1 does not name the columns: {error}") from None
     _check_columns(names, columns)
     types: dict[str, pa.DataType] = {name: pa.binary() for name in (columns.key, columns.value) if name is not None}

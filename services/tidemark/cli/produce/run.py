@@ -200,7 +200,8 @@ def _report(job: Job, output: Output, tally: Tally, refused: TidemarkError | Non
         beside = "" if job.reject_file is None else f"; {counted(rejected, 'row')} that did not fit: {job.reject_file}"
         print_line(f"sent {counted(tally.acknowledged, 'record')} to {job.topic}{beside}")
     if error is not None:
-        sentence = f"{tally.failed} records were not acknowledged, {tally.acknowledged} were: {error.message}"
+        failed = "1 record was" if tally.failed == 1 else f"{tally.failed} records were"
+        sentence = f"{failed} not acknowledged, {tally.acknowledged} were: {error.message}"
         raise TidemarkError(error.code, sentence, error.metadata)
     if refused is not None:
         sentence = f"{refused.message}; {_before(tally.acknowledged)} sent"

@@ -18,6 +18,8 @@ from tidemark.client.outputs.record_format import record_json, record_text
 from tidemark.client.records import ConsumerRecord
 from tidemark.model import ErrorCode, TidemarkError
 
+from tests.refusals import raises_code
+
 Row = tuple[bytes | None, bytes | None, int | None]
 
 
@@ -191,6 +193,11 @@ def test_csv_columns_are_sent_unchanged() -> None:
 )
 def test_a_csv_that_does_not_fit_is_refused(content: str, columns: Columns, words: str) -> None:
     assert words in from_csv(content, columns)[1]
+
+
+def test_a_csv_of_bytes_is_refused_in_words() -> None:
+    with raises_code(ErrorCode.INVALID_REQUEST, "line 1 does not name the columns: not UTF-8$"):
+        next(csv_chunks(io.BufferedReader(io.BytesIO(b"\xff\xfe\x00\n")), Columns(), delimiter=",", strings=False))
 
 
 class Endless(io.RawIOBase):
