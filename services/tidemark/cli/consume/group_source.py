@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidemark.cli.common.output import print_warning
 from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.metadata.cluster import CONNECT_TIMEOUT_S
 from tidemark.client.outputs.shape import Shape
 from tidemark.client.outputs.typed_rows import columns_to_read, next_offset, reader_of, version_to_read
 from tidemark.client.records import PartitionBatch, offsets_of
@@ -175,7 +176,9 @@ def _look_up(bootstrap: str, options: ConsumeOptions) -> tuple[dict[TopicPartiti
     """High watermarks of the partitions that have records; and the reader of a typed topic."""
     topic = options.topic
     level = options.isolation_level.value
-    with RangeReader(bootstrap, deadline_s=options.patience_s, isolation_level=level) as reader:
+    with RangeReader(
+        bootstrap, deadline_s=options.patience_s, connect_timeout_s=CONNECT_TIMEOUT_S, isolation_level=level
+    ) as reader:
         view = reader.topics([topic])[topic]
         bounds = reader.bounds(topic, sorted(view.partitions))
         typed = reader_of(options, reader.schemas(topic) if view.schema_version else {})

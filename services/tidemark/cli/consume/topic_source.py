@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidemark.cli.common.output import print_warning
 from tidemark.cli.consume.options import CLIENT_ID, ConsumeOptions
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.metadata.cluster import CONNECT_TIMEOUT_S
 from tidemark.client.outputs.record_format import Start
 from tidemark.client.outputs.typed_rows import next_offset, reader_of
 from tidemark.client.records import PartitionBatch
@@ -33,6 +34,7 @@ class TopicReader:
         self._reader = RangeReader(
             bootstrap,
             deadline_s=options.patience_s,
+            connect_timeout_s=CONNECT_TIMEOUT_S,
             rack=options.rack,
             client_id=CLIENT_ID,
             isolation_level=options.isolation_level.value,

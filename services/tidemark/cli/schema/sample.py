@@ -91,8 +91,11 @@ def _object(value: bytes | None) -> Mapping[str, Any] | None:
 def _values(bootstrap: str, topic: str, rows_max: int) -> Iterator[bytes | None]:
     """Values of about the newest `rows_max` committed records, an equal part of each partition."""
     from tidemark.client.consuming.range_reader import RangeReader
+    from tidemark.client.metadata.cluster import CONNECT_TIMEOUT_S
 
-    with RangeReader(bootstrap, deadline_s=_DEADLINE_S, client_id=CLIENT_ID) as reader:
+    with RangeReader(
+        bootstrap, deadline_s=_DEADLINE_S, connect_timeout_s=CONNECT_TIMEOUT_S, client_id=CLIENT_ID
+    ) as reader:
         view = reader.topics([topic])[topic]
         if view.schema_version:
             raise TidemarkError(

@@ -7,6 +7,7 @@ needs no event loop, so it works in a worker process that an engine has forked.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import defaultdict
@@ -39,6 +40,7 @@ from tidemark.client.settings import checked_client_id
 from tidemark.client.typed.topic_schemas import versions_of
 from tidemark.core.cluster_view import ClusterView, TopicView, taken_over
 from tidemark.core.schemas.model import TopicSchema
+from tidemark.core.topic_name import check_topic_name
 from tidemark.errors import LogTruncatedError
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition, unknown_partition, unknown_topic
 from tidemark.record.envelope import Batch
@@ -110,6 +112,7 @@ class RangeReader:
         bootstrap: "host:port[,host:port...]" of any brokers; None: TIDEMARK_BOOTSTRAP.
         deadline_s: seconds after which a lookup or a fetch raises REQUEST_TIMED_OUT, with the last refusal. Each call
             has its own deadline, so a long read may continue while it makes progress.
+        connect_timeout_s: seconds after which a lookup raises BROKER_NOT_AVAILABLE if no broker ever answered.
         rack: rack of this reader: rows come from an in-sync replica in this rack, if there is one; "": from leaders.
         tls: the TLS files, and a token if any; None: files and token of the environment, or plain text.
         client_id: a name of this client, for quotas and metrics of brokers.
@@ -121,6 +124,7 @@ class RangeReader:
         bootstrap: Bootstrap | None,
         *,
         deadline_s: float,
+        connect_timeout_s: float = math.inf,
         rack: str = "",
         tls: Credentials | TlsFiles | None = None,
         client_id: str = "",
@@ -132,6 +136,7 @@ class RangeReader:
         """Time by address before which no fetch is sent there, because of a quota (rule Q2)."""
         self._bootstrap = parse_bootstrap(bootstrap)
         self._deadline_s = deadline_s
+        self._connect_timeout_s = connect_timeout_s
         self._calls = _Calls()
         self._metadata_attempt = AttemptTimeout(_METADATA_S, METADATA_ATTEMPT_S_MAX)
         self._view = ClusterView()
@@ -165,7 +170,13 @@ class RangeReader:
         self._turn += 1
 
     def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
-        """Return topics with all their partitions (None: all topics, some possibly in part); raises UNKNOWN_TOPIC."""
+        """Return topics with all their partitions (None: all topics, some possibly in part).
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME; BROKER_NOT_AVAILABLE after `connect_timeout_s`.
+        """
+        for name in names or ():
+            check_topic_name(name)
 
         def ask() -> Mapping[str, TopicView]:
             self._refresh(names)
@@ -338,8 +349,10 @@ class RangeReader:
         yet (rule S4).
 
         Raises:
-            TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT at the deadline, also for a version that no broker knows.
+            TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT at the deadline, also for a version that no broker knows;
+                the errors of `topics`.
         """
+        check_topic_name(topic)
 
         def ask() -> dict[int, TopicSchema]:
             self._refresh([topic])
@@ -603,6 +616,8 @@ class RangeReader:
                 self._calls.attempt.note([error])
                 again_s = time.monotonic() + (pause_s := backoff.next_s())
                 in_time = again_s < self._calls.until_s
+                if self._never_answered(error) and again_s >= started_s + self._connect_timeout_s:
+                    raise
                 if not error.retriable or error.code is ErrorCode.CORRUPT_BATCH:  # no replica has a valid copy
                     if error.code not in ON_ITS_WAY or again_s >= started_s + TOPIC_PATIENCE_S or not in_time:
                         raise
@@ -620,6 +635,9 @@ class RangeReader:
                     ) from error
                 time.sleep(pause_s)
                 self._refresh_quietly()
+
+    def _never_answered(self, error: TidemarkError) -> bool:
+        return not self.cluster_id and error.code is ErrorCode.BROKER_NOT_AVAILABLE
 
     def _refresh_quietly(self) -> None:
         try:

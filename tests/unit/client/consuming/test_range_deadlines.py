@@ -17,6 +17,8 @@ from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
 from tidemark.rpc.codecs.metadata import view_to_proto
 
+from tests.refusals import raises_code
+
 CALL_S = 0.15
 """Time that a broker needs for a response."""
 
@@ -115,3 +117,26 @@ def test_an_address_that_is_no_broker_is_refused_without_retries() -> None:
         reader.close()
         server.stop(None)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize("name", ["", "a b", ".."])
+def test_a_name_that_no_topic_can_have_is_refused_without_a_call(clock: Clock, name: str) -> None:
+    with RangeReader("127.0.0.1:1", deadline_s=30.0) as reader:
+        for ask in (lambda: reader.topics([name]), lambda: reader.schemas(name)):
+            with raises_code(ErrorCode.INVALID_TOPIC_NAME):
+                ask()
+    assert clock.now_s == 100.0
+
+
+def test_a_reader_that_no_broker_ever_answered_gives_up_after_the_connect_timeout(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RangeReader("127.0.0.1:1", deadline_s=30.0, connect_timeout_s=10.0) as reader:
+        monkeypatch.setattr(reader, "_refresh", asks(reader, clock, answers=False))
+        with raises_code(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers"):
+            reader.topics(["t"])
+        assert 108.0 < clock.now_s <= 110.0
+        reader._view = ClusterView(cluster_id="c", controller_id=BrokerId(100))
+        with raises_code(ErrorCode.REQUEST_TIMED_OUT, "no broker answers"):
+            reader.topics(["t"])
+        assert clock.now_s > 130.0
