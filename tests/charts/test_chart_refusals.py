@@ -158,6 +158,10 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     "no number": ({"broker": {"config": {"num.read.threads": "two"}}}, "expected a whole number"),
     "half a number": ({"broker": {"config": {"num.read.threads": 1.5}}}, "expected a whole number"),
     "no such choice": ({"config": {"log.level": "loud"}}, "expected debug | info | warning | error"),
+    "a scrape that outlasts its interval": (
+        {"monitoring": {"serviceMonitor": {"interval": "15s", "scrapeTimeout": "1m"}}},
+        "monitoring.serviceMonitor.scrapeTimeout is 1m and interval 15s",
+    ),
     "neither true nor false": ({"broker": {"config": {"log.cleaner.enable": "yes"}}}, "expected true | false"),
 }
 
@@ -179,6 +183,10 @@ SCHEMA: dict[str, tuple[dict[str, Any], str]] = {
         {"zookeeper": {"podLabels": {"team": "-"}}},
         "/podLabels/team",
     ),
+    "a tag that is none": ({"image": {"tag": "0.1 beta"}}, "/image/tag"),
+    "a tag with its repository": ({"image": {"repository": "a.example/tidemark:1"}}, "/image/repository"),
+    "a tag of the ensemble that is none": ({"zookeeper": {"image": {"tag": ":3"}}}, "/image/tag"),
+    "scrapes without a pause": ({"monitoring": {"serviceMonitor": {"interval": "0s"}}}, "/serviceMonitor/interval"),
     "a setting that is a list": ({"config": {"log.level": ["debug"]}}, "/config/log.level"),
 }
 

@@ -13,12 +13,26 @@
 {{- include "tidemark.checkSettings" . -}}
 {{- include "tidemark.checkEnvironment" . -}}
 {{- include "tidemark.checkMetrics" . -}}
+{{- include "tidemark.checkScrapes" . -}}
 {{- include "tidemark.checkNodes" . -}}
 {{- end -}}
 
 {{- define "tidemark.checkImage" -}}
 {{- if and .Values.image.digestRequired (not .Values.image.digest) -}}
 {{- fail (printf "image.digestRequired is true and image.digest is empty: a tag such as %s can change; set image.digest to the digest of the image that you tested, or digestRequired: false" (include "tidemark.image" .)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidemark.checkScrapes" -}}
+{{- $monitor := .Values.monitoring.serviceMonitor -}}
+{{- $ms := dict -}}
+{{- range $name := list "interval" "scrapeTimeout" -}}
+{{- $text := get $monitor $name -}}
+{{- $unit := ternary 1 (ternary 1000 60000 (hasSuffix "s" $text)) (hasSuffix "ms" $text) -}}
+{{- $_ := set $ms $name (mul $unit (atoi (regexFind "^[0-9]+" $text))) -}}
+{{- end -}}
+{{- if gt $ms.scrapeTimeout $ms.interval -}}
+{{- fail (printf "monitoring.serviceMonitor.scrapeTimeout is %s and interval %s: Prometheus' operator leaves out such a monitor; lower the first or raise the second" $monitor.scrapeTimeout $monitor.interval) -}}
 {{- end -}}
 {{- end -}}
 
