@@ -48,7 +48,7 @@ class TokenSource:
         self._ask = given if callable(given) else None
         self._path = "" if callable(given) else os.fspath(given)
         self._token = ""
-        self._again_s = 0.0
+        self._looked_s = self._again_s = 0.0
         self._seen: tuple[int, ...] | None = None
         if TOKEN_ITSELF.match(self._path):
             raise _wrong("token_file has a token itself: name the file that holds the token")
@@ -58,7 +58,9 @@ class TokenSource:
     def current(self) -> str:
         """The token; raises INVALID_CONFIG, or the callable's error, if there is no token."""
         with self._lock:
-            if self._now_s() >= self._again_s:
+            now_s = self._now_s()
+            if not self._looked_s <= now_s < self._again_s:  # the clock may be set back
+                self._looked_s = now_s
                 if self._ask is not None:
                     self._token = _checked(self._ask(), "the callable of token_file returned")
                     self._again_s = _asked_again_s(self._token, self._now_s())

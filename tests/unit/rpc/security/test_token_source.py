@@ -84,6 +84,17 @@ def test_a_callable_is_asked_again_before_its_token_expires() -> None:
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize("kind", ["file", "callable"])
+def test_a_token_is_replaced_in_time_although_the_clock_is_set_back(tmp_path: Path, kind: str) -> None:
+    now_s, path = 10_000.0, tmp_path / "token"
+    path.write_text("first")
+    source = TokenSource(str(path) if kind == "file" else path.read_text, lambda: now_s)
+    assert source.current() == "first"
+    now_s -= 3_600
+    path.write_text("second-one")
+    assert source.current() == "second-one"
+
+
 def test_a_callable_with_an_expired_token_is_not_asked_without_a_pause() -> None:
     asked = []
 
