@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.common.options import Commands
-from tidemark.cli.common.output import print_line
+from tidemark.cli.common.options import Commands, OutputOption
+from tidemark.cli.common.output import Output, print_json, print_line
 
 token_app = Commands(help="Make and remove static tokens of clients.")
 
@@ -35,7 +35,7 @@ def create(name: NameArgument, file: FileOption = Path("tokens")) -> None:
 
 
 @token_app.command("list", short_help="List the names of tokens.")
-def list_names(file: FileOption = Path("tokens")) -> None:
+def list_names(file: FileOption = Path("tokens"), output: OutputOption = Output.TEXT) -> None:
     """List the names of the tokens in the file.
 
     \b
@@ -44,7 +44,11 @@ def list_names(file: FileOption = Path("tokens")) -> None:
     """
     from tidemark.rpc.security import token_file
 
-    for name in token_file.read(file):
+    names = list(token_file.read(file))
+    if output is Output.JSON:
+        print_json(names)
+        return
+    for name in names:
         print_line(name)
 
 

@@ -65,6 +65,15 @@ def test_help_begins_with_the_action_of_the_command(command: tuple[str, ...]) ->
         assert re.match(r"\w+", text)[0] in VERBS, text  # type: ignore[index]
 
 
+LISTINGS = [command for command in _commands() if command[-1] in {"list", "describe", "get", "history", "check"}]
+
+
+@pytest.mark.parametrize("command", LISTINGS, ids=" ".join)
+def test_each_listing_has_json_for_programs(command: tuple[str, ...]) -> None:
+    assert len(LISTINGS) > 15
+    assert "--output" in CliRunner().invoke(app, [*command, "--help"]).stdout
+
+
 def test_the_help_lists_each_command_under_one_task() -> None:
     assert sorted(name for names in TASKS.values() for name in names) == sorted(TOP.commands)
     shown = CliRunner().invoke(app, ["--help"]).stdout

@@ -135,7 +135,13 @@ def describe(cluster: Cluster = Cluster()) -> None:
                 "controller_id": found.view.controller_id,
                 "admin_address": found.view.admin_address,
                 "brokers": [
-                    {"broker_id": broker.broker_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+                    {
+                        "broker_id": broker.broker_id,
+                        "host": broker.host,
+                        "port": broker.port,
+                        "rack": broker.rack,
+                        "broker_epoch": broker.broker_epoch,
+                    }
                     for broker in brokers
                 ],
                 **counts,

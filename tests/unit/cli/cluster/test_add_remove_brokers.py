@@ -193,6 +193,11 @@ def test_a_removal_continues_after_an_outage_of_the_service(client: Client) -> N
     assert code_of(run("cluster", "remove-brokers", "1", "--yes")) is ErrorCode.THROTTLE_TOO_LOW
 
 
+def test_cluster_describe_has_in_json_each_column_of_its_table(client: Client) -> None:
+    shown = json.loads(run("cluster", "describe", "-o", "json").stdout)
+    assert shown["brokers"][0] == {"broker_id": 0, "host": "h", "port": 1, "rack": "", "broker_epoch": -1}
+
+
 def test_cluster_create_waits_and_reports_missing_brokers(client: Client) -> None:
     result = run("cluster", "create", "--brokers", "0,1,2", "--timeout", "0")
     assert code_of(result) is ErrorCode.REQUEST_TIMED_OUT
