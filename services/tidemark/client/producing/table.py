@@ -38,11 +38,24 @@ def as_batches(table: Frame) -> list[pa.RecordBatch]:
     if isinstance(table, pa.RecordBatch):
         return [table]
     try:
-        return (table if isinstance(table, pa.Table) else pa.table(table)).to_batches()
+        return (table if isinstance(table, pa.Table) else _owned(pa.table(table))).to_batches()
     except (pa.ArrowException, TypeError, ValueError) as error:  # columns of a pandas frame may have any objects
         reason = "; ".join(map(str, error.args))
         sentence = f"a {type(table).__name__} that Arrow cannot take: {reason}"
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence) from error
+
+
+def _owned(table: pa.Table) -> pa.Table:
+    """The table with a copy of its numbers and times: those of pandas frames may change in place before the batch is
+    built.
+    """
+    columns = [_copied(column) if pa.types.is_primitive(column.type) else column for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _copied(column: Any) -> Any:
+    # Arrow copies to join several arrays; an array alone would stay.
+    return pa.chunked_array([pa.concat_arrays([chunk, chunk[:0]]) for chunk in column.chunks], column.type)
 
 
 def as_rows(

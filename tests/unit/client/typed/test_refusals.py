@@ -470,6 +470,20 @@ def test_a_frame_that_arrow_cannot_take_is_refused_by_topic_and_column(value: An
     assert (refused.value.code, refused.value.metadata) == (ErrorCode.INVALID_PAYLOAD, {"topic": "flights"})
 
 
+def test_rows_of_a_frame_are_those_at_the_time_of_the_send() -> None:
+    """Arrow takes the numbers of a pandas frame without a copy, and pandas may change them in place."""
+    frame = pd.DataFrame(
+        {"a": [1, 2], "b": [1.0, 2.0], "at": pd.to_datetime([0, 1], unit="us", utc=True).as_unit("us")}
+    )
+    typed = TypedFormat("t", "id", schema_of("a BIGINT, b DOUBLE, at TIMESTAMP"))
+    found = typed.fit_table(frame, None)
+    sent = [row for rows in found for row in rows.to_pylist()]
+    frame["a"] += 7
+    frame.loc[0, "b"] = 9.0
+    frame["at"] += pd.Timedelta("1s")
+    assert [row for rows in found for row in rows.to_pylist()] == sent
+
+
 def test_null_structs_hide_the_nulls_below_them() -> None:
     schema = schema_of("leg STRUCT<origin: STRING NOT NULL, at: STRUCT<gate: INT NOT NULL> NOT NULL>")
     leg = pa.struct([("origin", pa.string()), ("at", pa.struct([("gate", pa.int32())]))])
