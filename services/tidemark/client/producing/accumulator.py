@@ -112,7 +112,8 @@ class Accumulator:
         if value is not None:
             size_bytes += len(value)
         if headers is not None:
-            size_bytes += headers_bytes(headers)
+            headers, headers_bytes = checked_headers(headers)
+            size_bytes += headers_bytes
         if size_bytes > RECORD_BYTES_MAX:
             raise _too_large(size_bytes)
         self.lock.acquire()  # `with` costs 0.1 us more for each record
@@ -163,7 +164,8 @@ class Accumulator:
         topic = typed.topic
         values, size_bytes = row
         if headers is not None:
-            size_bytes += headers_bytes(headers)
+            headers, headers_bytes = checked_headers(headers)
+            size_bytes += headers_bytes
         if size_bytes > RECORD_BYTES_MAX:
             raise _too_large(size_bytes)
         if partition is None:
@@ -375,15 +377,21 @@ def as_bytes(name: str, given: object, advice: str = "") -> bytes:
     raise TypeError(f"{name} is of type {type(given).__name__}, not bytes{hint}")
 
 
-def headers_bytes(headers: Headers) -> int:
-    """Return the bytes of a record's headers; raises TypeError for invalid headers."""
+def checked_headers(headers: Headers) -> tuple[Headers, int]:
+    """Copy a record's headers, so that the caller may change them later; returns them and their bytes.
+
+    Raises:
+        TypeError: for invalid headers.
+    """
     pairs = headers.items() if hasattr(headers, "items") else headers
+    copied: list[tuple[str, bytes | None]] = []
     total = 0
     for name, value in (pair(one, "headers are pairs of name and value, or a mapping") for one in pairs):
         if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
             raise TypeError(f"a header is (str, bytes or None), not ({type(name).__name__}, {type(value).__name__})")
+        copied.append((name, value))
         total += len(name.encode()) + (0 if value is None else len(value)) + 8
-    return total
+    return copied, total
 
 
 def checked_partition(topic: str, chosen: Any, partitions: int) -> int:

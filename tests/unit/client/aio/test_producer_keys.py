@@ -52,3 +52,18 @@ def test_keys_of_other_types_are_refused_by_their_name(producer: Producer, key: 
 def test_headers_without_pairs_are_refused(producer: Producer, headers: Any) -> None:
     with pytest.raises(TypeError, match="headers are pairs of name and value, or a mapping"):
         producer.send_now("t", b"v", None, headers, None, None)
+
+
+def test_headers_are_those_at_the_time_of_the_send(producer: Producer) -> None:
+    """An application may use one dict for all records."""
+    headers: dict[str, bytes | None] = {}
+    pairs: Any = [["trace", b"a"]]
+    sent: list[Any] = []
+    for number in (b"0", b"1"):
+        headers["number"] = number
+        for given in (headers, headers.items(), (pair for pair in headers.items()), pairs):
+            producer.send_now("t", b"v", None, given, None, 0)
+        sent += [[("number", number)]] * 3 + [[("trace", b"a" if number == b"0" else b"b")]]
+        pairs[0][1] = b"b"
+    (batch,) = producer.sender.accumulator.take_closed(lambda _: True)
+    assert batch.take_rows().column("headers").to_pylist() == sent
