@@ -34,6 +34,7 @@ AUTHORITY_DAYS: Final = 3650
 DAYS: Final = 365
 _BACKDATED: Final = timedelta(minutes=5)
 """Certificates are valid from this time before their creation: clocks of machines differ."""
+_NO_END: Final = datetime.max.replace(tzinfo=UTC)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _HOST: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 _COMMON_NAME_MAX: Final = 64
@@ -143,12 +144,18 @@ class Authority:
     def _issue(
         self, stem: str, uri: str, hosts: Sequence[str], days: int, subject: x509.Name | None = None
     ) -> TlsFiles:
+        last = self._certificate.not_valid_after_utc
+        if last < datetime.now(UTC):
+            raise invalid_request(
+                f"{self._directory / AUTHORITY}.crt expired on {last:%Y-%m-%d}: no process accepts its certificates; "
+                "make another one in a new directory with `tidemark certs init`"
+            )
         key = ec.generate_private_key(ec.SECP256R1())
         subject = subject or x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem[:_COMMON_NAME_MAX])])
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         names = [x509.UniformResourceIdentifier(uri), *map(_host_name, hosts)]
         certificate = (
-            _builder(subject, self._certificate.subject, key.public_key(), days)
+            _builder(subject, self._certificate.subject, key.public_key(), days, last)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -170,7 +177,7 @@ class Authority:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int, last: datetime = _NO_END
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -180,7 +187,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BACKDATED)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_after(min(now + timedelta(days=days), last))
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from cryptography import x509
 from tidemark.cli.app import app
 from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.service import service_identity
@@ -77,6 +78,27 @@ def test_a_zookeeper_server_gets_certificate_and_key_in_one_private_file(directo
     assert both.read_bytes() == Path(made.certificate).read_bytes() + Path(made.key).read_bytes()
     assert os.stat(both).st_mode & 0o077 == 0
     assert str(both) in said.replace("\n", "")
+
+
+def test_an_expired_authority_issues_nothing(directory: Path) -> None:
+    for name in ("ca.key", "ca.crt"):
+        (directory / name).unlink()
+    Authority.create(directory, "shop", days=0)
+    sentence = refused(directory, "client", "alice")
+    assert "ca.crt expired on" in sentence
+    assert "tidemark certs init" in sentence
+    assert not (directory / "client-alice.crt").exists()
+
+
+def test_a_certificate_is_not_valid_longer_than_its_authority(tmp_path: Path) -> None:
+    made = tmp_path / "short"
+    certs(made, "init", "shop", "--days", "30")
+    certs(made, "client", "alice")
+    ends = [
+        x509.load_pem_x509_certificate((made / name).read_bytes()).not_valid_after_utc
+        for name in ("ca.crt", "client-alice.crt")
+    ]
+    assert ends[0] == ends[1]
 
 
 def test_a_second_authority_never_replaces_the_first(directory: Path) -> None:
