@@ -345,6 +345,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (with_security(tokens={"serviceAccounts": {"keys": '{"kty": "RSA"}'}}), "kubectl get --raw /openid/v1/jwks"),
     (with_security(authorization={"superUsers": ["User:ANONYMOUS"]}), "names User:ANONYMOUS"),
+    (with_security(authorization={"superUsers": ["User:ANONYMOUS"]}, plainText="open"), "names User:ANONYMOUS, which"),
+    (
+        with_security(authorization={"superUsers": ["User:bob"]}),
+        "superUsers names User:bob, and no caller",
+    ),
+    (with_security(authorization={"superUsers": ["User:oidc:bob"]}), "superUsers names User:oidc:bob, and no caller"),
     (with_security(certificates={"source": "certManager"}), "set security.certificates.issuerRef.name"),
     (
         with_security(certificates={"source": "existing", "generation": 2}),

@@ -43,8 +43,13 @@
 {{- if and .Values.externalAccess.enabled (ne $security.plainText "closed") -}}
 {{- fail (printf "security.plainText is %s with externalAccess: the plain port would have no external address; move external clients first, as docs/kubernetes.md describes" $security.plainText) -}}
 {{- end -}}
-{{- if and (eq $security.plainText "closed") (has "User:ANONYMOUS" $security.authorization.superUsers) -}}
+{{- if has "User:ANONYMOUS" $security.authorization.superUsers -}}
 {{- fail "security.authorization.superUsers names User:ANONYMOUS, which is every caller whose certificate has no URI name: name users with an identity" -}}
+{{- end -}}
+{{- range $security.authorization.superUsers -}}
+{{- if not (regexMatch "^User:([A-Za-z][A-Za-z0-9+.-]*://[!-~]+|CN=.+|token:.+|oidc:[^:]+:.+|system:serviceaccount:[a-z0-9-]{1,63}:[a-z0-9.-]{1,253})$" .) -}}
+{{- fail (printf "security.authorization.superUsers names %s, and no caller has this name: expected User: and the URI name of a certificate, User:token:NAME, User:oidc:ALIAS:SUBJECT, User:system:serviceaccount:NAMESPACE:NAME or User:CN=NAME" .) -}}
+{{- end -}}
 {{- end -}}
 {{- include "tidemark.checkIssuers" . -}}
 {{- if and .Values.zookeeper.enabled .Subcharts.zookeeper.Values.tls.existingSecret (eq $certificates.source "chart") -}}
