@@ -380,8 +380,9 @@ class Consumer(Lifecycle):
 
         Example: `consumer.seek(("orders", 0), Timestamp(1_700_000_000_000_000))`
         """
-        cursor = self._cursor_of(partition)
-        cursor.seek(await self._offsets.find(cursor.partition, start))
+        offset = await self._offsets.find(self._cursor_of(partition).partition, start)
+        cursor = self._cursor_of(partition)  # the group may have revoked the partition, or assigned it again
+        cursor.seek(offset)
         if cursor is self._reading.held:
             self._reading.held = None
         self._fetcher.moved(cursor)
