@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tidemark.client.producing.batching import BATCH_OVERHEAD_BYTES
 from tidemark.client.producing.partitioner import partitions_of
 from tidemark.client.serializers import to_json
+from tidemark.client.typed.table_columns import decoded
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
 
@@ -84,7 +85,7 @@ def _rows_of(batch: pa.RecordBatch, *, key: str | None, value: str | None, times
     if timestamp is None:
         stamps: Any = pa.repeat(pa.scalar(now_us, TIMESTAMP_TYPE), count)
     else:
-        stamps = _cast(batch, timestamp, TIMESTAMP_TYPE)
+        stamps = cast_timestamps(batch, timestamp)
     headers = _cast(batch, "headers", HEADERS_TYPE) if "headers" in names else pa.nulls(count, HEADERS_TYPE)
     values = _as_json(batch) if value is None else _cast(batch, value, pa.binary())
     return pa.RecordBatch.from_arrays([keys, values, stamps, headers], schema=SCHEMA)
@@ -123,8 +124,9 @@ def cast_headers(batch: pa.RecordBatch, name: str) -> Any:
 
 def _cast(batch: pa.RecordBatch, name: str, wanted: Any) -> Any:
     _check_single(batch, name)
+    column: Any = batch.column(name)
     try:
-        return batch.column(name).cast(wanted)
+        return (decoded(column) if pa.types.is_dictionary(column.type) else column).cast(wanted)
     except pa.ArrowException as error:
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, f"column {name!r} cannot be cast to {wanted}: {error}") from None
 

@@ -188,14 +188,14 @@ def _plain(array: Any) -> Any:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
         elif types.is_dictionary(array.type):
-            array = _decoded(array)
+            array = decoded(array)
         elif types.is_run_end_encoded(array.type):
             array = _compute.run_end_decode(array)
         else:
             return array
 
 
-def _decoded(array: Any) -> Any:
+def decoded(array: Any) -> Any:
     """The values of a dictionary. Arrow does not decode a dictionary of views, which Polars makes."""
     views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     plain = views.get(array.type.value_type)

@@ -8,6 +8,7 @@ import threading
 import traceback
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from tidemark.client.producing import table
@@ -17,6 +18,8 @@ from tidemark.client.settings import consumer_settings, producer_settings
 from tidemark.errors import InvalidConfigError, UnknownTopicError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.schema import SCHEMA
+
+from tests.refusals import raises_code
 
 T0 = TopicPartition("t", 0)
 RECORD_BYTES = RECORD_OVERHEAD_BYTES + 10
@@ -279,3 +282,17 @@ def test_repeated_result_of_a_failed_record_collects_no_tracebacks() -> None:
 def test_linger_beyond_the_delivery_timeout_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="nothing would be sent in time"):
         producer_settings(linger_ms=5_000, delivery_timeout_ms=1_000)
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b"])])
+def test_a_table_has_keys_of_a_polars_category(kind: Any) -> None:
+    frame = pl.concat([pl.DataFrame({"key": pl.Series([one, None], dtype=kind)}) for one in ("a", "b")])
+    found = pa.Table.from_batches(table.as_rows(frame, key="key", value="key", timestamp=None, now_us=7))
+    assert found.column("key").to_pylist() == found.column("value").to_pylist() == [b"a", None, b"b", None]
+
+
+def test_a_row_without_a_timestamp_is_refused_at_the_call() -> None:
+    """Its batch would fail later, with other rows of the table."""
+    frame = pa.table({"value": ["a", "b"], "at": pa.array([1, None])})
+    with raises_code(ErrorCode.INVALID_PAYLOAD, "column 'at': 1 rows have no timestamp"):
+        table.as_rows(frame, key="key", value="value", timestamp="at", now_us=7)
