@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from tidemark.client.units import shown_bytes, shown_duration
 from tidemark.core.isr_change_reasons import MEANINGS
+from tidemark.model import host_port
 
 WHOLE: Final = "_layout.html"
 LIVE: Final = "_live.html"
@@ -38,6 +39,7 @@ def environment() -> Environment:
         "segment": segment,
         "brokers": shown_brokers,
         "isr_reason": shown_isr_reason,
+        "host_port": host_port,
     }
     return made
 

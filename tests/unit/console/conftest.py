@@ -59,6 +59,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.live = [0, 1, 2]
+        self.host = "localhost"
         self.controller = 100
         self.topics: dict[str, TopicView] = {}
         self.obstacles: list[RestartObstacle] = []
@@ -77,7 +78,7 @@ class FakeCluster:
         self.topics |= {view.topic: view for view in views}
 
     async def describe_cluster(self) -> ClusterDescription:
-        brokers = {one: BrokerRegistration(one, "localhost", 9000 + one, rack=f"r{one}") for one in self.live}
+        brokers = {one: BrokerRegistration(one, self.host, 9000 + one, rack=f"r{one}") for one in self.live}
         partitions = [one for view in self.topics.values() for one in view.partitions.values()]
         behind = sum(len(one.in_sync_replicas) < len(one.assigned_replicas) for one in partitions)
         offline = sum(one.leader < 0 for one in partitions)

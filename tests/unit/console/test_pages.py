@@ -274,6 +274,12 @@ async def test_one_cause_is_listed_once(browser: httpx.AsyncClient, cluster: Fak
     assert len((await browser.get("/brokers/1", headers=JSON)).json()["problems"]) == 1
 
 
+@pytest.mark.parametrize("path", ["/brokers", "/brokers/1"])
+async def test_an_address_of_ipv6_has_brackets(path: str, browser: httpx.AsyncClient, cluster: FakeCluster) -> None:
+    cluster.host = "fd00::7"
+    assert "<code>[fd00::7]:9001</code>" in (await browser.get(path)).text
+
+
 async def test_a_page_states_the_time_of_its_oldest_data(
     browser: httpx.AsyncClient, cluster: FakeCluster, clock: Clock
 ) -> None:

@@ -12,7 +12,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-from tidemark.model import TidemarkError
+from tidemark.model import TidemarkError, host_port
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
 from tidemark.zookeeper.kazoo_handler import PollHandler, ReadAheadSocket
@@ -105,10 +105,10 @@ class ZooKeeperTls:
         except OSError as error:
             plain.close()
             if not isinstance(error, TimeoutError):  # a slow attempt does not change the reason
-                self.failure = self._reason(error, f"{host}:{address[1]}")
+                self.failure = self._reason(error, host_port(host, address[1]))
             raise
         assert isinstance(made, TlsSocket)
-        made.tls, made.server = self, f"{host}:{address[1]}"
+        made.tls, made.server = self, host_port(host, address[1])
         return made
 
     def refused(self, error: OSError | None, server: str) -> None:
