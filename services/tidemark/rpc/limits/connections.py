@@ -370,7 +370,7 @@ class Connections:
     def _end_for(self, reason: str, connection: Connection) -> None:
         if connection.ended:
             return
-        if connection.file < 0:
+        if connection.file < 0 and reason in (CONNECTION, ALL):  # many connections may be beyond the other limits
             self._seek(connection)
         if connection.file >= 0 and self._end(connection.file, connection.peer):
             connection.ended = True

@@ -517,6 +517,18 @@ async def test_a_gone_connection_above_its_limit_is_sought_once_between_checks()
     assert not connection.ended
 
 
+async def test_a_connection_that_is_only_one_of_too_many_is_not_sought() -> None:
+    sought: list[Peer] = []
+    limited = Connections(ConnectionLimits(per_address=1), sought.append, lambda *_: True, lambda *_: None)
+    for number in range(100):
+        connection = limited.of(Peer(9092, "10.0.0.7", number))
+        limited.call_began(connection, 100)
+        for _ in range(20):
+            limited.abandoned(connection)
+    await limited.look_is_over([], Pace())
+    assert not sought
+
+
 async def test_a_connection_that_opens_while_a_check_gives_way_keeps_its_counts() -> None:
     limited = Connections(ConnectionLimits(), lambda _: None, lambda *_: True, lambda *_: None)
     peer, other = Peer(9092, "10.0.0.7", 4711), Peer(9092, "10.0.0.8", 4711)
