@@ -47,6 +47,12 @@ class Resources:
     transactional_id: Annotated[
         list[str] | None, typer.Option("--transactional-id", metavar="ID", help="Transactional id; '*': all.")
     ] = None
+    transactional_id_prefix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--transactional-id-prefix", metavar="PREFIX", help="Transactional ids that begin with this prefix."
+        ),
+    ] = None
     user: Annotated[list[str] | None, typer.Option("--user", metavar="NAME", help="User; '*': all.")] = None
     cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False
 
@@ -58,6 +64,7 @@ class Resources:
             (ResourceType.GROUP, Pattern.LITERAL, self.group),
             (ResourceType.GROUP, Pattern.PREFIXED, self.group_prefix),
             (ResourceType.TRANSACTIONAL_ID, Pattern.LITERAL, self.transactional_id),
+            (ResourceType.TRANSACTIONAL_ID, Pattern.PREFIXED, self.transactional_id_prefix),
             (ResourceType.USER, Pattern.LITERAL, self.user),
             (ResourceType.CLUSTER, Pattern.LITERAL, [CLUSTER_NAME] if self.cluster else None),
         )

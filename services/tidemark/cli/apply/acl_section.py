@@ -30,6 +30,7 @@ RESOURCES: Final[Mapping[str, tuple[ResourceType, Pattern]]] = {
     "group": (ResourceType.GROUP, Pattern.LITERAL),
     "group_prefix": (ResourceType.GROUP, Pattern.PREFIXED),
     "transactional_id": (ResourceType.TRANSACTIONAL_ID, Pattern.LITERAL),
+    "transactional_id_prefix": (ResourceType.TRANSACTIONAL_ID, Pattern.PREFIXED),
     "user": (ResourceType.USER, Pattern.LITERAL),
     "cluster": (ResourceType.CLUSTER, Pattern.LITERAL),
 }
