@@ -82,6 +82,8 @@ class Membership:
         self.member_id = uuid.uuid4().hex
         self.member_epoch = JOINING
         self.owned: frozenset[TopicPartition] = frozenset()
+        self._taking: frozenset[TopicPartition] = frozenset()
+        """Partitions that the application is told of, and that are not read yet."""
         self.topics: frozenset[str] = frozenset()
         self._coordinator = coordinator
         self._settings = settings
@@ -317,7 +319,7 @@ class Membership:
         if self._wanted is not None:
             if reported is not None and reported <= self._wanted:
                 self._confirm_by_s = math.inf
-            elif not self.owned <= self._wanted and self._confirm_by_s == math.inf:
+            elif not self.owned | self._taking <= self._wanted and self._confirm_by_s == math.inf:
                 self._confirm_by_s = before_s + self._settings.rebalance_timeout_ms / 1000
         return True
 
@@ -341,7 +343,7 @@ class Membership:
     def _owned(self) -> pb.GroupPartitions:
         """Return the partitions read or assigned; the coordinator may give others to other members."""
         by_topic: dict[str, list[int]] = {}
-        for topic, index in sorted(self.owned | (self._wanted or frozenset())):
+        for topic, index in sorted(self.owned | self._taking | (self._wanted or frozenset())):
             by_topic.setdefault(topic, []).append(index)
         return pb.GroupPartitions(
             topics=[
@@ -369,7 +371,7 @@ class Membership:
         """Drop all partitions, since other members may have them, and join again."""
         _log.warning("group %s: the member joins again: %s", self._settings.group, error)
         self._reader.drop(self.owned)
-        self.owned, self._wanted = frozenset(), None
+        self.owned, self._taking, self._wanted = frozenset(), frozenset(), None
         self._committed.clear()
         self.member_epoch, self._may_be_in = JOINING, False
         self._joins += 1
@@ -439,11 +441,15 @@ class Membership:
         added = (self._wanted or frozenset()) & (wanted - self.owned)
         if added:
             joins = self._joins
-            taken = await self._reader.take_up(added)
-            # After a new join the positions are too old, since another member may have read further.
-            kept = taken & (self._wanted or frozenset()) if joins == self._joins else frozenset()
-            self._reader.drop(taken - kept)
-            self.owned |= kept
+            self._taking = added
+            try:
+                taken = await self._reader.take_up(added)
+            finally:
+                self._taking = frozenset()
+            if joins == self._joins:
+                self.owned |= taken  # the next step releases those that are not wanted any more
+            else:  # the positions are too old, since another member may have read further
+                self._reader.drop(taken)
             if not taken and not gone:
                 await asyncio.sleep(_LOOK_S)  # no leader of these partitions answers
                 return

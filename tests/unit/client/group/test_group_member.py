@@ -67,8 +67,12 @@ class SlowReader:
         self.position: int | None = None
         self.without_leader: set[int] = set()
         self.events: list[str] = []
+        self.released: list[frozenset[TopicPartition]] = []
+        self.lost: list[TopicPartition] = []
+        """Partitions that were dropped without a release."""
 
     async def release(self, partitions: frozenset[TopicPartition]) -> None:
+        self.released.append(partitions)
         await self.may_release.wait()
 
     def processed(self) -> Mapping[TopicPartition, GroupPosition]:
@@ -86,6 +90,7 @@ class SlowReader:
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         if partitions:
             self.events.append("drop")
+        self.lost += [one for one in partitions if one not in frozenset().union(*self.released)]
 
     def suspend(self, *, suspended: bool) -> None:
         return
@@ -159,6 +164,29 @@ async def test_assigned_partitions_are_reported_as_owned_before_they_are_read(
         if request.HasField("subscription"):
             break
     assert owned(request) == [0, 1], "the application may read partition 1 at any time"
+    assert member.owned == {TopicPartition("a", 0)}
+
+
+async def test_a_partition_that_is_revoked_while_it_is_taken_up_is_released_and_not_lost(
+    coordinator: ByHand, reader: SlowReader, member: Membership
+) -> None:
+    """The application has been told of it: `on_lost` would say that another member reads it."""
+    assert owned(await coordinator.assign(1, 0)) == [0]
+    reader.may_take.clear()
+    for epoch, assigned in ((2, (0, 1)), (3, (0,))):
+        _, answer = await coordinator.beat()
+        answer.set_result(response(epoch, *assigned))
+    await coordinator.beat()
+    member.subscribe(["a", "b"])
+    while True:
+        request, _ = await coordinator.beat()
+        if request.HasField("subscription"):
+            break
+    assert owned(request) == [0, 1], "no other member may get partition 1 yet"
+    reader.may_take.set()
+    while owned(request) != [0]:
+        request, _ = await coordinator.beat()
+    assert (reader.released, reader.lost) == ([{TopicPartition("a", 1)}], [])
     assert member.owned == {TopicPartition("a", 0)}
 
 
