@@ -175,7 +175,7 @@ def check(
         with cluster.connect() as client:
             altered = client.alter_topic_schema(topic, draft, validate_only=True)
         name, change = topic, _Change(altered.schema.version, altered.changed, altered.differences)
-    _tell(cluster, name, change, "would be")
+    _tell(cluster, name, change, "would be", changed=change.changed)
     if exact and change.changed:
         raise typer.Exit(EXIT_DIFFERENT)
 
@@ -222,7 +222,7 @@ def evolve(
             request_id=request_id or uuid.uuid4().hex,
         )
     change = _Change(altered.schema.version, altered.changed, altered.differences)
-    _tell(cluster, topic, change, "would be" if dry_run else "is")
+    _tell(cluster, topic, change, "would be" if dry_run else "is", changed=change.changed and not dry_run)
 
 
 @schema_app.command("history", short_help="List the versions of a topic's schema.")
@@ -334,9 +334,9 @@ def _checked_offline(current: TopicSchema, draft: SchemaDraft, compatibility: Co
     return _Change(following.version, following.version != current.version, changes)
 
 
-def _tell(cluster: Cluster, name: str, change: _Change, verb: str) -> None:
+def _tell(cluster: Cluster, name: str, change: _Change, verb: str, *, changed: bool) -> None:
     if cluster.json:
-        facts = {"version": change.version, "changed": change.changed, "differences": list(change.differences)}
+        facts = {"version": change.version, "changed": changed, "differences": list(change.differences)}
         print_json({"name": name, **facts})
         return
     if not change.changed:
