@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from tidemark.core.cluster_view import TopicView
+from tidemark.model import invalid_request
 from tidemark.runtime.configuration.settings import topic_settings
 
 MIN_ISR = "min.insync.replicas"
@@ -26,6 +27,18 @@ class CreatedTopic(TopicView):
     def warnings(self) -> tuple[str, ...]:
         """Effects that a restart of any broker with a replica will have on users, one sentence each; usually empty."""
         return restart_warnings(self, self.configs)
+
+
+def check_schema_was_made(topic: TopicView, *, validate_only: bool) -> None:
+    """Raise INVALID_REQUEST if an admin service of 0.1.0, which ignores the schema, made a topic of bytes."""
+    if topic.schema_version:
+        return
+    if validate_only:
+        raise invalid_request(f"{topic.topic} would be created without its schema: upgrade the admin service first")
+    raise invalid_request(
+        f"{topic.topic} was created without its schema, since the admin service is of an older version: delete the "
+        "topic, upgrade the admin service, and create the topic again"
+    )
 
 
 def restart_warnings(topic: TopicView, configs: Mapping[str, str]) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ from tidemark.client.argument_types import (
     replicas_of,
     texts,
 )
-from tidemark.client.created_topic import CreatedTopic
+from tidemark.client.created_topic import CreatedTopic, check_schema_was_made
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.backoff import Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap
@@ -171,6 +171,9 @@ class AdminClient(Lifecycle):
         Returns:
             The topic. Its `warnings` describe the effects of a broker restart on users of the topic.
 
+        Raises:
+            TidemarkError: the topic is refused. INVALID_REQUEST: an admin service of 0.1.0 created it without `schema`.
+
         Example: `admin.create_topic("orders", partitions=3, configs={"retention.ms": 86_400_000})`
         """
         with naming(name):
@@ -186,7 +189,10 @@ class AdminClient(Lifecycle):
         )
         response = await self._connection.call(lambda stub: stub.CreateTopic, request)
         note_creation()
-        return CreatedTopic.of(topic_from_proto(response.topic))
+        created = CreatedTopic.of(topic_from_proto(response.topic))
+        if stated:
+            check_schema_was_made(created, validate_only=validate_only)
+        return created
 
     async def delete_topic(self, name: str, *, validate_only: bool = False, request_id: str = "") -> None:
         """Delete a topic and wait until the deletion is complete.
