@@ -31,12 +31,14 @@ from tidemark_spark.archive_layout import (
 from tidemark_spark.jobs.common import (
     add_bootstrap,
     add_stream,
+    amount,
     job_parser,
     read_stream,
     run_job,
     run_stream,
     say,
     start_stream,
+    whole,
 )
 from tidemark_spark.typed.archive import archive_with, compact_with, is_typed_archive, is_typed_topic
 
@@ -86,14 +88,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--compact", action="store_true", help="do not copy: merge the files of each hour, or partition")
     made.add_argument(
         "--min-files",
-        type=int,
+        type=whole,
         default=4,
         help="uncompacted files of an hour, or neighbouring files of a partition, that start a compaction (4)",
     )
-    made.add_argument("--file-mib", type=int, default=128, help="approximate size of a compacted file (128)")
+    made.add_argument("--file-mib", type=whole, default=128, help="approximate size of a compacted file (128)")
     made.add_argument(
         "--grace-hours",
-        type=float,
+        type=amount,
         default=24.0,
         help="time for which superseded files stay for running readers; a later --compact deletes them (24)",
     )
@@ -176,7 +178,7 @@ def _properties(pairs: Sequence[str] | None) -> dict[str, str] | None:
 
 
 def _seconds(interval: str) -> float:
-    found = re.fullmatch(r"\s*(\d+)\s*(second|minute|hour)s?\s*", interval)
+    found = re.fullmatch(r"\s*([0-9]{1,9})\s*(second|minute|hour)s?\s*", interval)
     if found is None:
         raise ValueError(f'--every is {interval!r}; expected "30 seconds", "1 minute", "2 hours"')
     return int(found[1]) * {"second": 1.0, "minute": 60.0, "hour": 3600.0}[found[2]]

@@ -22,8 +22,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemark.client.metadata.bootstrap import BOOTSTRAP_VARIABLE
-from tidemark.model import TidemarkError
+from tidemark.model import TidemarkError, decimal_number
 
+from tidemark_spark.common_options import parse_whole
 from tidemark_spark.compat import finish_available_now, prefer_unix_sockets
 from tidemark_spark.progress import measured, read_bytes
 from tidemark_spark.source import register
@@ -61,12 +62,28 @@ def add_bootstrap(parser: argparse.ArgumentParser, *, required: bool = True) -> 
     )
 
 
+def whole(text: str) -> int:
+    """The type of a flag that is a whole number from 0."""
+    number = parse_whole(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0")
+    return number
+
+
+def amount(text: str) -> float:
+    """The type of a flag that is a number from 0."""
+    number = decimal_number(text)
+    if number is None or number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 0")
+    return number
+
+
 def add_stream(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a job that reads a topic as a stream."""
     parser.add_argument(
         "--every", metavar="INTERVAL", help='run continuously, e.g. "1 minute"; default: only current records'
     )
-    parser.add_argument("--max-offsets", type=int, metavar="N", help="records of a micro-batch at most (all)")
+    parser.add_argument("--max-offsets", type=whole, metavar="N", help="records of a micro-batch at most (all)")
     parser.add_argument(
         "--starting", default="earliest", help="startingOffsets of the first run: earliest, latest or JSON (earliest)"
     )

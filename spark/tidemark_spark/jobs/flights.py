@@ -23,7 +23,7 @@ from tidemark.client import AdminClient, Producer
 from tidemark.core.schemas.ddl import draft_from_ddl
 
 from tidemark_spark.jobs import rollup
-from tidemark_spark.jobs.common import EXIT_FOUND, RowCounter, add_bootstrap, job_parser, run_job, say
+from tidemark_spark.jobs.common import EXIT_FOUND, RowCounter, add_bootstrap, job_parser, run_job, say, whole
 from tidemark_spark.jobs.flights_feed import EVENT_TIME, SCHEMA, Day, Feed, LeaderKiller, StalledError, days_of
 from tidemark_spark.progress import TidemarkListener
 
@@ -90,11 +90,13 @@ def parser() -> argparse.ArgumentParser:
     add_bootstrap(made, required=False)
     made.add_argument("--topic", default="flights", help="new topic for the flights (flights)")
     made.add_argument("--to-topic", default="delays", help="new topic for the output of rollup.py (delays)")
-    made.add_argument("--days", type=int, default=365, metavar="N", help="the first N days of the year (365)")
-    made.add_argument("--kills", type=int, metavar="N", help="number of leaders to kill (3 with a new cluster, else 0)")
+    made.add_argument("--days", type=whole, default=365, metavar="N", help="the first N days of the year (365)")
+    made.add_argument(
+        "--kills", type=whole, metavar="N", help="number of leaders to kill (3 with a new cluster, else 0)"
+    )
     made.add_argument(
         "--lead-days",
-        type=int,
+        type=whole,
         default=30,
         metavar="N",
         help="days of the feed ahead of the rollup at most; the rollup's watermark is 2 days more (30)",
