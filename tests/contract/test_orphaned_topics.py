@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 from kazoo.exceptions import NoNodeError
-from tidemark.model import ErrorCode, TidemarkError
+from tidemark.model import BrokerId, ErrorCode, SchemaText, TidemarkError, TopicPartition
 
 from tests.contract.conftest import Cluster
 from tests.contract.test_metadata_store import elected, topic_of
@@ -67,6 +68,47 @@ async def test_a_topic_that_was_deleted_as_it_should_be_leaves_nothing_unreadabl
     unreadable: set[str] = set()
     assert await store.topics(watch=True, unreadable=unreadable) == {}
     assert not unreadable
+
+
+async def test_a_topic_whose_node_was_deleted_during_its_deletion_leaves_nothing(cluster: Cluster) -> None:
+    store = await cluster.store()
+    typed = replace(topic_of("hurt", topic_id="id-hurt"), schemas={1: SchemaText('{"columns":[]}')})
+    topic = await store.create_topic(typed)
+    term = await elected(store)
+    await store.request_topic_deletion("hurt", "id-hurt")
+    await store.request_partitions({TopicPartition("hurt", 2): (BrokerId(1),)})
+    await removed_by_hand(cluster, "/brokers/topics/hurt")
+    await store.delete_topic(term, topic)
+    unreadable: set[str] = set()
+    assert (await store.topics(unreadable=unreadable), unreadable) == ({}, set())
+    assert await store.requested_deletions() == frozenset()
+    assert not (await store.partition_requests()).added
+    created = await store.create_topic(topic_of("hurt", topic_id="id-other"))
+    assert not created.schemas
+    await store.delete_topic(term, topic)
+    assert await store.topics(["hurt"]) == {"hurt": created}
+
+
+@pytest.mark.parametrize("cluster", ["fake"], indirect=True)
+async def test_a_deletion_without_the_node_spares_a_topic_that_is_created_meanwhile(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    assert isinstance(store, FakeMetadataStore)
+    topic = await store.create_topic(topic_of("hurt", topic_id="id-hurt"))
+    term = await elected(store)
+    await store.request_topic_deletion("hurt", "id-hurt")
+    await removed_by_hand(cluster, "/brokers/topics/hurt")
+    await removed_by_hand(cluster, "/config/topics/hurt")
+
+    async def created() -> None:
+        await other.create_topic(topic_of("hurt", topic_id="id-other"))
+
+    store.session.before_commit(created)
+    with raises_code(ErrorCode.COORDINATION_UNAVAILABLE):
+        await store.delete_topic(term, topic)
+    await store.delete_topic(term, topic)
+    unreadable: set[str] = set()
+    found = await store.topics(unreadable=unreadable)
+    assert (found["hurt"].topic_id, unreadable) == ("id-other", set())
 
 
 async def test_a_deletion_that_was_asked_for_by_hand_before_there_was_a_topic_is_not_of_the_one_made_later(

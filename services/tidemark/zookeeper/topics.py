@@ -171,15 +171,20 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
     """Partitions and requests to add and remove them first, then znode, config, schema and request in one multi: the
     deletion can be repeated. A request that stays would change the next topic of the name.
 
-    Without the znode, a deletion whose answer was lost has ended, and all other nodes may be those of the next topic.
+    Without znode and request, a deletion whose answer was lost has ended, and all other nodes may be those of the next
+    topic. Without the znode only, which was deleted manually, each multi proves that there is no next topic.
     """
     found = (await read(session, [topic.topic])).get(topic.topic)
-    if found is None or found.topic_id != topic.topic_id:
+    if found is None and not await _is_requested(session, topic):
         return
-    partitions = await session.children(paths.topic(topic.topic))
-    roots = [f"{paths.topic(topic.topic)}/{name}" for name in partitions]
+    if found is not None and found.topic_id != topic.topic_id:
+        return
+    node = paths.topic(topic.topic)
+    proof: list[Operation] = [Create(node), Delete(node)] if found is None else []
+    partitions = await session.children(node)
+    roots = [f"{node}/{name}" for name in partitions]
     below = await session.gather([session.children(root) for root in roots])
-    items = [
+    items: list[tuple[str, list[Operation]]] = [
         (root, [*(Delete(f"{root}/{name}") for name in names), Delete(root)])
         for root, names in zip(roots, below, strict=True)
     ]
@@ -192,14 +197,20 @@ async def delete(session: Session, term: ControllerTerm, topic: TopicDescription
     items += [(path, [Delete(path)]) for path in await _partition_requests(session, topic.topic)]
     schemas = schema_nodes.deletions(topic.topic, await session.children(paths.topic_config(topic.topic)))
     items += [(operation.path, [operation]) for operation in schemas[:-_SCHEMAS_LAST]]
-    for batch in batches(items, reserved=[term_check(term)]):
-        await commit_of(session, term, [operation for _, operations in batch for operation in operations])
+    for batch in batches(items, reserved=[term_check(term), *proof]):
+        await commit_of(session, term, [*proof, *(operation for _, own in batch for operation in own)])
     last: list[Operation] = [*schemas[-_SCHEMAS_LAST:]]
     for path in (paths.topic_config(topic.topic), paths.topic_deletion(topic.topic)):
         if await session.exists(path):
             last.append(Delete(path))
-    last.append(Delete(paths.topic(topic.topic), found.version))
+    last += proof if found is None else [Delete(node, found.version)]
     await commit_of(session, term, last)
+
+
+async def _is_requested(session: Session, topic: TopicDescription) -> bool:
+    """Whether the deletion of this topic, or of any topic of the name, is still requested."""
+    request = await session.get(paths.topic_deletion(topic.topic))
+    return request is not None and request[0] in (b"", topic.topic_id.encode())
 
 
 async def _partition_requests(session: Session, topic: str) -> list[str]:
