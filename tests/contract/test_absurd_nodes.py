@@ -7,7 +7,7 @@ import json
 import logging
 
 import pytest
-from tidemark.model import TopicPartition
+from tidemark.model import ErrorCode, TopicPartition
 from tidemark.zookeeper import codecs
 
 from tests.contract.conftest import Cluster
@@ -87,3 +87,27 @@ async def test_a_state_with_numbers_that_no_message_holds_is_unreadable(
     partitions = [TopicPartition("flights", index) for index in range(2)]
     assert set(await store.states(partitions, unreadable=unreadable)) == {partitions[0]}
     assert unreadable == {partitions[1]}
+
+
+@pytest.mark.parametrize("name", ["9" * 5000, "99999999999", "٣", "07"])
+async def test_a_node_with_an_absurd_number_as_its_name_is_ignored_or_refused(cluster: Cluster, name: str) -> None:
+    """Regression: a name of thousands of digits ended every controller."""
+    store = await cluster.store()
+    topic = await store.create_topic(topic_of("t"))
+    session = store._session
+    for path in ("/admin/partitions_add/t", "/admin/partitions_remove/t", "/admin/draining_brokers"):
+        await session.ensure(path)
+        await session.commit(lambda multi, path=path: multi.create(f"{path}/{name}", b'{"replicas":[1]}'))  # type: ignore[misc]
+    await session.commit(lambda multi: multi.create(f"/config/topics/t/{name}", b"{}"))
+    found = await store.topics(unreadable=set())
+    assert (set(found), found["t"].schemas) == ({"t"}, {})
+    requests = await store.partition_requests()
+    assert (requests.added, requests.removed) == ({}, {})
+    assert [one.error.code for one in requests.malformed] == [ErrorCode.INVALID_REQUEST] * 2
+    assert all(len(one.error.message) < 1000 for one in requests.malformed)
+    assert not await store.draining_brokers()
+    await store.finish_partition_requests(await elected(store), refused=requests.malformed)
+    assert not (await store.partition_requests()).malformed
+    await store.request_topic_deletion("t")
+    await store.delete_topic(await elected(store), topic)
+    assert await store.topics(unreadable=set()) == {}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -14,8 +13,6 @@ from tidemark.zookeeper import codecs, lost_epochs, paths
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
 from tidemark.zookeeper.session_port import NodeRead, Session
 
-_BROKER_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
-_BROKER_ID_MAX: Final = (1 << 31) - 1
 _log = logging.getLogger(__name__)
 
 WAIT_MS_MIN: Final = 30_000
@@ -199,4 +196,4 @@ def _epoch(broker_id: BrokerId, node: NodeRead) -> BrokerEpochRecord:
 
 def _ids(names: list[str]) -> list[BrokerId]:
     """Broker ids among the children; other names are ignored."""
-    return sorted(BrokerId(int(name)) for name in names if _BROKER_ID.fullmatch(name) and int(name) <= _BROKER_ID_MAX)
+    return sorted(BrokerId(number) for name in names if (number := paths.number_in(name)) is not None)

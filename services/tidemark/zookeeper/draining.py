@@ -13,6 +13,7 @@ from typing import Final
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from tidemark.model import BrokerId
+from tidemark.zookeeper import paths
 from tidemark.zookeeper.multis import Create, Delete, is_committed
 from tidemark.zookeeper.session_port import Session
 
@@ -23,7 +24,7 @@ BROKER_CONFIGS: Final = "/config/brokers"
 async def read(session: Session) -> frozenset[BrokerId]:
     """Ids of the draining brokers, which get no new replicas; children with other names are ignored."""
     names = await session.children(DRAINING_BROKERS)
-    return frozenset(BrokerId(int(name)) for name in names if name.isascii() and name.isdecimal())
+    return frozenset(BrokerId(number) for name in names if (number := paths.number_in(name)) is not None)
 
 
 async def begin(session: Session, brokers: Collection[BrokerId]) -> None:

@@ -167,10 +167,11 @@ async def _read_kind(
     for (topic, name), path, node in zip(named, node_paths, nodes, strict=True):
         if node is None:
             continue
-        one = TopicPartition(topic, int(name) if name.isdecimal() else -1)
+        number = paths.number_in(name)
+        one = TopicPartition(topic, -1 if number is None else number)
         try:
-            if str(one.partition) != name:
-                raise invalid_request(f"{name!r} is not a number of a partition")
+            if number is None:
+                raise invalid_request(f"{name[:40]!r} is not a number of a partition")
             found[one] = decode(path, node[0])
         except TidemarkError as error:
             refusal = TidemarkError(ErrorCode.INVALID_REQUEST, error.message, {"path": path})

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from tidemark.model import BrokerId, ElectionKind, TopicPartition
@@ -43,11 +44,20 @@ PARENTS: Final = (
 
 INCARNATION_PREFIX: Final = "i-"
 
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+_NUMBER_MAX: Final = (1 << 31) - 1
+
 _ELECTIONS: Final = {
     ElectionKind.PREFERRED: "/admin/preferred_replica_election",
     ElectionKind.LAST_KNOWN: "/admin/last_known_election",
     ElectionKind.REBUILD_STATE: "/admin/last_known_election",
 }
+
+
+def number_in(name: str) -> int | None:
+    """The broker, partition or version with this name; None for a name that no process writes."""
+    number = int(name) if _NUMBER.fullmatch(name) else -1
+    return number if 0 <= number <= _NUMBER_MAX else None
 
 
 def broker(broker_id: BrokerId) -> str:

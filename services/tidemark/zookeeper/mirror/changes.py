@@ -56,8 +56,8 @@ class Changes:
     def _note_topic(self, names: list[str]) -> None:
         if len(names) == 1:
             self.topics.add(names[0])
-        elif len(names) == 3 and names[2] == _STATE and names[1].isdecimal():
-            self.states.add(TopicPartition(names[0], int(names[1])))
+        elif len(names) == 3 and names[2] == _STATE and (number := paths.number_in(names[1])) is not None:
+            self.states.add(TopicPartition(names[0], number))
 
     def add(self, other: Changes) -> None:
         """Read the parts of `other` too."""

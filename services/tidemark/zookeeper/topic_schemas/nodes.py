@@ -115,9 +115,7 @@ def _known(one: Asked, names: Iterable[str]) -> dict[int, SchemaText]:
     """The versions with these names; a version that is not read yet has no text."""
     same = one.known is not None and one.known.topic_id == one.topic.topic_id
     known = one.known.schemas if one.known is not None and same else {}
-    return {
-        version: known.get(version, _UNREAD) for version in sorted(int(name) for name in names if _is_version(name))
-    }
+    return {version: known.get(version, _UNREAD) for version in sorted(filter(None, map(_version_in, names)))}
 
 
 async def _fill(session: Session, topics: Sequence[tuple[TopicDescription, dict[int, SchemaText]]]) -> None:
@@ -139,8 +137,10 @@ async def _fill(session: Session, topics: Sequence[tuple[TopicDescription, dict[
                 of_topic[version] = schema
 
 
-def _is_version(name: str) -> bool:
-    return name.isascii() and name.isdecimal() and name == str(int(name)) and 1 <= int(name) <= VERSIONS_MAX
+def _version_in(name: str) -> int:
+    """The version with this name; 0 for another name."""
+    number = paths.number_in(name)
+    return number if number is not None and number <= VERSIONS_MAX else 0
 
 
 def _understood(path: str, data: bytes, topic_id: str) -> SchemaText | None:
@@ -165,7 +165,7 @@ def deletions(topic: str, names: Iterable[str]) -> list[Delete]:
 
     A deletion in several multis therefore never makes a typed topic look like one without a schema.
     """
-    ordered = sorted(names, key=lambda name: (int(name) if _is_version(name) else 0, name))
+    ordered = sorted(names, key=lambda name: (_version_in(name), name))
     return [Delete(f"{paths.topic_config(topic)}/{name}") for name in ordered]
 
 
