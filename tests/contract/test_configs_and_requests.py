@@ -11,7 +11,8 @@ from tidemark.model import ErrorCode
 from tidemark.ports import AdminRequest, StoreEvent
 
 from tests.contract.conftest import Cluster, Ear
-from tests.contract.test_metadata_store import topic_of
+from tests.contract.test_metadata_store import elected, topic_of, write_of
+from tests.fakes.metadata_store import FakeMetadataStore
 from tests.refusals import raises_code
 
 FLIGHTS = ConfigResource(ConfigKind.TOPIC, "flights")
@@ -54,6 +55,40 @@ async def test_settings_of_a_topic_that_does_not_exist_are_refused(cluster: Clus
     with raises_code(ErrorCode.UNKNOWN_TOPIC):
         await store.write_configs(FLIGHTS, {"retention.ms": "9"}, version=-1, receipt=REQUEST)
     assert await store.kept_request(REQUEST.request_id) is None
+
+
+async def test_settings_for_an_earlier_topic_of_the_name_are_not_written(cluster: Cluster) -> None:
+    store = await cluster.store()
+    before = await store.create_topic(topic_of("flights"))
+    found = (await store.configs([FLIGHTS]))[FLIGHTS]
+    await store.delete_topic(await elected(store), before)
+    after = await store.create_topic(topic_of("flights", topic_id="id-2"))
+    for _ in range(2):
+        assert not await store.write_configs(
+            FLIGHTS, {"cleanup.policy": "compact"}, version=found.version, topic_id="id-1", receipt=REQUEST
+        )
+        await store.write_states(await elected(store), [write_of(after, 0, -1)])
+    assert (await store.topics(["flights"]))["flights"].configs == after.configs
+    assert await store.kept_request(REQUEST.request_id) is None
+    assert await store.write_configs(FLIGHTS, {"retention.ms": "9"}, version=found.version, topic_id="id-2")
+
+
+@pytest.mark.parametrize("cluster", ["fake"], indirect=True)
+async def test_settings_are_not_written_to_a_topic_that_is_created_at_that_moment(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    assert isinstance(store, FakeMetadataStore)
+    before = await store.create_topic(topic_of("flights"))
+    term = await elected(store)
+    await store.write_states(term, [write_of(before, 0, -1)])
+
+    async def recreated() -> None:
+        await other.delete_topic(term, before)
+        await other.create_topic(topic_of("flights", topic_id="id-2"))
+
+    store.session.before_commit(recreated)
+    wanted = {"cleanup.policy": "compact"}
+    assert not await store.write_configs(FLIGHTS, wanted, version=0, topic_id="id-1")
+    assert (await store.configs([FLIGHTS]))[FLIGHTS].configs != wanted
 
 
 @pytest.mark.parametrize("resource", [BROKER_3, EVERY_BROKER])

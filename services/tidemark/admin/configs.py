@@ -67,12 +67,16 @@ class Alteration:
 
 @dataclass(frozen=True, slots=True)
 class ConfigPlan:
-    """The future settings of a resource, their changes, and the version of the current settings."""
+    """The future settings of a resource, their changes, and the version of the current settings.
+
+    `topic_id`: id of the topic; "" for a broker.
+    """
 
     resource: ConfigResource
     configs: Mapping[str, str]
     version: int
     changes: Sequence[ConfigChange]
+    topic_id: str
 
 
 class ConfigAdministration:
@@ -106,12 +110,15 @@ class ConfigAdministration:
             _check_topic(topic, alteration.set_, wanted)
             _check_stays_compacted(found.configs, wanted)
             check_may_be_compacted(topic, wanted)
-        return ConfigPlan(resource, wanted, found.version, changes_between(found.configs, wanted))
+        topic_id = "" if topic is None else topic.topic_id
+        return ConfigPlan(resource, wanted, found.version, changes_between(found.configs, wanted), topic_id)
 
     async def carry_out(self, plan: ConfigPlan, receipt: AdminRequest | None) -> bool:
         """Write the settings and the receipt; returns False if another request changed the settings since the plan."""
         if plan.changes:
-            return await self._store.write_configs(plan.resource, plan.configs, version=plan.version, receipt=receipt)
+            return await self._store.write_configs(
+                plan.resource, plan.configs, version=plan.version, topic_id=plan.topic_id, receipt=receipt
+            )
         if receipt is not None:
             await self._store.finish_request(receipt)
         return True

@@ -9,9 +9,9 @@ from typing import Any
 from kazoo.exceptions import NoNodeError
 
 from tidemark.core.config_resource import ConfigKind, ConfigResource, VersionedConfigs
-from tidemark.model import unknown_topic
+from tidemark.model import ErrorCode, TidemarkError, unknown_topic
 from tidemark.ports import AdminRequest
-from tidemark.zookeeper import codecs, paths, requests
+from tidemark.zookeeper import codecs, paths, requests, topics
 from tidemark.zookeeper.multis import LOST_RACES, Check, MultiFailed, Operation, commit, version_of, written
 from tidemark.zookeeper.session_port import Session
 
@@ -42,17 +42,25 @@ async def write(
     configs: Mapping[str, str],
     *,
     version: int,
+    topic_id: str = "",
     receipt: AdminRequest | None = None,
 ) -> bool:
     """Write settings and the receipt of the request in one multi.
 
-    Returns False if the settings changed since `version` (-1: no node), or the request was answered. Raises
-    UNKNOWN_TOPIC.
+    Returns False if the settings changed since `version` (-1: no node), the topic has another id ("": any id), or the
+    request was answered. Raises UNKNOWN_TOPIC.
     """
     path, data = path_of(resource), codecs.encode_configs(configs)
     operations: list[Operation] = []
     if resource.kind is ConfigKind.TOPIC:
         operations.append(Check(paths.topic(resource.name)))
+        try:  # the settings of the next topic of the name may have the same version
+            ids = {resource.name: topic_id} if topic_id else {}
+            operations += [Check(marker) for _, marker in await topics.incarnations(session, ids)]
+        except TidemarkError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC or not await session.exists(paths.topic(resource.name)):
+                raise
+            return False
     operations.append(written(path, data, version))
     if receipt is not None:
         operations.append(requests.creation(receipt))

@@ -36,7 +36,7 @@ from tidemark.zookeeper.multis import (
     commit,
 )
 from tidemark.zookeeper.session_port import Session, Watch
-from tidemark.zookeeper.topics import commit_of, committed_in, term_check
+from tidemark.zookeeper.topics import commit_of, committed_in, incarnations, term_check
 
 ADD: Final = "partitions_add"
 REMOVE: Final = "partitions_remove"
@@ -90,7 +90,7 @@ async def _request(
     for _ in range(_TRIES_MAX):
         parents = await session.read_many([f"{_ROOTS[kind]}/{topic}" for topic in topics])
         found = await session.read_many([_path(kind, one) for one in nodes])
-        guards = [(topic, paths.topic(topic)) for topic in topics] + await _incarnations(session, topic_ids)
+        guards = [(topic, paths.topic(topic)) for topic in topics] + await incarnations(session, topic_ids)
         operations: list[Operation] = [Check(path) for _, path in guards]
         operations += [
             Create(f"{_ROOTS[kind]}/{topic}") for topic, parent in zip(topics, parents, strict=True) if parent is None
@@ -123,23 +123,6 @@ async def _request(
             continue  # another request created or removed one of these partitions in the meantime
         return
     raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, "other processes keep changing the same nodes; try again")
-
-
-async def _incarnations(session: Session, topic_ids: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Each topic with a znode that exists as long as the topic does; without one for a topic that has no states yet.
-
-    Raises:
-        TidemarkError: UNKNOWN_TOPIC for a topic with another id.
-    """
-    found: list[tuple[str, str]] = []
-    topics = await session.read_many([paths.topic(name) for name in topic_ids])
-    for (name, topic_id), node in zip(topic_ids.items(), topics, strict=True):
-        topic = None if node is None else codecs.decode_topic(paths.topic(name), node[0], name)
-        if topic is None or topic.topic_id != topic_id:
-            raise unknown_topic(name)
-        found.append((name, paths.incarnation(TopicPartition(name, 0), topic.incarnations[0])))
-    nodes = await session.read_many([path for _, path in found])
-    return [one for one, node in zip(found, nodes, strict=True) if node is not None]
 
 
 async def read(session: Session, watch: Watch | None) -> PartitionRequests:

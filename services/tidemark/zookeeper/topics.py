@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from tidemark.model import ControllerEpoch, ErrorCode, TidemarkError, TopicDescription, unknown_topic
+from tidemark.model import ControllerEpoch, ErrorCode, TidemarkError, TopicDescription, TopicPartition, unknown_topic
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.multis import (
@@ -144,6 +144,23 @@ async def request_deletion(session: Session, topic: str, topic_id: str = "") -> 
                 raise failed.error from failed
             continue  # another request was made or removed in the meantime
         return
+
+
+async def incarnations(session: Session, topic_ids: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Each topic with a znode that exists as long as the topic does; without one for a topic that has no states yet.
+
+    Raises:
+        TidemarkError: UNKNOWN_TOPIC for a topic with another id.
+    """
+    found: list[tuple[str, str]] = []
+    topics = await session.read_many([paths.topic(name) for name in topic_ids])
+    for (name, topic_id), node in zip(topic_ids.items(), topics, strict=True):
+        topic = None if node is None else codecs.decode_topic(paths.topic(name), node[0], name)
+        if topic is None or topic.topic_id != topic_id:
+            raise unknown_topic(name)
+        found.append((name, paths.incarnation(TopicPartition(name, 0), topic.incarnations[0])))
+    nodes = await session.read_many([path for _, path in found])
+    return [one for one, node in zip(found, nodes, strict=True) if node is not None]
 
 
 async def requested_deletions(session: Session, watch: Watch | None) -> frozenset[str]:
