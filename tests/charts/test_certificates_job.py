@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from tidemark.core.security.principals import Role
+from tidemark.local.certificates import Authority
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.service import service_identity
@@ -151,6 +152,23 @@ def test_a_certificate_that_ends_soon_is_replaced(kubernetes: tuple[Kubernetes, 
     done = run(port, tmp_path, {**SECURE, "security": {"mode": "secure", "certificates": {"days": 90}}})
     assert "issued tide-tidemark-broker-0-tls, which ends in 19 days" in done.stdout
     assert len(state.writes) == 3 + 2 + 1 + 1 + 1
+
+
+def test_an_expired_authority_ends_the_job_with_the_next_step(
+    kubernetes: tuple[Kubernetes, int], tmp_path: Path
+) -> None:
+    state, port = kubernetes
+    assert run(port, tmp_path, SECURE).returncode == 0
+    expired = tmp_path / "expired"
+    Authority.create(expired, "tide-tidemark.streams", days=0)
+    data = state.objects["secrets/tide-tidemark-authority"]["data"]
+    for name in ("ca.crt", "ca.key"):
+        data[name] = base64.b64encode((expired / name).read_bytes()).decode()
+    done = run(port, tmp_path, SECURE)
+    assert done.returncode == 1
+    assert "ca.crt expired on" in done.stderr
+    assert "raise security.certificates.generation" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_another_generation_trusts_both_authorities_before_it_issues(

@@ -24,6 +24,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
+from tidemark.model import TidemarkError
 
 ACCOUNT = Path(os.environ.get("ACCOUNT_DIRECTORY", "/var/run/secrets/kubernetes.io/serviceaccount"))
 CA, KEY, FORMER, GENERATION, SINCE = "ca.crt", "ca.key", "former.crt", "generation", "since"
@@ -178,6 +179,9 @@ def main() -> int:
     except urllib.error.HTTPError as error:
         hint = "; `helm upgrade` creates a Secret that was deleted" if error.code == 403 else ""
         say(f"{error.url}: HTTP {error.code}: {error.read()[:300].decode(errors='replace')}{hint}", sys.stderr)
+        return 1
+    except TidemarkError as error:
+        say(f"{error.message}. In the chart: raise security.certificates.generation", sys.stderr)
         return 1
     except OSError as error:
         say(f"the API server does not answer: {error}", sys.stderr)

@@ -148,7 +148,7 @@ class Authority:
         if last < datetime.now(UTC):
             raise invalid_request(
                 f"{self._directory / AUTHORITY}.crt expired on {last:%Y-%m-%d}: no process accepts its certificates; "
-                "make another one in a new directory with `tidemark certs init`"
+                "`tidemark certs init` makes another one in a new directory"
             )
         key = ec.generate_private_key(ec.SECP256R1())
         subject = subject or x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, stem[:_COMMON_NAME_MAX])])
