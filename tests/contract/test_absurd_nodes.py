@@ -7,11 +7,12 @@ import json
 import logging
 
 import pytest
-from tidemark.model import ErrorCode, TopicPartition
+from tidemark.model import ErrorCode, SchemaText, TopicPartition
 from tidemark.zookeeper import codecs
 
 from tests.contract.conftest import Cluster
 from tests.contract.test_metadata_store import STATE, elected, topic_of, write_of
+from tests.refusals import raises_code
 
 HEALTHY = {"version": 1, "topic_id": "id", "partitions": {"0": [0, 1]}, "incarnations": {"0": "i0"}}
 LATER = {"version": 1, "topic_id": "id", "partitions": {"0": [0]}, "incarnations": {"0": "i"}, "later": {"x": [1]}}
@@ -111,3 +112,44 @@ async def test_a_node_with_an_absurd_number_as_its_name_is_ignored_or_refused(cl
     await store.request_topic_deletion("t")
     await store.delete_topic(await elected(store), topic)
     assert await store.topics(unreadable=set()) == {}
+
+
+@pytest.mark.parametrize("text", [b"\\ud800", "\ud800".encode("utf-8", "surrogatepass")])
+@pytest.mark.parametrize(
+    "path", ["/config/topics/t", "/config/topics/t/1", "/brokers/ids/7", "/controller", "/admin/refusals"]
+)
+async def test_text_that_no_message_holds_is_damage(cluster: Cluster, path: str, text: bytes) -> None:
+    """Regression: each controller ended when it sent such text to a broker."""
+    store = await cluster.store()
+    await store.create_topic(topic_of("t", topic_id="id"))
+    session = store._session
+    documents = {
+        "/config/topics/t": b'{"config":{"retention.ms":"%s"}}',
+        "/config/topics/t/1": b'{"topic_id":"id","schema":{"doc":"%s"}}',
+        "/brokers/ids/7": b'{"host":"%s","port":1,"broker_epoch":0}',
+        "/controller": b'{"id":7,"address":"%s"}',
+        "/admin/refusals": b'{"refusals":[{"kind":"%s"}]}',
+    }
+    data = documents[path] % text
+    if path == "/config/topics/t":
+        await session.commit(lambda multi: multi.set_data(path, data, -1))
+    else:
+        await session.commit(lambda multi: multi.create(path, data))
+    unreadable: set[str] = set()
+    found = await store.topics(unreadable=unreadable)
+    assert unreadable == ({"t"} if path == "/config/topics/t" else set())
+    if path == "/config/topics/t/1":
+        assert found["t"].schemas == {1: SchemaText("")}
+    assert not await store.live_brokers()
+    assert not await store.refusals()
+    if path == "/controller":
+        with raises_code(ErrorCode.INTERNAL, "cannot be understood"):
+            await store.controller()
+
+
+@pytest.mark.parametrize("text", ["é", "\\u00e9", "\\ud83d\\ude00", "\U0001f600"])
+async def test_any_other_text_is_read(cluster: Cluster, text: str) -> None:
+    store = await cluster.store()
+    data = f'{{"host":"{text}","port":1,"broker_epoch":0}}'.encode()
+    await store._session.commit(lambda multi: multi.create("/brokers/ids/7", data))
+    assert [one.host for one in (await store.live_brokers()).values()] == [json.loads(f'"{text}"')]

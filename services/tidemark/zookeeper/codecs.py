@@ -93,7 +93,17 @@ def _object_of(data: bytes) -> dict[str, Any]:
         raise _MalformedError("its content is not JSON") from error
     if not isinstance(fields, dict):
         raise _MalformedError("it is not a JSON object")
+    if not (data.isascii() and b"\\u" not in data):
+        _check_text(fields)
     return fields
+
+
+def _check_text(fields: dict[str, Any]) -> None:
+    """Refuse half of a surrogate pair, which JSON may have: no message holds such text, and its encoding raises."""
+    try:
+        _ENCODER.encode(fields).encode()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise _MalformedError("it has text that is not Unicode") from error
 
 
 def _why(error: Exception) -> str:
