@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from typing import Any, Final
 
 import pyarrow as pa
@@ -91,9 +92,11 @@ class TypedFormat:
             return None
         found = self.hashes.get(chosen)
         if found is None:
-            if len(self.hashes) >= _HASHES_MAX:
-                self.hashes.clear()
-            found = self.hashes[chosen] = hash_of(self.records.key(values) or b"")
+            found = hash_of(self.records.key(values) or b"")
+            if _is_equal_by_bytes(chosen):
+                if len(self.hashes) >= _HASHES_MAX:
+                    self.hashes.clear()
+                self.hashes[chosen] = found
         return found % partitions
 
     def build(
@@ -217,6 +220,14 @@ class TypedFormat:
     def keys(self, rows: pa.RecordBatch) -> pa.Array[Any] | None:
         """The key bytes of rows; None for a topic without key columns."""
         return key_bytes(rows, self._layout.key_columns)
+
+
+def _is_equal_by_bytes(chosen: Any) -> bool:
+    """Whether equal values of the key columns have equal key bytes. In the hour that a clock repeats, Python calls two
+    instants of a time zone equal.
+    """
+    values = chosen if type(chosen) is tuple else (chosen,)
+    return all(type(value) is not datetime or isinstance(value.tzinfo, timezone) for value in values)
 
 
 def _timestamps(rows: pa.RecordBatch, name: str, first_row: int) -> Any:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pydantic
 import pytest
 from tidemark.client.producing.accumulator import Accumulator
+from tidemark.client.producing.partitioner import hash_of
 from tidemark.client.producing.typed_format import TypedFormat, slices
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.client.typed.records import typed_records
@@ -527,3 +528,15 @@ def test_slices_keep_to_their_bytes_unless_a_row_is_larger() -> None:
     parts = list(slices(rows, 6000))
     assert [one for part in parts for one in part.column("a").to_pylist()] == rows.column("a").to_pylist()
     assert all(part.nbytes <= 7500 or part.num_rows == 1 for part in parts)
+
+
+@pytest.mark.parametrize(
+    "ddl", ["at TIMESTAMP NOT NULL, PRIMARY KEY (at)", "at TIMESTAMP NOT NULL, n INT, PRIMARY KEY (n, at)"]
+)
+def test_a_key_goes_to_the_partition_of_its_bytes_also_in_the_hour_that_a_clock_repeats(ddl: str) -> None:
+    """Python calls both instants equal, if their time zone is the same object."""
+    typed = TypedFormat("t", "id", schema_of(ddl))
+    first = datetime(2026, 11, 1, 1, 30, tzinfo=ZoneInfo("America/New_York"))
+    for at in (first, first.replace(fold=1), first.astimezone(UTC), first.replace(fold=1).astimezone(UTC), first):
+        values, _ = typed.records.check({"at": at} | ({"n": 1} if " n " in ddl else {}))
+        assert typed.partition_of(values, 1 << 30) == hash_of(typed.records.key(values) or b"") % (1 << 30)
