@@ -180,8 +180,7 @@ class Console:
     def _stream(self, page: Page, request: Request, identity: Identity) -> Response:
         if not page.live:
             raise Refused(406, "This page has no live updates.")
-        if self._streams >= STREAMS_MAX:
-            raise Refused(503, f"The console has {STREAMS_MAX} open live updates. Close some pages.")
+        self._check_room()
 
         async def made() -> str:
             asked = self._asked(request, identity, {})
@@ -195,7 +194,13 @@ class Console:
 
         return events(part, self._refresh_s, self._stopping, self._on_stream)
 
+    def _check_room(self) -> None:
+        if self._streams >= STREAMS_MAX:
+            raise Refused(503, f"The console has {STREAMS_MAX} open live updates. Close some pages.")
+
     def _on_stream(self, change: int) -> None:
+        if change > 0:
+            self._check_room()
         self._streams += change
         self._metrics.on_stream(change)
 

@@ -135,7 +135,7 @@ def events(
         render: the part; raises `Refused` if the page cannot be shown any more.
         interval_s: time between two looks.
         stopping: ends the stream.
-        counted: receives 1 at the start of the stream and -1 at its end.
+        counted: receives 1 with the first part and -1 at the end of the stream; raises `Refused` for one too many.
     """
     return StreamingResponse(_updates(render, interval_s, stopping, counted), headers=_VARY, media_type=Form.EVENTS)
 
@@ -143,12 +143,14 @@ def events(
 async def _updates(
     render: Callable[[], Awaitable[str]], interval_s: float, stopping: asyncio.Event, counted: Callable[[int], None]
 ) -> AsyncIterator[str]:
-    sent = ""
-    counted(1)
+    sent, is_counted = "", False
     try:
         while not stopping.is_set():
             try:
                 part = await render()
+                if not is_counted:  # not before: any caller can wait for the refusal of a made-up token
+                    counted(1)
+                    is_counted = True
             except Refused as refused:
                 yield _event("refused", refused.sentence)
                 return
@@ -158,7 +160,8 @@ async def _updates(
             yield _event("alive", "")
             await _sleep(interval_s, stopping)
     finally:
-        counted(-1)
+        if is_counted:
+            counted(-1)
 
 
 async def _sleep(seconds: float, stopping: asyncio.Event) -> None:

@@ -15,6 +15,7 @@ from tidemark.console.queries.sightings import Sightings
 from tidemark.console.responses import events
 from tidemark.model import ErrorCode, TidemarkError
 
+from tests.turns import turns
 from tests.unit.console.conftest import Clock
 
 GONE = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers")
@@ -237,6 +238,37 @@ async def test_a_stream_sends_a_part_only_when_it_has_changed() -> None:
     ]
     assert sent.count("event: alive\ndata: \n\n") == 3
     assert counts == [1, -1]
+
+
+async def test_a_stream_holds_a_place_from_its_first_part_on_only() -> None:
+    """A caller with a made-up token waits for the refusal of the cluster, and must not hold a place meanwhile."""
+    places: list[int] = []
+    known, stopping = asyncio.Event(), asyncio.Event()
+
+    async def render() -> str:
+        await known.wait()
+        raise Refused(401, "the token is unknown")
+
+    stream = lines_of(events(render, 0.001, stopping, places.append))
+    first = asyncio.create_task(anext(stream))
+    await turns(5)
+    assert places == []
+    known.set()
+    assert "the token is unknown" in str(await first)
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    assert places == []
+
+
+async def test_a_stream_beyond_the_limit_ends_with_the_reason_and_holds_no_place() -> None:
+    def counted(change: int) -> None:
+        raise Refused(503, "too many")
+
+    async def render() -> str:
+        return "part"
+
+    sent = [event async for event in lines_of(events(render, 0.001, asyncio.Event(), counted))]
+    assert sent == ["event: refused\ndata: too many\n\n"]
 
 
 async def test_a_stream_ends_with_the_reason_when_its_page_is_refused() -> None:
