@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tidemark.core.cluster_view import TopicView
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 
@@ -233,6 +233,29 @@ def test_an_open_page_follows_the_cluster_and_says_when_it_cannot(
         expect(page.locator("tbody th")).to_have_text("new-one")
         served_console.stop()
         expect(page.locator("#live-state")).to_contain_text("updates have stopped")
+
+
+def test_an_open_page_asks_for_updates_again_after_an_answer_that_has_none(
+    chromium: Browser, served_console: ServedConsole
+) -> None:
+    """An Ingress answers 502 or 503 while the console restarts; a browser gives such a stream up by itself."""
+    refused: list[str] = []
+
+    def refuse_the_first(route: Route) -> None:
+        if "text/event-stream" not in route.request.headers.get("accept", "") or len(refused) == 2:
+            route.continue_()
+        else:
+            refused.append(route.request.url)
+            route.fulfill(status=503, body="the console restarts")
+
+    with opened(chromium) as page:
+        page.route("**/*", refuse_the_first)
+        page.goto(served_console.url + "/topics?q=late")
+        expect(page.locator("#live-state")).to_contain_text("trying again")
+        served_console.cluster.add(topic("late-one"))
+        expect(page.locator("tbody th")).to_have_text("late-one")
+        expect(page.locator("#live-state")).to_contain_text("updated while it is open")
+    assert len(refused) == 2
 
 
 def test_a_page_that_is_used_keeps_the_focus_during_updates(chromium: Browser, served_console: ServedConsole) -> None:

@@ -5,6 +5,8 @@
   "use strict";
   let source = null;
   let held = null;
+  let retry = 0;
+  const RETRY_MS = 3000;
 
   const live = () => document.querySelector("#live[data-live]");
   const state = (text) => {
@@ -47,10 +49,15 @@
       disconnect();
       state("; updates have ended: " + event.data + " Load the page again");
     });
-    source.onerror = () => state("; updates have stopped, trying again");
+    source.onerror = () => {
+      state("; updates have stopped, trying again");
+      // A browser repeats a lost connection itself, but not one that got another answer, such as 503 of an Ingress.
+      if (source && source.readyState === EventSource.CLOSED) retry = setTimeout(connect, RETRY_MS * (1 + Math.random()));
+    };
   }
 
   function disconnect() {
+    clearTimeout(retry);
     if (source) source.close();
     source = null;
     held = null;
