@@ -19,6 +19,8 @@ from tidemark.console.rendering import LIVE, WHOLE, Renderer
 from tidemark.runtime.clock import timeout
 
 _VARY: Final = {"Vary": "Accept, Cookie, Authorization"}
+_UNBUFFERED: Final = {"X-Accel-Buffering": "no"}
+"""Asks nginx, also as an Ingress, to pass each update on; otherwise small updates wait in its buffer."""
 
 
 class Form(StrEnum):
@@ -137,7 +139,8 @@ def events(
         stopping: ends the stream.
         counted: receives 1 with the first part and -1 at the end of the stream; raises `Refused` for one too many.
     """
-    return StreamingResponse(_updates(render, interval_s, stopping, counted), headers=_VARY, media_type=Form.EVENTS)
+    updates = _updates(render, interval_s, stopping, counted)
+    return StreamingResponse(updates, headers={**_VARY, **_UNBUFFERED}, media_type=Form.EVENTS)
 
 
 async def _updates(

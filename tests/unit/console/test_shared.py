@@ -240,6 +240,15 @@ async def test_a_stream_sends_a_part_only_when_it_has_changed() -> None:
     assert counts == [1, -1]
 
 
+def test_a_stream_asks_a_proxy_to_pass_each_update_on() -> None:
+    async def render() -> str:
+        return "part"
+
+    response = events(render, 0.001, asyncio.Event(), lambda change: None)
+    assert response.headers["x-accel-buffering"] == "no"  # nginx would keep small updates until it has some kilobytes
+    assert response.media_type == "text/event-stream"
+
+
 async def test_a_stream_holds_a_place_from_its_first_part_on_only() -> None:
     """A caller with a made-up token waits for the refusal of the cluster, and must not hold a place meanwhile."""
     places: list[int] = []
