@@ -11,6 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import (
@@ -187,11 +190,27 @@ def run_job(name: str, parser: argparse.ArgumentParser, run: Run, arguments: Seq
     register(spark)
     try:
         return run(spark, parsed)
-    except (TidemarkError, ValueError, PySparkException) as error:
-        sys.stderr.write(f"{name}: {error}\n")
+    except Exception as error:
+        sentence = refusal_of(error)
+        if sentence is None:
+            raise
+        sys.stderr.write(f"{name}: {sentence}\n")
         return EXIT_WRONG
     finally:
         spark.stop()
+
+
+def refusal_of(error: Exception) -> str | None:
+    """The sentence for an error of the arguments, of a path or of the cluster; None for an unexpected error."""
+    if isinstance(error, TidemarkError | ValueError | PySparkException):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, Py4JJavaError) and is_instance_of(
+        SparkContext._gateway, error.java_exception, "java.io.IOException"
+    ):
+        return str(error.java_exception.getMessage())
+    return None
 
 
 def say(text: str) -> None:

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from tidemark_spark.archive_layout import SCHEMA, Files, is_archive, read_archive, read_manifests
 from tidemark_spark.jobs import archive
+from tidemark_spark.jobs.common import refusal_of
 
 HOURS = 2
 ROWS = 40
@@ -116,3 +119,16 @@ def test_a_copy_of_an_archive_without_its_list_of_files_is_refused(
     for read in (is_archive, read_archive):
         with pytest.raises(ValueError, match="landing/_spark_metadata is missing: copy all files, also those"):
             read(spark, root)
+
+
+def test_a_target_that_is_no_directory_is_reported_in_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """A traceback has the exit status 1, which an audit has for a difference."""
+    (tmp_path / "file").touch()
+    (tmp_path / "source").mkdir()
+    rows = spark.createDataFrame([], SCHEMA).drop("date", "hour")
+    stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "source"))
+    with pytest.raises(Py4JJavaError) as failed:
+        archive.land(stream, str(tmp_path / "file"))
+    assert re.fullmatch(r"Parent path is not a directory: .*/file", refusal_of(failed.value) or "")
+    assert refusal_of(FileExistsError(17, "File exists", "/data/file")) == "/data/file: File exists"
+    assert refusal_of(RuntimeError("a defect")) is None
