@@ -13,6 +13,7 @@ from tidemark.cli.app import app
 from typer.main import get_command
 
 from tests.charts.prometheus import ROOT, RULES, promtool
+from tests.charts.rendering import manifests
 from tests.charts.test_dashboards import FOREIGN, documented, metrics_of
 
 TESTS: Final = ROOT / "tests" / "charts" / "rules"
@@ -47,6 +48,27 @@ def test_the_kubernetes_example_sets_the_documented_labels() -> None:
     for job in example["scrape_configs"]:
         set_here = {rule["target_label"] for rule in job["relabel_configs"] if "target_label" in rule}
         assert {"namespace", "instance", "component"} <= set_here
+
+
+def test_the_kubernetes_example_scrapes_every_pod_of_the_chart_with_metrics() -> None:
+    example = yaml.safe_load(RULES.with_name("prometheus-kubernetes.yaml").read_text())
+    kept = example["scrape_configs"][0]["relabel_configs"][0]
+    assert kept["action"] == "keep"
+    scraped = []
+    for found in manifests({"console": {"enabled": True}}):
+        if found["kind"] not in ("StatefulSet", "Deployment"):
+            continue
+        pod = found["spec"]["template"]
+        facts = {
+            f"__meta_kubernetes_pod_label_{re.sub(r'[^a-zA-Z0-9]', '_', name)}": value
+            for name, value in pod["metadata"]["labels"].items()
+        }
+        for port in (port for one in pod["spec"]["containers"] for port in one["ports"]):
+            facts["__meta_kubernetes_pod_container_port_name"] = port["name"]
+            if re.fullmatch(kept["regex"], ";".join(facts.get(name, "") for name in kept["source_labels"])):
+                scraped.append((facts["__meta_kubernetes_pod_label_app_kubernetes_io_component"], port["name"]))
+    components = ("admin", "broker", "console", "controller", "zookeeper")
+    assert sorted(scraped) == [(component, "metrics") for component in components]
 
 
 def test_the_kubernetes_example_scrapes_no_pod_that_has_ended() -> None:
