@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tidemark.client.consuming.fetcher import Fetcher
 from tidemark.client.consuming.partition_cursor import Cursor
@@ -29,6 +29,7 @@ class TypedTopics:
     ) -> None:
         self.schemas = TopicSchemas(cluster, self._on_change)
         cluster.listen(self.schemas.in_background)
+        cluster.used_topics.forgotten.append(self._forget)
         self._timeout_s = settings.request_timeout_ms / 1000
         self._versions = settings.schema_versions
         self._fetcher = fetcher
@@ -36,6 +37,10 @@ class TypedTopics:
         self._columns: Sequence[str] | None = None
         self._readers: dict[str, tuple[str, BatchRows]] = {}
         """Topic id and reader by topic."""
+
+    def _forget(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._readers.pop(topic, None)
 
     async def open(self, topic: str) -> BatchRows | None:
         """The reader of a topic; None for a topic without a schema."""
@@ -55,25 +60,34 @@ class TypedTopics:
         if columns == self._columns:
             return
         before, self._columns = self._columns, columns
-        made: dict[str, tuple[str, BatchRows]] = {}
         try:
-            for cursor in self._fetcher.cursors.values():
-                if cursor.typed is None:
-                    self._check_has_columns(cursor.partition.topic)
-            for topic, (topic_id, _) in self._readers.items():
-                known = self.schemas.known.get(topic)
-                if known is not None and known.topic_id == topic_id:
-                    made[topic] = (topic_id, self._rows_of(topic, known))
+            made = self._made()
         except TidemarkError:
             self._columns = before
             raise
-        self._readers = made
-        changed = [
-            one for one in self._fetcher.cursors.values() if one.typed is not None and one.partition.topic in made
-        ]
-        for cursor in changed:
-            cursor.typed = made[cursor.partition.topic][1]
-        self._refetch(changed)
+        self._readers = {topic: self._readers[topic] for topic in made}
+        for topic, rows in made.items():  # a partition that is taken up now has a reader, and no cursor in the fetcher
+            self._readers[topic][1].become(rows)
+        cursors = self._fetcher.cursors.values()
+        self._refetch([one for one in cursors if one.typed is not None and one.partition.topic in made])
+
+    def _made(self) -> dict[str, BatchRows]:
+        """Readers of the wanted columns, by topic. A topic that is not read may lack the columns."""
+        for cursor in self._fetcher.cursors.values():
+            if cursor.typed is None:
+                self._check_has_columns(cursor.partition.topic)
+        read = {where.topic for where in self._fetcher.cursors}
+        made: dict[str, BatchRows] = {}
+        for topic, (topic_id, _) in self._readers.items():
+            known = self.schemas.known.get(topic)
+            if known is None or known.topic_id != topic_id:
+                continue
+            try:
+                made[topic] = self._rows_of(topic, known)
+            except TidemarkError:
+                if topic in read:
+                    raise
+        return made
 
     async def learn_version(self, cursor: Cursor) -> None:
         """Learn the version of the schema that the cursor's next batch has; a failure becomes the cursor's error."""

@@ -115,6 +115,10 @@ class BatchRows:
         self._sources: dict[int, _Source | TidemarkError] = {}
         self.learn(versions)
 
+    def become(self, other: BatchRows) -> None:
+        """Read as another reader of the topic does, from the next batch on."""
+        vars(self).update(vars(other))
+
     def learn(self, versions: Mapping[int, TopicSchema]) -> None:
         """Set the known versions, at least one; the newest becomes the reader's version, unless the reader named a
         version.

@@ -100,7 +100,7 @@ def test_other_columns_are_fetched_for_all_partitions_together(
     cluster = cast(Cluster, SimpleNamespace(listen=lambda listener: None, used_topics=UsedTopics()))
     topics = TypedTopics(cluster, consumer_settings(), cast(Fetcher, fetcher), lambda topic: None)
     topics.schemas.known["a"] = KnownSchemas("t", {}, cast(Any, None))
-    rows = cast(Any, SimpleNamespace())
+    rows = cast(Any, SimpleNamespace(become=lambda other: None))
     monkeypatch.setattr(topics, "_rows_of", lambda topic, known: rows)
     monkeypatch.setitem(topics._readers, "a", ("t", rows))
     for cursor in fetcher.cursors.values():
