@@ -55,7 +55,7 @@ def test_the_kubernetes_example_scrapes_every_pod_of_the_chart_with_metrics() ->
     kept = example["scrape_configs"][0]["relabel_configs"][0]
     assert kept["action"] == "keep"
     scraped = []
-    for found in manifests({"console": {"enabled": True}}):
+    for found in manifests({"console": {"enabled": True}, "zookeeper": {"metrics": {"enabled": True}}}):
         if found["kind"] not in ("StatefulSet", "Deployment"):
             continue
         pod = found["spec"]["template"]
