@@ -9,7 +9,7 @@ import pytest
 from tidemark.model import BrokerId, ErrorCode, Refusal, TidemarkError, TopicPartition
 
 from tests.contract.conftest import Cluster
-from tests.contract.test_lost_epochs import ONE, in_sync, registered
+from tests.contract.test_lost_epochs import ONE, in_sync, registered, session_ends
 from tests.contract.test_metadata_store import elected
 
 HEALTHY = {"version": 1, "host": "h", "port": 9192, "broker_epoch": 0}
@@ -37,6 +37,24 @@ async def test_an_absurd_registration_is_skipped(cluster: Cluster, name: str, fi
     await session.commit(lambda multi: multi.create(f"/brokers/epochs/{name}", b"{}"))
     assert set(await store.live_brokers()) == {ONE}
     assert set(await store.broker_epochs()) <= {ONE, BrokerId(7)}
+
+
+@pytest.mark.parametrize("field", ["unclean_at", "lost_at", "crashed_at"])
+@pytest.mark.parametrize("number", [1 << 40, -2])
+async def test_an_absurd_mark_of_a_registration_counts_until_the_present_registration_only(
+    cluster: Cluster, field: str, number: int
+) -> None:
+    """Regression: such a broker was never elected again."""
+    store, other = await cluster.store(), await cluster.store()
+    await registered(store)
+    document = json.dumps({"version": 1, field: number}).encode()
+    await store._session.commit(lambda multi: multi.set_data(f"/brokers/epochs/{ONE}", document, -1))
+    record = (await other.broker_epochs())[ONE]
+    assert record.unclean_at == record.lost_at == record.broker_epoch == 1
+    await session_ends(cluster, store)
+    assert await registered(store) == 2
+    record = (await other.broker_epochs())[ONE]
+    assert max(record.unclean_at, record.lost_at, record.crashed_at) <= record.broker_epoch == 2
 
 
 async def test_a_broker_that_has_registered_millions_of_times_still_counts(cluster: Cluster) -> None:

@@ -255,11 +255,19 @@ def decode_broker_epoch(path: str, data: bytes, version: int) -> BrokerEpochReco
         lambda fields: BrokerEpochRecord(
             broker_epoch=BrokerEpoch(version),
             directory_ids=tuple(_str(item) for item in fields.get("directories", ())),
-            unclean_at=BrokerEpoch(_int(fields.get("unclean_at", -1))),
-            lost_at=BrokerEpoch(_int(fields.get("lost_at", fields.get("unclean_at", -1)))),
-            crashed_at=BrokerEpoch(_int(fields.get("crashed_at", -1))),
+            unclean_at=_past_epoch(fields.get("unclean_at", -1)),
+            lost_at=_past_epoch(fields.get("lost_at", fields.get("unclean_at", -1))),
+            crashed_at=_past_epoch(fields.get("crashed_at", -1)),
         ),
     )
+
+
+def _past_epoch(value: object) -> BrokerEpoch:
+    """The broker epoch of an earlier registration; -1: there was none."""
+    epoch = BrokerEpoch(_int(value))
+    if not -1 <= epoch <= BROKER_EPOCH_MAX:
+        raise _MalformedError(f"{epoch} is not an epoch of a broker")
+    return epoch
 
 
 def encode_topic(topic: TopicDescription) -> bytes:
