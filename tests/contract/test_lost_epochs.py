@@ -6,7 +6,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidemark.model import BrokerEpoch, BrokerEpochRecord, BrokerId, BrokerRegistration, IsrEntry, TidemarkError
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    ControllerEpoch,
+    ErrorCode,
+    IsrEntry,
+    TidemarkError,
+)
 from tidemark.ports import StoreEvent
 from tidemark.zookeeper import codecs
 from tidemark.zookeeper.store import MetadataStore
@@ -14,6 +23,7 @@ from tidemark.zookeeper.store import MetadataStore
 from tests.contract.conftest import Cluster, Ear
 from tests.contract.test_metadata_store import STATE, elected, topic_of, write_of
 from tests.contract.test_orphaned_topics import removed_by_hand
+from tests.refusals import raises_code
 
 ONE = BrokerId(1)
 NODE = "/brokers/epochs/1"
@@ -93,3 +103,42 @@ async def test_a_registration_over_a_node_that_cannot_be_read_trusts_nothing_of_
         epoch = await registered(store)
         record = (await other.broker_epochs())[ONE]
         assert (record.broker_epoch, record.unclean_at, record.lost_at) == (epoch, epoch, epoch)
+
+
+@pytest.mark.parametrize("by", ["the same", "another"])
+@pytest.mark.parametrize("damage", [None, b"", b'{"version":1}', b'{"epoch":-3}'])
+async def test_a_controller_is_elected_above_the_epochs_of_states_without_a_readable_controller_epoch(
+    cluster: Cluster, damage: bytes | None, by: str
+) -> None:
+    """Regression: brokers refused the commands of the next controllers, or no controller was elected."""
+    store, other = await cluster.store(), await cluster.store()
+    topic = await store.create_topic(topic_of(partitions=2))
+    term = await elected(store)
+    later = replace(STATE, controller_epoch=ControllerEpoch(57))
+    await store.write_states(term, [write_of(topic, 0, -1), write_of(topic, 1, -1, later)])
+    if damage is None:
+        await removed_by_hand(cluster, "/controller_epoch")
+    else:
+        await cluster.corrupt("/controller_epoch", damage)
+    with raises_code(ErrorCode.CONTROLLER_NOT_ACTIVE):
+        await store.write_states(term, [write_of(topic, 0, 0)])
+    await store.resign(term)  # as a controller does whose write was refused
+    if by == "another":
+        await store.stop()
+        store = other
+    next_term = await store.elect_controller(BrokerId(101), "h:1")
+    assert next_term is not None
+    assert next_term.epoch > 57
+    await store.write_states(next_term, [write_of(topic, 0, 0)])
+    assert await store.elect_controller(BrokerId(101), "h:1") == next_term, "the answer may have been lost"
+    await store.resign(next_term)
+    last_term = await store.elect_controller(BrokerId(101), "h:1")
+    assert last_term is not None
+    assert last_term.epoch == next_term.epoch + 1
+
+
+async def test_the_first_controller_of_a_cluster_has_epoch_1(cluster: Cluster) -> None:
+    store = await cluster.store()
+    await registered(store)
+    await store.create_topic(topic_of())
+    assert (await elected(store)).epoch == 1

@@ -136,6 +136,7 @@ class World:
         nodes[paths.topic(topic.topic)] = codecs.encode_topic(topic)
         nodes["/" + paths.CLUSTER_ID.strip("/").split("/")[0]] = b""
         nodes[paths.CLUSTER_ID] = codecs.encode_cluster_id("simulated")
+        nodes[paths.CONTROLLER_EPOCH] = codecs.encode_number("epoch", 0)
         nodes[paths.topic_config(topic.topic)] = codecs.encode_configs(configs)
         self.ensemble.commit([_creation(path, data) for path, data in nodes.items()])
 

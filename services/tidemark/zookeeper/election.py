@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,12 +12,16 @@ from kazoo.exceptions import NodeExistsError
 
 from tidemark.model import BrokerId, ControllerEpoch, ErrorCode, TidemarkError
 from tidemark.ports import ControllerInfo, ControllerTerm
-from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import Create, Delete, MultiFailed, commit, version_of, written
+from tidemark.zookeeper import codecs, lost_epochs, paths
+from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, commit, version_of, written
 from tidemark.zookeeper.session_port import NodeRead, Session
 from tidemark.zookeeper.topics import term_check
 
+_log = logging.getLogger(__name__)
 _EPOCH: Final = "epoch"
+_EPOCH_MAX: Final = (1 << 31) - 1000
+_LOST_ABOVE: Final = 100
+"""Number of controllers that may have been elected after the one whose epoch a state has."""
 _NEXT: Final = "next"
 _RETRIES: Final = 64
 """Attempts of a conditional write; each lost attempt is a success of another writer."""
@@ -32,39 +37,55 @@ async def elect(
     for _ in range(_RETRIES):
         # The epoch is read first: an election after this read raises the epoch, and this multi fails.
         found_epoch = await session.get(paths.CONTROLLER_EPOCH)
-        epoch, version = _number(paths.CONTROLLER_EPOCH, found_epoch, _EPOCH), version_of(found_epoch)
         held = await session.get(paths.CONTROLLER)
         if held is not None:
-            return await _ours(session, controller_id, held)
-        content = codecs.encode_number(_EPOCH, epoch + 1)
-        raise_epoch = written(paths.CONTROLLER_EPOCH, content, version)
+            if held[1].ephemeralOwner != session.session_id:
+                return None
+            # An earlier attempt of this session may have succeeded after the read of the epoch. While this session's
+            # znode exists no other controller is elected, so the present controller epoch is this controller's.
+            found_epoch = await session.get(paths.CONTROLLER_EPOCH)
+        known, version = _readable_epoch(found_epoch), version_of(found_epoch)
+        if held is not None and known is not None:
+            return ControllerTerm(controller_id, ControllerEpoch(known), version)
+        epoch = (await _lost_epoch(session) if known is None else known) + 1
         node = codecs.encode_controller(controller_id, address, election_wait_ms)
+        operations: list[Operation] = [
+            written(paths.CONTROLLER_EPOCH, codecs.encode_number(_EPOCH, epoch), version),
+            *([] if held is None else [Delete(paths.CONTROLLER)]),
+            Create(paths.CONTROLLER, node, ephemeral=True),
+        ]
         try:
-            await commit(session, [raise_epoch, Create(paths.CONTROLLER, node, ephemeral=True)])
+            await commit(session, operations)
         except MultiFailed:
             continue
-        return ControllerTerm(controller_id, ControllerEpoch(epoch + 1), version + 1)
+        return ControllerTerm(controller_id, ControllerEpoch(epoch), version + 1)
     return None
+
+
+def _readable_epoch(node: NodeRead | None) -> int | None:
+    """The controller epoch in the znode; None if that is missing, or damaged, which is logged."""
+    if node is None:
+        return None
+    try:
+        epoch = codecs.decode_number(paths.CONTROLLER_EPOCH, node[0], _EPOCH)
+    except TidemarkError as error:
+        _log.error("the controller epoch cannot be read", extra={"why": error.message})
+        return None
+    return epoch if 0 <= epoch <= _EPOCH_MAX else None
+
+
+async def _lost_epoch(session: Session) -> int:
+    """An epoch above every controller's, if the znode was damaged or deleted manually; 0 in a new cluster.
+
+    Brokers refuse a lower epoch than they know, and states have the epochs of the controllers that decided them.
+    """
+    highest = max([state.controller_epoch async for state in lost_epochs.states(session)], default=0)
+    return highest + _LOST_ABOVE if highest else 0
 
 
 def _number(path: str, node: NodeRead | None, name: str) -> int:
     """The number in a znode; 0 without the znode."""
     return 0 if node is None else codecs.decode_number(path, node[0], name)
-
-
-async def _ours(session: Session, controller_id: BrokerId, held: tuple[bytes, Any]) -> ControllerTerm | None:
-    """The term of an earlier attempt of this session whose answer was lost.
-
-    While this session's znode exists no other controller is elected, so the present controller epoch is this
-    controller's.
-    """
-    if held[1].ephemeralOwner != session.session_id:
-        return None
-    found_epoch = await session.get(paths.CONTROLLER_EPOCH)
-    if found_epoch is None:
-        return None
-    epoch = codecs.decode_number(paths.CONTROLLER_EPOCH, found_epoch[0], _EPOCH)
-    return ControllerTerm(controller_id, ControllerEpoch(epoch), found_epoch[1].version)
 
 
 async def current(session: Session, watch: Callable[[Any], None] | None) -> ControllerInfo | None:

@@ -9,9 +9,18 @@ each step.
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 from typing import Final
 
-from tidemark.model import BrokerEpoch, BrokerEpochRecord, BrokerId, BrokerRegistration, TidemarkError, TopicPartition
+from tidemark.model import (
+    BrokerEpoch,
+    BrokerEpochRecord,
+    BrokerId,
+    BrokerRegistration,
+    LeaderAndIsr,
+    TidemarkError,
+    TopicPartition,
+)
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
 from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit, version_of
@@ -83,6 +92,16 @@ def _raising(path: str, content: bytes, version: int, to: int) -> list[Operation
 
 async def _highest_named(session: Session, broker_id: BrokerId) -> BrokerEpoch:
     """The highest epoch of this broker in any partition's state."""
+    highest = _NEVER
+    async for state in states(session):
+        entries = (*state.isr, *state.elr, *state.last_known)
+        named = [one.broker_epoch for one in entries if one.broker_id == broker_id]
+        highest = max([highest, *(epoch for epoch in named if epoch < codecs.BROKER_EPOCH_MAX)])
+    return highest
+
+
+async def states(session: Session) -> AsyncIterator[LeaderAndIsr]:
+    """The state of every partition, apart from damaged ones, which are logged."""
     names = await session.children(paths.TOPICS)
     nodes = await session.read_many([paths.topic(name) for name in names])
     partitions: list[TopicPartition] = []
@@ -93,21 +112,15 @@ async def _highest_named(session: Session, broker_id: BrokerId) -> BrokerEpoch:
             _log.error("topic skipped: its node cannot be read", extra={"topic": name, "why": error.message})
             continue
         partitions += [TopicPartition(name, index) for index in indices]
-    highest = _NEVER
     for start in range(0, len(partitions), _SLICE):
         some = [paths.state(one) for one in partitions[start : start + _SLICE]]
         for path, node in zip(some, await session.read_many(some), strict=True):
             try:
-                state = None if node is None else codecs.decode_state(path, node[0])
+                if node is not None:
+                    yield codecs.decode_state(path, node[0])
             except TidemarkError as error:
                 _log.error("state skipped: its node cannot be read", extra={"path": path, "why": error.message})
-                continue
-            if state is not None:
-                entries = (*state.isr, *state.elr, *state.last_known)
-                named = [one.broker_epoch for one in entries if one.broker_id == broker_id]
-                highest = max([highest, *(epoch for epoch in named if epoch < codecs.BROKER_EPOCH_MAX)])
         await session.give_way()
-    return highest
 
 
 def _unclean_at(path: str, node: NodeRead) -> BrokerEpoch:

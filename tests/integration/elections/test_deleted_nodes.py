@@ -68,3 +68,14 @@ def test_a_broker_whose_registration_is_deleted_takes_part_again(mine: LocalClus
         consumer.assign("led", start="earliest")
         records = iter(consumer)
         assert sorted(next(records).value for _ in range(8)) == [b"after"] * 4 + [b"before"] * 4
+
+
+def test_a_controller_is_elected_after_its_epoch_is_deleted_and_brokers_obey(
+    mine: LocalCluster, by_hand: KazooClient
+) -> None:
+    with AdminClient(mine.admin_address) as admin, Producer(mine.bootstrap) as producer:
+        admin.create_topic("before", partitions=1, replication_factor=2)
+        by_hand.delete("/controller_epoch")
+        admin.create_topic("after", partitions=1, replication_factor=2)
+        producer.send("after", b"acknowledged").result()
+    assert by_hand.exists("/controller_epoch") is not None
