@@ -51,6 +51,7 @@ HUGE = "9" * 5_000
         (("log", "dump", "data", "t-0", "--from", "5", "--to", "2"), "--to 2 is below --from 5"),
         (("topic", "create", "t", "--partitions", "many", *BROKER), "--partitions"),
         (("topic", "create", "t", "--partitions", "1_0", *BROKER), "'1_0': expected a number in digits 0 to 9"),
+        (("certs", "broker", "1_0", "--host", "a"), "Invalid value for ID: '1_0': expected a number in digits 0 to 9"),
         (("consume", "flights", "--max-records", " 5", *BROKER), "' 5': expected a number in digits 0 to 9"),
         (("bench", "produce", "--rate", "1_000", *BROKER), "'1_000': expected a number in digits 0 to 9"),
         (("topic", "nothing"), "No such command 'nothing'"),

@@ -86,7 +86,10 @@ class _Command(PlainCommand):
                 text = given.get(parameter.name)
                 if parameter.name in kinds and isinstance(text, str) and _is_no_number(text, kinds[parameter.name]):
                     sentence = f"{text!r}: expected a number in digits 0 to 9"
-                    raise typer.BadParameter(sentence, param_hint=parameter.opts[0])
+                    is_argument = parameter.param_type_name == "argument"
+                    raise typer.BadParameter(
+                        sentence, param_hint=parameter.metavar if is_argument else parameter.opts[0]
+                    )
         return rest
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
