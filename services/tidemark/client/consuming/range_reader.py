@@ -599,13 +599,14 @@ class RangeReader:
             return self._channels.get(address)
 
     def _call_s(self, attempt: AttemptTimeout | None = None) -> float:
-        return (attempt or self._calls.attempt).within(self._calls.until_s - time.monotonic())
+        until_s = self._calls.until_s if self.cluster_id else min(self._calls.until_s, self._calls.connect_by_s)
+        return (attempt or self._calls.attempt).within(until_s - time.monotonic())
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         """Repeat the request until it succeeds, is permanently refused, or its deadline passes."""
         backoff = Backoff()
         started_s = time.monotonic()
-        self._calls.begin(started_s + self._deadline_s)
+        self._calls.begin(started_s + self._deadline_s, started_s + self._connect_timeout_s)
         missing: TidemarkError | None = None
         while True:
             try:
@@ -650,12 +651,12 @@ class _Calls(threading.local):
     """The calls of one thread: their deadline, and the timeout of each attempt."""
 
     def __init__(self) -> None:
-        self.until_s = 0.0
+        self.until_s = self.connect_by_s = 0.0
         self.attempt = AttemptTimeout(_CALL_S)
 
-    def begin(self, until_s: float) -> None:
-        """Begin a series of attempts with a deadline."""
-        self.until_s = until_s
+    def begin(self, until_s: float, connect_by_s: float = math.inf) -> None:
+        """Begin a series of attempts with a deadline, and an earlier one while no broker has ever answered."""
+        self.until_s, self.connect_by_s = until_s, connect_by_s
         self.attempt.reset()
 
 
