@@ -14,6 +14,7 @@ import typer
 from tidemark.cli.common.options import Commands, DryRunOption
 from tidemark.cli.common.output import counted, print_line
 from tidemark.model import invalid_request
+from tidemark.runtime.host_port import zookeeper_hosts
 
 if TYPE_CHECKING:
     from tidemark.zookeeper.closing import Pass, Tree
@@ -65,7 +66,12 @@ class ZooKeeper:
     ]
 
     def run(self, act: Callable[[Tree], Awaitable[None]]) -> None:
-        """Open a session and act on the tree."""
+        """Open a session and act on the tree; raises BadParameter for an address that is none."""
+        try:
+            zookeeper_hosts(self.connect)
+        except ValueError as error:
+            reason = f"{self.connect!r}: {error}; expected host:port[,host:port...][/chroot]"
+            raise typer.BadParameter(reason, param_hint="--connect") from None
         from tidemark.rpc.security.paths import TlsFiles
         from tidemark.zookeeper.closing import tree_of
         from tidemark.zookeeper.security.tls import ZooKeeperTls

@@ -57,3 +57,10 @@ def test_the_progress_of_a_large_tree_is_shown_for_each_pass(capsys: pytest.Capt
         "12000 nodes seen, 9000 with another ACL",
         "5100 nodes seen, 0 with another ACL",
     ]
+
+
+@pytest.mark.parametrize("connect", ["", "http://zk:2181", "zk:2181,,zk:2182"])
+def test_a_wrong_address_of_zookeeper_is_bad_usage(files: TlsFiles, connect: str) -> None:
+    ran = CliRunner().invoke(app, ["zookeeper", "close", "--connect", connect], env=environment(files))
+    assert ran.exit_code == 2, ran.exception
+    assert "--connect" in ran.stderr
