@@ -452,6 +452,7 @@ class Sender:
     def _on_answer(self, answer: Answer) -> None:
         batch = answer.attempt.batch
         queue = self._queues.get(batch.partition)
+        self._schedule_pump()
         if queue is None:
             return  # the batch has its outcome, and its topic was not used since
         if answer.error is None:
@@ -467,7 +468,6 @@ class Sender:
             self._cluster.note_refusal(batch.partition, answer.error)
             queue.refused(batch, answer.attempt, answer.error, lost=answer.lost, shared=answer.attempt.shared)
         self._resolve(queue)
-        self._schedule_pump()
 
     def _hindrance(self, queue: PartitionQueue) -> str:
         """The reason in the error of a record that expires."""

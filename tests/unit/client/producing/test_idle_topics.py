@@ -42,6 +42,8 @@ class World:
             note_refusal=lambda partition, error: None,
         )
         self.attempts: list[Attempt] = []
+        self.in_flight_max = 100
+        self.answered = 0
         settings = producer_settings(enable_idempotence=False, linger_ms=0, delivery_timeout_ms=60_000)
         self.sender = Sender(cluster, settings)
         self.sender.start()
@@ -58,7 +60,7 @@ class World:
             send=send,
             close=close,
             broken=False,
-            is_busy=lambda now_s, requests_max: False,
+            is_busy=lambda now_s, requests_max: len(self.attempts) - self.answered >= self.in_flight_max,
             check_deadlines=lambda now_s: None,
             break_off=lambda error: None,
         )
@@ -69,6 +71,7 @@ class World:
         return self.attempts[-1]
 
     def answer(self, attempt: Attempt, error: TidemarkError | None = None) -> None:
+        self.answered += 1
         self.on_answer(Answer(attempt, -1 if error else 7, -1, error))
 
     @property
@@ -105,3 +108,16 @@ async def test_a_sender_takes_the_late_answer_of_an_idle_topic(world: World) -> 
     assert world.kept == set()
     again = await world.send("gone")
     assert (again is late, again.topic_id) == (False, "topic id")
+
+
+async def test_a_late_answer_of_an_idle_topic_lets_a_sender_send_the_next_batch(world: World) -> None:
+    late = await world.send("gone")
+    (queue,) = world.sender._queues.values()
+    queue.abandon(TidemarkError(ErrorCode.UNKNOWN_TOPIC, "deleted"))
+    world.sender._resolve(queue)
+    world.in_flight_max = 1
+    assert await world.send("other") is late, "the stream is busy"
+    world.sender._forget({"gone"})
+    world.answer(late)
+    await turns()
+    assert world.attempts[-1].batch.partition.topic == "other"
