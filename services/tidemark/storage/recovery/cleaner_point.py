@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidemark.storage.files import BadFile, pack_lines, read_lines, replace_file
+from tidemark.storage.files import BadFile, is_unopened, pack_lines, read_lines, replace_file
 
 CLEANER_FILE: Final = "cleaner-offset-checkpoint"
 NO_HORIZON: Final = -1
@@ -32,15 +32,20 @@ class CleanPoint(NamedTuple):
 
 
 def read_clean_point(directory: Path) -> CleanPoint:
-    """The point; 0 where the file is missing or damaged. 0.1.0 wrote no horizon."""
+    """The point; 0 where the file is missing, damaged or cannot be read."""
     try:
-        lines = read_lines(directory / CLEANER_FILE)
-        if not lines:
-            return CleanPoint()
-        offset, *horizon = lines[0].split(" ")
-        return CleanPoint(int(offset), int(horizon[0]) if horizon else _UNKNOWN_HORIZON)
+        return _read(directory)
     except (BadFile, ValueError):
         return CleanPoint()
+
+
+def _read(directory: Path) -> CleanPoint:
+    """Raises BadFile or ValueError. 0.1.0 wrote no horizon."""
+    lines = read_lines(directory / CLEANER_FILE)
+    if not lines:
+        return CleanPoint()
+    offset, *horizon = lines[0].split(" ")
+    return CleanPoint(int(offset), int(horizon[0]) if horizon else _UNKNOWN_HORIZON)
 
 
 def write_clean_point(directory: Path, point: CleanPoint) -> None:
@@ -56,8 +61,13 @@ def lower_clean_point(directory: Path, end_offset: int) -> None:
     """Lower the cleaner point after a truncation to `end_offset`: records appended later are not compacted.
 
     Raises:
-        OSError: the disk does not answer.
+        OSError: the disk does not answer, or too many files are open: the point may be higher.
     """
-    point = read_clean_point(directory)
+    try:
+        point = _read(directory)
+    except (BadFile, ValueError) as error:
+        if error.__cause__ is not None and is_unopened(error.__cause__):
+            raise error.__cause__ from None
+        return
     if point.offset > end_offset:
         write_clean_point(directory, point._replace(offset=end_offset))

@@ -16,6 +16,7 @@ import pytest
 from tidemark.model import BrokerEpoch, ErrorCode, Offset, TidemarkError
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.log.partition_log import PartitionLog
+from tidemark.storage.recovery.cleaner_point import CLEANER_FILE
 
 from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
@@ -202,3 +203,27 @@ def test_a_registration_without_descriptors_is_confirmed_by_a_later_call(
     logs.confirm_registration(BrokerEpoch(5), "boot")
     logs.close()
     assert open_one(directory).previous[0].incarnation == ("boot", 5)
+
+
+def test_a_truncation_that_cannot_read_the_cleaner_point_is_retried(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the point stayed past the end, and later records there counted as cleaned."""
+    logs, log = opened(directory)
+    fill(log, random.Random(3), 40, keys=5)
+    point, end = clean(log).clean_point, log.log_end_offset
+    read_bytes = Path.read_bytes
+
+    def unopened(path: Path) -> bytes:
+        if path.name == CLEANER_FILE:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return read_bytes(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", unopened)
+        with raises_code(ErrorCode.DISK_FULL):
+            log.truncate(Offset(point // 2))
+    assert (log.broken, log.log_end_offset) == (None, end)
+    log.truncate(Offset(point // 2))
+    assert log.cleaning.clean_point <= point // 2
+    logs.close()
