@@ -543,6 +543,16 @@ async def test_blocks_of_producer_ids_never_overlap(cluster: Cluster) -> None:
     assert await stores[1].next_producer_ids(10, at_least=5000) == range(5010, 5020)
 
 
+@pytest.mark.parametrize("damage", [b"", b'{"version":1}', b'{"next":-5}', b'{"next":9223372036854775800}'])
+async def test_producer_ids_begin_at_the_wanted_one_after_damage(cluster: Cluster, damage: bytes) -> None:
+    """Regression: no broker gave a producer id until an operator repaired the node."""
+    store = await cluster.store()
+    assert await store.next_producer_ids(10, at_least=5000) == range(5000, 5010)
+    await cluster.corrupt("/producer_ids", damage)
+    assert await store.next_producer_ids(10, at_least=6000) == range(6000, 6010)
+    assert await store.next_producer_ids(10, at_least=6000) == range(6010, 6020)
+
+
 # sessions
 
 

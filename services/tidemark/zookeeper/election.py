@@ -20,6 +20,7 @@ from tidemark.zookeeper.topics import term_check
 _log = logging.getLogger(__name__)
 _EPOCH: Final = "epoch"
 _EPOCH_MAX: Final = (1 << 31) - 1000
+_PRODUCER_ID_MAX: Final = 1 << 62
 _LOST_ABOVE: Final = 100
 """Number of controllers that may have been elected after the one whose epoch a state has."""
 _NEXT: Final = "next"
@@ -44,7 +45,8 @@ async def elect(
             # An earlier attempt of this session may have succeeded after the read of the epoch. While this session's
             # znode exists no other controller is elected, so the present controller epoch is this controller's.
             found_epoch = await session.get(paths.CONTROLLER_EPOCH)
-        known, version = _readable_epoch(found_epoch), version_of(found_epoch)
+        known = _number(paths.CONTROLLER_EPOCH, found_epoch, _EPOCH, _EPOCH_MAX)
+        version = version_of(found_epoch)
         if held is not None and known is not None:
             return ControllerTerm(controller_id, ControllerEpoch(known), version)
         epoch = (await _lost_epoch(session) if known is None else known) + 1
@@ -62,16 +64,16 @@ async def elect(
     return None
 
 
-def _readable_epoch(node: NodeRead | None) -> int | None:
-    """The controller epoch in the znode; None if that is missing, or damaged, which is logged."""
+def _number(path: str, node: NodeRead | None, name: str, most: int) -> int | None:
+    """The number in a znode; None if that is missing or damaged."""
     if node is None:
         return None
     try:
-        epoch = codecs.decode_number(paths.CONTROLLER_EPOCH, node[0], _EPOCH)
+        number = codecs.decode_number(path, node[0], name)
     except TidemarkError as error:
-        _log.error("the controller epoch cannot be read", extra={"why": error.message})
+        _log.error("a number in ZooKeeper cannot be read", extra={"why": error.message})
         return None
-    return epoch if 0 <= epoch <= _EPOCH_MAX else None
+    return number if 0 <= number <= most else None
 
 
 async def _lost_epoch(session: Session) -> int:
@@ -81,11 +83,6 @@ async def _lost_epoch(session: Session) -> int:
     """
     highest = max([state.controller_epoch async for state in lost_epochs.states(session)], default=0)
     return highest + _LOST_ABOVE if highest else 0
-
-
-def _number(path: str, node: NodeRead | None, name: str) -> int:
-    """The number in a znode; 0 without the znode."""
-    return 0 if node is None else codecs.decode_number(path, node[0], name)
 
 
 async def current(session: Session, watch: Callable[[Any], None] | None) -> ControllerInfo | None:
@@ -132,12 +129,12 @@ async def create_cluster_id(session: Session) -> str:
 async def next_producer_ids(session: Session, count: int, *, at_least: int = 0) -> range:
     """The next `count` producer ids, the first `at_least` or above.
 
-    A block whose answer was lost is never assigned again (rule P1).
+    A block whose answer was lost is never assigned again (rule P1). After damage of the znode, only `at_least` counts.
     """
     assert count > 0
     for _ in range(_RETRIES):
         found = await session.get(paths.PRODUCER_IDS)
-        start = max(at_least, _number(paths.PRODUCER_IDS, found, _NEXT))
+        start = max(at_least, _number(paths.PRODUCER_IDS, found, _NEXT, _PRODUCER_ID_MAX) or 0)
         content = codecs.encode_number(_NEXT, start + count)
         try:
             await commit(session, [written(paths.PRODUCER_IDS, content, version_of(found))])
