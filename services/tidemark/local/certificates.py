@@ -62,6 +62,8 @@ class Authority:
         if not _CLUSTER.fullmatch(cluster):
             wanted = f"at most {_COMMON_NAME_MAX} small letters, digits, '.' and '-'"
             raise invalid_request(f"the cluster's name is {cluster!r}: expected {wanted}")
+        if directory.is_file():
+            raise invalid_request(f"{directory} cannot hold certificates: it is a file; choose a directory")
         with _writing(directory):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (directory / f"{AUTHORITY}.key").exists():

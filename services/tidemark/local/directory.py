@@ -30,9 +30,10 @@ class HeldDirectory:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror
             raise TidemarkError(
                 ErrorCode.STORAGE_ERROR,
-                f"{self._directory} cannot hold a cluster's data: {error.strerror}; name another with --directory",
+                f"{self._directory} cannot hold a cluster's data: {reason}; name another with --directory",
             ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

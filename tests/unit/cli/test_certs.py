@@ -149,3 +149,8 @@ def test_a_cluster_has_a_name_that_a_subject_can_have(tmp_path: Path) -> None:
 
 def test_without_an_authority_the_error_names_the_command_that_makes_one(tmp_path: Path) -> None:
     assert "tidemark certs init" in refused(tmp_path, "client", "alice")
+
+
+def test_a_file_as_directory_is_refused_as_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "it is a file" in refused(tmp_path / "file", "init", "shop")

@@ -28,5 +28,5 @@ def test_a_directory_locked_by_another_cluster_is_refused_before_any_start(tmp_p
 def test_a_file_as_directory_is_refused_with_the_cause(tmp_path: Path) -> None:
     taken = tmp_path / "a file"
     taken.write_text("")
-    with raises_code(ErrorCode.STORAGE_ERROR, r"cannot hold a cluster's data: .*; name another"):
+    with raises_code(ErrorCode.STORAGE_ERROR, r"cannot hold a cluster's data: it is a file; name another"):
         LocalCluster(taken).start()
