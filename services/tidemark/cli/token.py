@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ import typer
 
 from tidemark.cli.common.options import Commands, OutputOption
 from tidemark.cli.common.output import Output, print_json, print_line
+from tidemark.cli.common.process import give_up_output
+from tidemark.model import ErrorCode, TidemarkError
 
 token_app = Commands(help="Make and remove static tokens of clients.")
 
@@ -31,7 +34,15 @@ def create(name: NameArgument, file: FileOption = Path("tokens")) -> None:
     """
     from tidemark.rpc.security import token_file
 
-    print_line(token_file.create(file, name))
+    token = token_file.create(file, name)
+    try:
+        print_line(token)
+        sys.stdout.flush()
+    except OSError as error:
+        token_file.remove(file, name)
+        give_up_output()
+        sentence = f"the token cannot be printed, and was not added to {file}: {error.strerror}"
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, sentence) from None
 
 
 @token_app.command("list", short_help="List the names of tokens.")
