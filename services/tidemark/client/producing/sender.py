@@ -281,7 +281,8 @@ class Sender:
         flushing = self._flushing > 0
         refusing: list[PartitionQueue] = []
         for batch in self.accumulator.take_closed(lambda batch: flushing or batch.opened_s <= due_s):
-            self._cluster.use(batch.partition.topic)
+            if not self._stopped:  # the event loop may have ended
+                self._cluster.use(batch.partition.topic)
             queue = self._queues.get(batch.partition)
             if queue is None:
                 queue = self._queues[batch.partition] = PartitionQueue(

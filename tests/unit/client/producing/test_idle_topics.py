@@ -29,7 +29,7 @@ class World:
 
     def __init__(self) -> None:
         self.used_topics = UsedTopics()
-        cluster: Any = SimpleNamespace(
+        self.cluster: Any = SimpleNamespace(
             view=ClusterView(),
             headers=(),
             leader=lambda partition: _LEADER,
@@ -45,7 +45,7 @@ class World:
         self.in_flight_max = 100
         self.answered = 0
         settings = producer_settings(enable_idempotence=False, linger_ms=0, delivery_timeout_ms=60_000)
-        self.sender = Sender(cluster, settings)
+        self.sender = Sender(self.cluster, settings)
         self.sender.start()
 
     def stream(self, address: str, channel: object, *, on_answer: Any, **_: Any) -> Any:
@@ -121,3 +121,15 @@ async def test_a_late_answer_of_an_idle_topic_lets_a_sender_send_the_next_batch(
     world.answer(late)
     await turns()
     assert world.attempts[-1].batch.partition.topic == "other"
+
+
+async def test_a_sender_without_its_event_loop_fails_the_records_of_a_forgotten_topic(world: World) -> None:
+    handle = world.sender.accumulator.add("idle", None, 1, None, b"value", 1, None)
+
+    def use(topic: str) -> None:
+        raise RuntimeError("Event loop is closed")  # of the event that starts another metadata stream
+
+    world.cluster.use = use
+    assert world.sender.fail_rest() == 1
+    with pytest.raises(TidemarkError, match="closed before the acknowledgement"):
+        await handle
