@@ -7,6 +7,7 @@ import json
 import logging
 
 import pytest
+from tidemark.core.config_resource import ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, SchemaText, TopicPartition
 from tidemark.zookeeper import codecs
 
@@ -60,6 +61,15 @@ async def test_unknown_fields_of_a_topic_are_ignored(cluster: Cluster) -> None:
     session = store._session
     await session.commit(lambda multi: multi.create("/brokers/topics/t", json.dumps(LATER).encode()))
     assert (await store.topics())["t"].partitions == {0: (0,)}
+
+
+async def test_a_topic_without_incarnations_can_be_configured(cluster: Cluster) -> None:
+    store = await cluster.store()
+    await store.create_topic(topic_of("t", topic_id="id"))
+    data = json.dumps({**HEALTHY, "incarnations": {}}).encode()
+    await store._session.commit(lambda multi: multi.set_data("/brokers/topics/t", data, -1))
+    resource = ConfigResource(ConfigKind.TOPIC, "t")
+    assert await store.write_configs(resource, {"retention.ms": "9"}, version=0, topic_id="id")
 
 
 @pytest.mark.parametrize(

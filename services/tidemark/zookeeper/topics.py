@@ -158,7 +158,7 @@ async def incarnations(session: Session, topic_ids: Mapping[str, str]) -> list[t
         topic = None if node is None else codecs.decode_topic(paths.topic(name), node[0], name)
         if topic is None or topic.topic_id != topic_id:
             raise unknown_topic(name)
-        found.append((name, paths.incarnation(TopicPartition(name, 0), topic.incarnations[0])))
+        found.append((name, paths.incarnation(TopicPartition(name, 0), topic.incarnations.get(0, ""))))
     nodes = await session.read_many([path for _, path in found])
     return [one for one, node in zip(found, nodes, strict=True) if node is not None]
 
