@@ -159,7 +159,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     "half a number": ({"broker": {"config": {"num.read.threads": 1.5}}}, "expected a whole number"),
     "no such choice": ({"config": {"log.level": "loud"}}, "expected debug | info | warning | error"),
     "a scrape that outlasts its interval": (
-        {"monitoring": {"serviceMonitor": {"interval": "15s", "scrapeTimeout": "1m"}}},
+        {"monitoring": {"serviceMonitor": {"enabled": True, "interval": "15s", "scrapeTimeout": "1m"}}},
         "monitoring.serviceMonitor.scrapeTimeout is 1m and interval 15s",
     ),
     "neither true nor false": ({"broker": {"config": {"log.cleaner.enable": "yes"}}}, "expected true | false"),
@@ -221,3 +221,9 @@ def test_a_number_reaches_the_services_unchanged(given: object, written: str) ->
     key = "replica.alter.log.dirs.io.max.bytes.per.second" if given != "12" else "num.read.threads"
     config = texts({"broker": {"config": {key: given}}})["tidemark/templates/configmap.yaml"]
     assert f"{key}: {written}" in config
+
+
+@pytest.mark.parametrize("enabled", ["auto", False])
+def test_times_of_scrapes_are_free_without_a_monitor(enabled: object) -> None:
+    monitor = {"enabled": enabled, "interval": "5s"}
+    assert texts({"monitoring": {"serviceMonitor": monitor}}), "scrapeTimeout is 10s by default"

@@ -25,6 +25,7 @@
 
 {{- define "tidemark.checkScrapes" -}}
 {{- $monitor := .Values.monitoring.serviceMonitor -}}
+{{- if include "tidemark.monitored" (list . $monitor.enabled) -}}
 {{- $ms := dict -}}
 {{- range $name := list "interval" "scrapeTimeout" -}}
 {{- $text := get $monitor $name -}}
@@ -33,6 +34,7 @@
 {{- end -}}
 {{- if gt $ms.scrapeTimeout $ms.interval -}}
 {{- fail (printf "monitoring.serviceMonitor.scrapeTimeout is %s and interval %s: Prometheus' operator leaves out such a monitor; lower the first or raise the second" $monitor.scrapeTimeout $monitor.interval) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
