@@ -517,6 +517,18 @@ async def test_a_gone_connection_above_its_limit_is_sought_once_between_checks()
     assert not connection.ended
 
 
+async def test_few_of_many_connections_above_the_limit_are_sought_between_checks() -> None:
+    """Each search looks at all open files: with 10,000 of them, it holds up the event loop for 0.1 s."""
+    sought: list[Peer] = []
+    limited = Connections(ConnectionLimits(bytes=MIB), sought.append, lambda *_: True, lambda *_: None)
+    for number in range(100):
+        limited.sends(limited.of(Peer(9092, "10.0.0.7", number)), MIB)
+    assert len(sought) == connections.SOUGHT_OF_A_LOOK
+    assert limited.can_exceed, "the next check is early"
+    await limited.look_is_over([], Pace())
+    assert len(sought) == 2 * connections.SOUGHT_OF_A_LOOK
+
+
 async def test_a_connection_that_is_only_one_of_too_many_is_not_sought() -> None:
     sought: list[Peer] = []
     limited = Connections(ConnectionLimits(per_address=1), sought.append, lambda *_: True, lambda *_: None)
