@@ -227,7 +227,7 @@ def _is_equal_by_bytes(chosen: Any) -> bool:
     instants of a time zone equal.
     """
     values = chosen if type(chosen) is tuple else (chosen,)
-    return all(type(value) is not datetime or isinstance(value.tzinfo, timezone) for value in values)
+    return all(not isinstance(value, datetime) or isinstance(value.tzinfo, timezone) for value in values)
 
 
 def _timestamps(rows: pa.RecordBatch, name: str, first_row: int) -> Any:

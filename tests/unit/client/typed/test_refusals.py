@@ -530,13 +530,20 @@ def test_slices_keep_to_their_bytes_unless_a_row_is_larger() -> None:
     assert all(part.nbytes <= 7500 or part.num_rows == 1 for part in parts)
 
 
+class OtherDatetime(datetime):
+    """As the datetimes of other libraries, such as pendulum."""
+
+
 @pytest.mark.parametrize(
     "ddl", ["at TIMESTAMP NOT NULL, PRIMARY KEY (at)", "at TIMESTAMP NOT NULL, n INT, PRIMARY KEY (n, at)"]
 )
-def test_a_key_goes_to_the_partition_of_its_bytes_also_in_the_hour_that_a_clock_repeats(ddl: str) -> None:
+@pytest.mark.parametrize("kind", [datetime, OtherDatetime])
+def test_a_key_goes_to_the_partition_of_its_bytes_also_in_the_hour_that_a_clock_repeats(
+    ddl: str, kind: type[datetime]
+) -> None:
     """Python calls both instants equal, if their time zone is the same object."""
     typed = TypedFormat("t", "id", schema_of(ddl))
-    first = datetime(2026, 11, 1, 1, 30, tzinfo=ZoneInfo("America/New_York"))
+    first = kind(2026, 11, 1, 1, 30, tzinfo=ZoneInfo("America/New_York"))
     for at in (first, first.replace(fold=1), first.astimezone(UTC), first.replace(fold=1).astimezone(UTC), first):
         values, _ = typed.records.check({"at": at} | ({"n": 1} if " n " in ddl else {}))
         assert typed.partition_of(values, 1 << 30) == hash_of(typed.records.key(values) or b"") % (1 << 30)
