@@ -227,3 +227,11 @@ def test_a_number_reaches_the_services_unchanged(given: object, written: str) ->
 def test_times_of_scrapes_are_free_without_a_monitor(enabled: object) -> None:
     monitor = {"enabled": enabled, "interval": "5s"}
     assert texts({"monitoring": {"serviceMonitor": monitor}}), "scrapeTimeout is 10s by default"
+
+
+def test_an_image_with_a_digest_may_also_have_a_tag_in_its_repository() -> None:
+    """Kubernetes ignores the tag beside a digest; the chart of 0.1.0 took such a value."""
+    digest = f"sha256:{'0' * 64}"
+    image = {"repository": "a.example:5000/tidemark:1.2", "digest": digest}
+    rendered = texts({"image": image, "zookeeper": {"image": image}})
+    assert f"a.example:5000/tidemark:1.2@{digest}" in rendered["tidemark/templates/admin-deployment.yaml"]
