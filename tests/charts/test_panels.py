@@ -60,8 +60,11 @@ def test_a_panel_has_data(board: Board, panel: Panel, prometheus: tuple[Promethe
 
 @pytest.mark.parametrize(("board", "variable"), VARIABLES, ids=lambda value: value.name)
 def test_a_variable_has_values(board: Board, variable: Variable, prometheus: tuple[Prometheus, float]) -> None:
-    found = prometheus[0].query(f"count by ({variable.label}) ({asked_now(variable.of)})")
-    assert any(variable.label in series["metric"] for series in found)
+    server, deadline_s = prometheus
+    expr = f"count by ({variable.label}) ({asked_now(variable.of)})"
+    while not any(variable.label in series["metric"] for series in server.query(expr)):
+        assert time.monotonic() < deadline_s, f"{board.title}: no values of {variable.name}"
+        time.sleep(0.5)
 
 
 def has_data(server: Prometheus, expr: str) -> bool:
