@@ -274,10 +274,13 @@ class ReplayedState:
         self._snapshot_at, self._unsnapshotted_batches = log_end, 0
 
     def _replace_snapshots(self, log_end: int, producers: ProducerStates, segments: Sequence[Segment]) -> None:
-        """Write a snapshot and delete earlier snapshots, except at the starts of segments, where truncations begin."""
+        """Write a snapshot and delete earlier snapshots, except at the starts of segments, where truncations begin.
+
+        Snapshots of trimmed segments stay: until the next checkpoint, a start after a kill begins there.
+        """
         self._write_snapshot(log_end, producers)
-        kept = {segment.base_offset for segment in segments} | {log_end}
-        self._delete_snapshots(offset for offset in self._snapshots() if offset not in kept)
+        kept, front = {segment.base_offset for segment in segments} | {log_end}, segments[0].base_offset
+        self._delete_snapshots(offset for offset in self._snapshots() if offset > front and offset not in kept)
 
     def _drop_snapshots(self, above: int) -> None:
         """Delete the snapshots past a truncation: other batches will have their offsets."""

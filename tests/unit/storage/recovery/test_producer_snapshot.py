@@ -10,6 +10,7 @@ from tidemark.core.producer_state import ProducerEntry, ProducerStates, Remember
 from tidemark.model import Offset
 from tidemark.storage.directories.log_manager import LogManager
 from tidemark.storage.files import pack_json, read_json
+from tidemark.storage.log import replayed_state
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.producer_snapshot import read_snapshot, snapshot_path, write_snapshot
 
@@ -95,4 +96,25 @@ def test_a_truncation_at_every_batch_opens_again_the_transactions_whose_markers_
         log, found = open_log(logs)
         assert found == producers
         assert found.open_producers == producers.open_producers
+    logs.close()
+
+
+def test_a_kill_during_a_checkpoint_keeps_the_producers_of_deleted_batches(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replayed_state, "snapshot_due", lambda batches, states: True)
+    logs = open_one(directory)
+    log, _ = open_log(logs)
+    lead(log, make_batch(["first"], producer_id=7, producer_epoch=2, sequence=0))
+    plain = [make_batch(["x" * 600]) for _ in range(12)]
+    ends = [lead(log, batch) for batch in plain]
+    log.trim(ends[5])
+    logs.checkpoint({})
+    lead(log, *plain)
+    log.trim(Offset(log.segments.active.base_offset))
+    assert log.durability.capture() is not None, "a checkpoint has begun"
+    logs.close()
+    logs = open_one(directory)
+    _, found = open_log(logs)
+    assert found.entries[7].producer_epoch == 2
     logs.close()
