@@ -22,9 +22,8 @@ _CUT_S: Final = 30.0
 
 def rolling_restart_loses_nothing(world: World) -> str:
     """A rolling restart of three brokers with 300 partitions loses no record and pauses no producer for 2 s."""
-    world.topic_of_load()
     before = _uids(world)
-    with world.load("load") as load:
+    with world.load() as load:
         begun_s = time.monotonic()
         world.upgrade(broker__podAnnotations__restarted=f"at{time.time():.0f}")
         rolled_s = time.monotonic() - begun_s
@@ -45,7 +44,7 @@ def deleted_pod_comes_back_with_its_volume(world: World) -> str:
     name = f"{_BROKER}-1"
     claims = _claims(world, name)
     before = _uids(world)[name]
-    with world.load("load") as load:
+    with world.load() as load:
         world.cluster.kubectl("delete", "pod", name, "--grace-period=0", "--force")
         took_s = wait_for(f"{name} ready again", _BACK_S, lambda: _is_another(world, name, before))
         report = load.end()
@@ -56,7 +55,7 @@ def deleted_pod_comes_back_with_its_volume(world: World) -> str:
 
 def brokers_are_added(world: World) -> str:
     """Three brokers become five: `helm upgrade`, then `tidemark cluster add-brokers` moves replicas to them."""
-    with world.load("load") as load:
+    with world.load() as load:
         world.upgrade(broker__replicas="5")
         world.cli("cluster", "add-brokers", "3", "4", "--yes", timeout_s=300)
         kept = no_record_lost(load.end())
@@ -67,7 +66,7 @@ def brokers_are_added(world: World) -> str:
 
 def brokers_are_removed(world: World) -> str:
     """Five brokers become three: `tidemark cluster remove-brokers` drains two, then `helm upgrade` stops their pods."""
-    with world.load("load") as load:
+    with world.load() as load:
         world.cli("cluster", "remove-brokers", "3", "4", "--yes", timeout_s=300)
         share = world.replicas("load")
         assert not {3, 4} & set(share), share
@@ -79,7 +78,7 @@ def brokers_are_removed(world: World) -> str:
 
 def node_is_cut_off(world: World) -> str:
     """A node with a broker and a ZooKeeper server is disconnected; the others continue, and the broker catches up."""
-    with world.load("load") as load:
+    with world.load() as load:
         world.cluster.cut_off(3)
         try:
             wait_for("its broker out of the ISRs", _BACK_S, lambda: _under_replicated(world) > 0)

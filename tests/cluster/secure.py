@@ -132,10 +132,9 @@ def zookeeper_refuses_other_pods(world: World) -> str:
 
 def authority_is_replaced_under_load(world: World) -> str:
     """Another authority and all new certificates: no pod restarts, and no record is lost."""
-    world.topic_of_load()
     hosts = _broker_hosts(world)
     before, runs = shown(world, hosts), _runs(world)
-    with world.load("load") as load:
+    with world.load() as load:
         begun_s = time.monotonic()
         settle_s = 120  # more than a kubelet takes to bring a changed ConfigMap to its pods
         world.upgrade(security__certificates__generation="2", security__certificates__settleSeconds=f"{settle_s}")
@@ -165,10 +164,9 @@ def authority_is_replaced_under_load(world: World) -> str:
 
 def issuer_replaces_certificates_under_load(world: World) -> str:
     """cert-manager replaces all certificates: no pod restarts, and no record is lost."""
-    world.topic_of_load()
     hosts = _broker_hosts(world)
     before, runs = shown(world, hosts), _runs(world)
-    with world.load("load") as load:
+    with world.load() as load:
         world.upgrade(security__certificates__days="60")
 
         def all_changed() -> bool:
@@ -208,8 +206,7 @@ def plain_release_becomes_secure(world: World) -> str:
     base = {**SECURE, "security.authorization.enabled": "false", "zookeeper.tls.enforce": "false"}
     kept, longest_s = [], 0.0
     first, second, third, fourth = ({**base, **step} for step in _STEPS)
-    world.topic_of_load()
-    with world.load("load") as load:
+    with world.load() as load:
         for step in (first, second):
             world.use(step)
             world.upgrade()
@@ -222,7 +219,7 @@ def plain_release_becomes_secure(world: World) -> str:
     world.client()
     rights = ("--allow", "read", "--allow", "write", "--topic", "load")
     world.cli("acl", "add", "--principal", principal(world), *rights)
-    with world.load("load") as load:
+    with world.load() as load:
         world.use(third)
         world.upgrade()
         world.wait_until_in_sync()

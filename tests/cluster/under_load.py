@@ -36,7 +36,6 @@ _SRVR: Final = "exec 3<>/dev/tcp/127.0.0.1/2181 && printf srvr >&3 && cat <&3"
 
 def two_pods_are_deleted_at_once(world: World) -> str:
     """Two of three broker pods are deleted at the same time; they stop one after the other, and no record is lost."""
-    world.topic_of_load()
     names = [f"{_BROKER}-1", f"{_BROKER}-2"]
     before = {name: pod["metadata"]["uid"] for name, pod in world.broker_pods().items()}
     live: list[int] = []
@@ -48,7 +47,7 @@ def two_pods_are_deleted_at_once(world: World) -> str:
             name in now and now[name]["metadata"]["uid"] != before[name] and is_ready(now[name]) for name in names
         )
 
-    with world.load("load") as load:
+    with world.load() as load:
         world.cluster.kubectl("delete", "pod", *names, "--wait=false")
         took_s = wait_for("both pods ready again", _BACK_S, are_back)
         report = load.end()
@@ -63,10 +62,9 @@ def two_pods_are_deleted_at_once(world: World) -> str:
 
 def node_is_drained(world: World) -> str:
     """Kubernetes evicts the pods of a drained node within their disruption budgets, and no record is lost."""
-    world.topic_of_load()
     node = "node-2"
     selector = f"--pod-selector=app.kubernetes.io/instance={RELEASE}"
-    with world.load("load") as load:
+    with world.load() as load:
         try:
             world.cluster.kubectl(
                 "drain", node, selector, "--ignore-daemonsets", "--delete-emptydir-data", timeout_s=_DRAIN_S
@@ -85,11 +83,10 @@ def node_is_drained(world: World) -> str:
 
 def whole_release_is_upgraded(world: World) -> str:
     """One upgrade restarts every pod of the release under load, and no record is lost."""
-    world.topic_of_load()
     before = _uids(world)
     now = f"at{time.time():.0f}"
     restarted = {f"{component}__podAnnotations__upgraded": now for component in _COMPONENTS}
-    with world.load("load") as load:
+    with world.load() as load:
         world.upgrade(**restarted)
         report = load.end()
     kept = no_record_lost(report)
@@ -101,8 +98,7 @@ def whole_release_is_upgraded(world: World) -> str:
 
 def brokers_come_and_go_under_one_load(world: World) -> str:
     """Three brokers become four and three again while producers write, and no record is lost."""
-    world.topic_of_load()
-    with world.load("load") as load:
+    with world.load() as load:
         world.upgrade(broker__replicas="4")
         world.cli("cluster", "add-brokers", "3", "--yes", timeout_s=300)
         assert world.replicas("load").get(3, 0) > 0, world.replicas("load")
@@ -118,9 +114,8 @@ def brokers_come_and_go_under_one_load(world: World) -> str:
 
 def starved_cluster_loses_nothing(world: World) -> str:
     """While other processes take CPU and disk for a minute, no record is lost; then all replicas are in sync."""
-    world.topic_of_load()
     elections = _elections(world)
-    with world.load("load") as load:
+    with world.load() as load:
         with _burning():
             time.sleep(_STARVED_S)  # a fixed time, not a wait for a state
         world.wait_until_ready(3, _BACK_S)

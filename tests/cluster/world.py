@@ -262,7 +262,7 @@ class World:
             lambda: self.cli_json("cluster", "describe")["under_replicated_count"] == 0,
         )
 
-    def topic_of_load(self) -> None:
+    def _topic_of_load(self) -> None:
         """Create the topic `load` with 300 partitions, unless it exists, and wait until all replicas are in sync."""
         if "load" not in self.topics():
             flags = ("--partitions", str(_PARTITIONS), "--replication-factor", "3")
@@ -282,10 +282,11 @@ class World:
         )
         return dict(sorted(share.items()))
 
-    def load(self, topic: str) -> Load:
-        """Start to produce to a topic."""
+    def load(self) -> Load:
+        """Start to produce to the topic `load`."""
+        self._topic_of_load()
         self.cluster.kubectl("exec", CLIENT, "--", "rm", "-f", _STOP_FILE)
-        return Load(self.cluster, topic)
+        return Load(self.cluster, "load")
 
     def _helm(self, command: str, *more: str) -> None:
         sets = [f"--set={name}={value}" for name, value in self._sets.items()]
