@@ -7,13 +7,13 @@ import contextlib
 import gc
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 
 from tidemark.core.security.listeners import Listener
-from tidemark.model import invalid_request
-from tidemark.rpc.security.channels import BlockingChannels, reopening
+from tidemark.model import BrokerEpoch, invalid_request
+from tidemark.rpc.security.channels import BlockingChannels, ReopeningChannel, reopening
 
 if TYPE_CHECKING:
     from tidemark.rpc.security.files import TlsIdentity
@@ -129,6 +129,41 @@ def open_channel(
 def blocking_channels(identity: TlsIdentity | None = None) -> BlockingChannels:
     """Blocking channels by address; `identity` as in `open_channel`."""
     return BlockingChannels(identity or _identity, CHANNEL_OPTIONS)
+
+
+class AddressChannels:
+    """Channels to brokers by their addresses, opened at the first call; used on one event loop.
+
+    Args:
+        identity: as in `open_channel`.
+    """
+
+    def __init__(self, identity: TlsIdentity | None = None) -> None:
+        self._identity = identity
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._epochs: dict[str, BrokerEpoch] = {}
+
+    def get(self, address: str) -> grpc.aio.Channel:
+        """The channel to this address."""
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address, self._identity)
+        return channel
+
+    def note(self, address: str, broker_epoch: BrokerEpoch) -> None:
+        """Resolve the name again for the next call if the broker has restarted: a pod then has another address.
+
+        Without a restart a channel keeps its address: while a part of the network is lost, name servers may not answer.
+        """
+        known = self._epochs.get(address, broker_epoch)
+        self._epochs[address] = max(known, broker_epoch)
+        if broker_epoch > known and (channel := self._channels.get(address)) is not None:
+            cast("ReopeningChannel", channel).reopen()
+
+    async def close(self) -> None:
+        """Close all channels."""
+        channels, self._channels = list(self._channels.values()), {}
+        await close_channels(channels)
 
 
 def _after_fork() -> None:

@@ -11,7 +11,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from tidemark.rpc.channel import open_channel
+from tidemark.model import BrokerEpoch
+from tidemark.rpc.channel import AddressChannels, open_channel
 from tidemark.rpc.server import GrpcServer
 
 from tests.fakes.grpc_server import make_server
@@ -30,6 +31,7 @@ class NameServer(asyncio.DatagramProtocol):
     def __init__(self, address: str) -> None:
         self.address = address
         self.asked = 0
+        self.answers = True
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
@@ -37,6 +39,8 @@ class NameServer(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         self.asked += 1
+        if not self.answers:
+            return
         end = data.index(b"\0", 12) + 5
         (kind,) = struct.unpack(">H", data[end - 4 : end - 2])
         answers = 1 if kind == _A else 0
@@ -95,22 +99,43 @@ async def test_a_server_is_found_again_at_its_new_address() -> None:
         await server.stop(0)
 
 
-async def test_a_channel_that_idled_during_a_move_does_not_connect_to_the_former_address() -> None:
+async def test_the_channel_of_a_restarted_broker_does_not_connect_to_the_former_address() -> None:
     async with name_server() as (names, prefix):
         server = await serve("127.0.0.1", 0)
-        channel = open_channel(f"{prefix}/broker-0.test:{server.port}")
-        health = health_pb2_grpc.HealthStub(channel)
+        address = f"{prefix}/broker-0.test:{server.port}"
+        channels = AddressChannels()
+        channels.note(address, BrokerEpoch(7))
+        health = health_pb2_grpc.HealthStub(channels.get(address))
         await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
         asked = names.asked
         await server.stop(0)
-        await until(
-            lambda: names.asked >= asked + 2, lambda: f"{names.asked}"
-        )  # gRPC resolves the name again after the loss of its connection
+        await until(lambda: names.asked >= asked + 2, lambda: f"{names.asked}")  # gRPC resolves the name again
         names.address = "127.0.0.2"
         server = await serve("127.0.0.2", server.port)
+        channels.note(address, BrokerEpoch(8))
+        channels.note(address, BrokerEpoch(7))  # from a broker that is behind
         with silent(server.port):
             moved_s = time.monotonic()
             await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
             assert time.monotonic() - moved_s < ATTEMPT_S, "the attempt to the former address timed out first"
-        await channel.close()
+        await channels.close()
+        await server.stop(0)
+
+
+async def test_a_lost_connection_needs_no_name_server() -> None:
+    async with name_server() as (names, prefix):
+        server = await serve("127.0.0.1", 0)
+        address = f"{prefix}/broker-0.test:{server.port}"
+        channels = AddressChannels()
+        channels.note(address, BrokerEpoch(7))
+        health = health_pb2_grpc.HealthStub(channels.get(address))
+        await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        names.answers = False
+        await server.stop(0)
+        server = await serve("127.0.0.1", server.port)
+        channels.note(address, BrokerEpoch(7))
+        back_s = time.monotonic()
+        await health.Check(health_pb2.HealthCheckRequest(), timeout=10, wait_for_ready=True)
+        assert time.monotonic() - back_s < ATTEMPT_S
+        await channels.close()
         await server.stop(0)

@@ -10,7 +10,7 @@ import grpc
 
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.model import BrokerId, ErrorCode, TidemarkError
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import AddressChannels
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.receiver import Headers, receiver_headers
 
@@ -20,7 +20,7 @@ class BrokerChannels:
 
     def __init__(self, metadata: MetadataCache) -> None:
         self._metadata = metadata
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels = AddressChannels()
 
     @contextlib.contextmanager
     def to(self, broker_id: BrokerId) -> Iterator[grpc.aio.Channel]:
@@ -33,11 +33,9 @@ class BrokerChannels:
         if broker is None:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id} is not registered now; retry")
         address = broker.address
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(address)
+        self._channels.note(address, broker.broker_epoch)
         try:
-            yield channel
+            yield self._channels.get(address)
         except grpc.RpcError as error:
             raise from_rpc_error(error, address=address) from error
 
@@ -47,6 +45,4 @@ class BrokerChannels:
 
     async def close(self) -> None:
         """Close all channels."""
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        await self._channels.close()

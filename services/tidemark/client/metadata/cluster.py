@@ -44,7 +44,7 @@ from tidemark.model import (
     unknown_partition,
     unknown_topic,
 )
-from tidemark.rpc.channel import close_channels, open_channel
+from tidemark.rpc.channel import AddressChannels
 from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.quotas.client_id import headers_with
@@ -132,7 +132,7 @@ class Cluster:
         self.identity = client_identity(tls)
         self._timeout_s = timeout_s
         self._view = ClusterView()
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels = AddressChannels(self.identity)
         self._stubs: dict[str, BrokerServiceAsyncStub] = {}
         self.used_topics = UsedTopics()
         self._unknown = UnknownTopics()
@@ -185,8 +185,7 @@ class Cluster:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        channels, self._channels = list(self._channels.values()), {}
-        await close_channels(channels)
+        await self._channels.close()
 
     def stub(self, address: str) -> BrokerServiceAsyncStub:
         """Return the stub of the broker at an address; raises CLIENT_CLOSED."""
@@ -200,10 +199,7 @@ class Cluster:
         """Return the channel to an address; raises CLIENT_CLOSED."""
         if self._closed:
             raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this client is closed")
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_channel(address, self.identity)
-        return channel
+        return self._channels.get(address)
 
     def used(self, address: str) -> None:
         """Count a use of that broker; the metadata stream prefers the least used one."""
@@ -463,6 +459,8 @@ class Cluster:
             _log.warning("the brokers are those of another cluster now: %s, not %s", *ids)
             self._others.clear()
         if self._view != before:
+            for broker in self._view.brokers.values():
+                self._channels.note(broker.address, broker.broker_epoch)
             self._notify()
 
     def _notify(self) -> None:

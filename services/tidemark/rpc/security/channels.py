@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels that follow changed TLS files and changed addresses.
+"""Channels that follow changed TLS files and restarted servers.
 
 A channel of gRPC keeps its first credentials. After a lost connection, it first connects to the address that it
 resolved when the connection was lost: the address of a pod before its restart. `ReopeningChannel` therefore opens
@@ -38,14 +38,7 @@ class _Generation:
         self.fingerprint = fingerprint
         self.channel = channel
         self.calls = 0
-        self.is_used = False
-        """Whether a call has ended: only then the state IDLE means a lost connection."""
         self.retired = False
-
-    def is_current(self, fingerprint: str) -> bool:
-        if self.fingerprint != fingerprint:
-            return False
-        return not self.is_used or self.channel.get_state() is not grpc.ChannelConnectivity.IDLE
 
 
 class ReopeningChannel:
@@ -90,17 +83,22 @@ class ReopeningChannel:
         await asyncio.gather(*self._closing)
 
     def generation(self) -> _Generation:
-        """The channel with the newest files, and without a lost connection; after `close`, raises UsageError."""
+        """The channel with the newest files, after the last `reopen`; after `close`, raises UsageError."""
         if self._closed:
             raise grpc.aio.UsageError("the channel is closed")
         material = None if self._identity is None else self._identity.current()
         fingerprint = "" if material is None else material.fingerprint
-        current = self._current
-        if current is None or not current.is_current(fingerprint):
-            if current is not None:
-                self._retire(current)
-            current = self._current = _Generation(fingerprint, self._open_with(self._credentials(material)))
-        return current
+        if self._current is not None and self._current.fingerprint != fingerprint:
+            self.reopen()
+        if self._current is None:
+            self._current = _Generation(fingerprint, self._open_with(self._credentials(material)))
+        return self._current
+
+    def reopen(self) -> None:
+        """Open another channel at the next call; running calls keep theirs."""
+        current, self._current = self._current, None
+        if current is not None:
+            self._retire(current)
 
     def _credentials(self, material: Material | None) -> grpc.ChannelCredentials | None:
         if self._identity is None or material is None:
@@ -110,7 +108,6 @@ class ReopeningChannel:
     def ended(self, generation: _Generation) -> None:
         """Count the end of a call."""
         generation.calls -= 1
-        generation.is_used = True
         if generation.retired and not generation.calls and generation in self._retired:
             self._close(generation)
 
