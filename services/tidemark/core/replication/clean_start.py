@@ -97,6 +97,8 @@ def _doubt(
         return "it was not shut down cleanly, and the boot id proves nothing here (log.dirs.trust.boot.id)"
     if evidence.incarnation_epoch != previous_epoch:
         return f"it was last used under broker epoch {evidence.incarnation_epoch}, not {previous_epoch}"
+    if boot_id and not evidence.boot_id:
+        return "it was not shut down cleanly, and it was offline after an error of its disk"
     if not boot_id or evidence.boot_id != boot_id:
         return "it was not shut down cleanly, and the machine has been rebooted since"
     if not evidence.synced:

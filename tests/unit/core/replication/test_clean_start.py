@@ -55,7 +55,7 @@ def test_one_doubtful_directory_makes_the_registration_unclean() -> None:
     ("evidence", "why"),
     [
         (replace(KILLED, boot_id="earlier"), "rebooted"),
-        (replace(KILLED, boot_id=""), "rebooted"),
+        (replace(KILLED, boot_id=""), "error of its disk"),
         (replace(KILLED, incarnation_epoch=BrokerEpoch(6)), "broker epoch 6, not 7"),
         (replace(KILLED, incarnation_epoch=None), "broker epoch None"),
         (replace(KILLED, synced=False), "syncing"),
