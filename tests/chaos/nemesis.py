@@ -33,6 +33,7 @@ class Nemesis:
         self._arena = arena
         self.seed = seed
         self._chance = random.Random(seed)
+        self._failing = self._chance.choice(BROKERS)
         self.told: list[str] = []
         self.killed: list[tuple[float, str]] = []
         """Time of each kill (time.monotonic, seconds), and the killed broker."""
@@ -229,8 +230,12 @@ class Nemesis:
         self._arena.disks.make_room()
 
     def _break_a_disk(self) -> Iterator[str]:
-        """The broker takes its replicas there offline; they are online again after a restart."""
-        name = self._chance.choice(BROKERS)
+        """The broker takes its replicas there offline; they are online again after a restart.
+
+        The ISR entries of that broker are void then (rule T1). So the disks of only one broker fail in a round: a
+        partition of two replicas would need an unclean election if both failed, one soon after the other.
+        """
+        name = self._failing
         self._arena.disks.break_second(name)
         yield f"the second disk of {name} fails"
         self._wait(LONG_S)
