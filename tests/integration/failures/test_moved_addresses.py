@@ -81,6 +81,15 @@ def silent(port: int) -> Iterator[None]:
         yield
 
 
+async def connected(prefix: str) -> tuple[GrpcServer, AddressChannels, str]:
+    """A server, channels with a connection to it as a broker of epoch 7, and its address."""
+    server = await serve("127.0.0.1", 0)
+    channels, address = AddressChannels(), f"{prefix}/broker-0.test:{server.port}"
+    channels.note(address, BrokerEpoch(7))
+    await health_pb2_grpc.HealthStub(channels.get(address)).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    return server, channels, address
+
+
 async def test_a_server_is_found_again_at_its_new_address() -> None:
     async with name_server() as (names, prefix):
         server = await serve("127.0.0.1", 0)
@@ -101,12 +110,8 @@ async def test_a_server_is_found_again_at_its_new_address() -> None:
 
 async def test_the_channel_of_a_restarted_broker_does_not_connect_to_the_former_address() -> None:
     async with name_server() as (names, prefix):
-        server = await serve("127.0.0.1", 0)
-        address = f"{prefix}/broker-0.test:{server.port}"
-        channels = AddressChannels()
-        channels.note(address, BrokerEpoch(7))
+        server, channels, address = await connected(prefix)
         health = health_pb2_grpc.HealthStub(channels.get(address))
-        await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
         asked = names.asked
         await server.stop(0)
         await until(lambda: names.asked >= asked + 2, lambda: f"{names.asked}")  # gRPC resolves the name again
@@ -124,12 +129,8 @@ async def test_the_channel_of_a_restarted_broker_does_not_connect_to_the_former_
 
 async def test_a_lost_connection_needs_no_name_server() -> None:
     async with name_server() as (names, prefix):
-        server = await serve("127.0.0.1", 0)
-        address = f"{prefix}/broker-0.test:{server.port}"
-        channels = AddressChannels()
-        channels.note(address, BrokerEpoch(7))
+        server, channels, address = await connected(prefix)
         health = health_pb2_grpc.HealthStub(channels.get(address))
-        await health.Check(health_pb2.HealthCheckRequest(), timeout=10)
         names.answers = False
         await server.stop(0)
         server = await serve("127.0.0.1", server.port)
