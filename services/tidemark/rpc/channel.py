@@ -13,7 +13,7 @@ import grpc
 
 from tidemark.core.security.listeners import Listener
 from tidemark.model import BrokerEpoch, invalid_request
-from tidemark.rpc.security.channels import BlockingChannels, ReopeningChannel, reopening
+from tidemark.rpc.security.channels import BlockingChannels, ReopeningChannel, RestartedBrokers, reopening
 
 if TYPE_CHECKING:
     from tidemark.rpc.security.files import TlsIdentity
@@ -141,7 +141,7 @@ class AddressChannels:
     def __init__(self, identity: TlsIdentity | None = None) -> None:
         self._identity = identity
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._epochs: dict[str, BrokerEpoch] = {}
+        self._restarted = RestartedBrokers()
 
     def get(self, address: str) -> grpc.aio.Channel:
         """The channel to this address."""
@@ -155,9 +155,8 @@ class AddressChannels:
 
         Without a restart a channel keeps its address: while a part of the network is lost, name servers may not answer.
         """
-        known = self._epochs.get(address, broker_epoch)
-        self._epochs[address] = max(known, broker_epoch)
-        if broker_epoch > known and (channel := self._channels.get(address)) is not None:
+        restarted = self._restarted.has_restarted(address, broker_epoch)
+        if restarted and (channel := self._channels.get(address)) is not None:
             cast("ReopeningChannel", channel).reopen()
 
     async def close(self) -> None:

@@ -547,9 +547,8 @@ class RangeReader:
         first = self._turn % len(addresses)
         for address in addresses[first:] + addresses[:first]:
             try:
-                update = view_from_proto(
-                    self._call(address, _metadata_method, request, self._metadata_attempt).metadata
-                )
+                answer = self._call(address, _metadata_method, request, self._metadata_attempt)
+                update = view_from_proto(answer.metadata)
             except TidemarkError as error:
                 causes[address] = error.message
                 failures.append(error)
@@ -557,17 +556,22 @@ class RangeReader:
                 continue
             self._metadata_attempt.reset()
             if not (why := why_unusable(self._view, update)):
-                self._view = taken_over(self._view, update)
+                self._take_over(update)
                 return
             causes[address] = why
             others[address] = update if update.brokers else None
         if (other := replacement(others, self._bootstrap, is_silent=False)) is not None:
-            self._view = taken_over(self._view, other)
+            self._take_over(other)
             return
         self._metadata_attempt.note(failures)
         if all(": unimplemented: " in cause for cause in causes.values()):  # such as the admin service
             raise no_brokers(causes)
         raise none_answers(causes)
+
+    def _take_over(self, update: ClusterView) -> None:
+        self._view = view = taken_over(self._view, update)
+        for broker in view.brokers.values():
+            self._channels.note(broker.address, broker.broker_epoch)
 
     def _of_any(self, addresses: Sequence[str], method: Callable[[grpc.Channel], Any], request: Any) -> Any:
         """The first response; after a retriable error of one address, the next address is asked."""

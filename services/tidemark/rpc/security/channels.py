@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import grpc
 
+from tidemark.model import BrokerEpoch
 from tidemark.rpc.security.token_source import TokenSource, call_credentials
 
 if TYPE_CHECKING:
@@ -146,6 +147,19 @@ class _Method:
         return call
 
 
+class RestartedBrokers:
+    """The highest broker epoch of each address."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[str, BrokerEpoch] = {}
+
+    def has_restarted(self, address: str, broker_epoch: BrokerEpoch) -> bool:
+        """Note an epoch; whether it is higher than the known one. An epoch of stale metadata is lower."""
+        known = self._epochs.get(address, broker_epoch)
+        self._epochs[address] = max(known, broker_epoch)
+        return broker_epoch > known
+
+
 class BlockingChannels:
     """Blocking channels by address, each with the newest files. Safe for several threads.
 
@@ -160,18 +174,17 @@ class BlockingChannels:
         self._lock = threading.Lock()
         self._channels: dict[str, tuple[str, grpc.Channel]] = {}
         self._retired: dict[str, grpc.Channel] = {}
+        self._restarted = RestartedBrokers()
 
     def get(self, address: str) -> grpc.Channel:
-        """The channel to an address. A channel with old files stays open for its calls until the next change."""
+        """The channel to an address. A former channel stays open for its calls until the next change."""
         material = None if self._identity is None else self._identity.current()
         fingerprint = "" if material is None else material.fingerprint
         with self._lock:
             known = self._channels.get(address)
             if known is not None and known[0] == fingerprint:
                 return known[1]
-            unused = self._retired.pop(address, None)
-            if known is not None:
-                self._retired[address] = known[1]
+            unused = self._retire(address)
             if material is None or self._identity is None:
                 channel = grpc.insecure_channel(address, options=self._options)
             else:
@@ -181,6 +194,22 @@ class BlockingChannels:
         if unused is not None:
             unused.close()
         return channel
+
+    def note(self, address: str, broker_epoch: BrokerEpoch) -> None:
+        """Resolve the name again for the next call if the broker has restarted, as `AddressChannels.note` does."""
+        with self._lock:
+            unused = self._retire(address) if self._restarted.has_restarted(address, broker_epoch) else None
+        if unused is not None:
+            unused.close()
+
+    def _retire(self, address: str) -> grpc.Channel | None:
+        """Open another channel at the next call; returns the channel that no call uses any more."""
+        known = self._channels.pop(address, None)
+        if known is None:
+            return None
+        unused = self._retired.get(address)
+        self._retired[address] = known[1]
+        return unused
 
     def close(self) -> None:
         """Close all channels and their connections."""

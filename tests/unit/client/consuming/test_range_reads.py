@@ -59,6 +59,7 @@ class Cluster:
     """Brokers h:9000 and so on; broker n leads the partitions n, n + 3 of topic t until `move`."""
 
     def __init__(self) -> None:
+        self.broker_epoch = BrokerEpoch(0)
         self.leaders = {index: index % BROKERS for index in range(PARTITIONS)}
         self.epochs = dict.fromkeys(range(PARTITIONS), 1)
         self.fetches: list[list[int]] = []
@@ -70,9 +71,8 @@ class Cluster:
         self.epochs[partition] += 1
 
     def view(self) -> ClusterView:
-        brokers = {
-            BrokerId(one): BrokerRegistration(BrokerId(one), "h", 9000 + one, BrokerEpoch(0)) for one in range(BROKERS)
-        }
+        ids = map(BrokerId, range(BROKERS))
+        brokers = {one: BrokerRegistration(one, "h", 9000 + one, self.broker_epoch) for one in ids}
         partitions = {
             index: PartitionView(index, BrokerId(leader), LeaderEpoch(epoch), (), (), partition_epoch=epoch)
             for (index, leader), epoch in zip(self.leaders.items(), self.epochs.values(), strict=True)
@@ -170,6 +170,17 @@ def test_a_reader_finds_the_leaders_that_were_elected_since_its_last_read(cluste
         assert offsets(kept, 0, 0, RECORDS) == list(range(RECORDS))
         cluster.move(0)
         assert offsets(kept, 0, 0, RECORDS) == list(range(RECORDS))
+
+
+def test_a_reader_resolves_the_names_of_restarted_brokers_again(cluster: Cluster) -> None:
+    with reader() as kept:
+        kept.topics(["t"])
+        first = kept._channel("h:9001")
+        kept.topics(["t"])
+        assert kept._channel("h:9001") is first, "the broker has not restarted"
+        cluster.broker_epoch = BrokerEpoch(3)
+        kept.topics(["t"])
+        assert kept._channel("h:9001") is not first
 
 
 @pytest.mark.parametrize("end_offset", [0, RECORDS], ids=["before the range", "behind the range"])
