@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.common.options import Commands
+from tidemark.cli.common.options import INT32_MAX, Commands
 from tidemark.cli.common.output import print_line
 from tidemark.core.security.principals import Role
 
@@ -58,7 +58,7 @@ def init(
 
 @certs_app.command("broker", short_help="Issue a broker's certificate.")
 def broker(
-    broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, help="broker.id of the broker.")],
+    broker_id: Annotated[int, typer.Argument(metavar="ID", min=0, max=INT32_MAX, help="broker.id of the broker.")],
     host: HostOption,
     directory: DirectoryOption = Path("certs"),
     days: DaysOption = _DAYS,
@@ -76,7 +76,9 @@ def broker(
 
 @certs_app.command("controller", short_help="Issue a controller's certificate.")
 def controller(
-    controller_id: Annotated[int, typer.Argument(metavar="ID", min=0, help="controller.id of the controller.")],
+    controller_id: Annotated[
+        int, typer.Argument(metavar="ID", min=0, max=INT32_MAX, help="controller.id of the controller.")
+    ],
     host: HostOption,
     directory: DirectoryOption = Path("certs"),
     days: DaysOption = _DAYS,

@@ -54,6 +54,11 @@ HUGE = "9" * 5_000
         (("certs", "broker", "1_0", "--host", "a"), "Invalid value for ID: '1_0': expected a number in digits 0 to 9"),
         (("consume", "flights", "--max-records", " 5", *BROKER), "' 5': expected a number in digits 0 to 9"),
         (("bench", "produce", "--rate", "1_000", *BROKER), "'1_000': expected a number in digits 0 to 9"),
+        (("certs", "client", "alice", "-d", ""), "Invalid value for --directory: '': expected a path"),
+        (("log", "dump", ""), "Invalid value for PATH: '': expected a path"),
+        (("apply", "-f", "", *BROKER), "Invalid value for --file: '': expected a path"),
+        (("certs", "broker", "2147483648", "--host", "a"), "less than or equal to 2147483647"),
+        (("certs", "controller", "2147483648", "--host", "a"), "less than or equal to 2147483647"),
         (("topic", "nothing"), "No such command 'nothing'"),
     ],
 )
@@ -62,6 +67,14 @@ def test_bad_usage_sends_no_request(words: tuple[str, ...], printed: str) -> Non
     assert result.exit_code == 2, result.output
     assert printed in result.stderr
     assert result.stdout == ""
+
+
+def test_a_local_cluster_needs_a_directory_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data would be in the current directory."""
+    monkeypatch.setattr("tidemark.local.dev.run", lambda *_, **__: pytest.fail("the cluster starts"))
+    result = CliRunner().invoke(app, ["dev", "-d", ""], env={"COLUMNS": "400"})
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Invalid value for --directory: '': expected a path" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_type_hints
 
 import typer
@@ -22,10 +23,10 @@ from tidemark.model import TopicPartition, decimal_number, invalid_request, numb
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
 
-_INT32_MAX: Final = 2**31 - 1
+INT32_MAX: Final = 2**31 - 1
 _DRY_RUN: Final = "dry_run"
 _FORMER_DRY_RUN: Final = "validate_only"
-_NUMBERS: Final = "number_parameters"
+_KINDS: Final = "parameter_kinds"
 
 BootstrapOption = Annotated[
     str,
@@ -77,18 +78,20 @@ class _Command(PlainCommand):
     """A command that uses one cluster."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Parse the command line; raises BadParameter for a text that Python reads as a number, such as 1_000."""
+        """Parse the command line; raises BadParameter for an empty path, which Python reads as the current directory, and
+        for a text that Python reads as a number, such as 1_000.
+        """
         rest = super().parse_args(ctx, list(args))
         if not ctx.resilient_parsing:
             given = self.make_parser(ctx).parse_args(list(args))[0]
-            kinds: Mapping[str, type] = getattr(self.callback, _NUMBERS, {})
+            kinds: Mapping[str, type] = getattr(self.callback, _KINDS, {})
             for parameter in self.params:
                 text = given.get(parameter.name)
-                if parameter.name in kinds and isinstance(text, str) and _is_no_number(text, kinds[parameter.name]):
-                    sentence = f"{text!r}: expected a number in digits 0 to 9"
+                wanted = _missed(text, kinds[parameter.name]) if parameter.name in kinds else ""
+                if wanted:
                     is_argument = parameter.param_type_name == "argument"
                     raise typer.BadParameter(
-                        sentence, param_hint=parameter.metavar if is_argument else parameter.opts[0]
+                        f"{text!r}: expected {wanted}", param_hint=parameter.metavar if is_argument else parameter.opts[0]
                     )
         return rest
 
@@ -149,24 +152,30 @@ def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
         command(**given)
 
     run.__dict__["__signature__"] = Signature(parameters)
-    run.__dict__[_NUMBERS] = {one.name: kind for one in parameters if (kind := _number_kind(one.annotation))}
+    run.__dict__[_KINDS] = {one.name: kind for one in parameters if (kind := _kind(one.annotation))}
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
-def _number_kind(annotation: Any) -> type | None:
-    """int or float for such a parameter, also an optional one."""
+def _kind(annotation: Any) -> type | None:
+    """int, float or Path for such a parameter, also an optional one."""
     kinds = get_args(annotation)[:1] or (annotation,)
-    return next((kind for kind in (int, float) for one in kinds if one is kind or kind in get_args(one)), None)
+    return next((kind for kind in (int, float, Path) for one in kinds if one is kind or kind in get_args(one)), None)
 
 
-def _is_no_number(text: str, kind: type) -> bool:
-    return (whole_number(text) if kind is int else decimal_number(text)) is None
+def _missed(text: Any, kind: type) -> str:
+    """The form that a text of the command line does not have; "" for a good text and for no text."""
+    if not isinstance(text, str):
+        return ""
+    if kind is Path:
+        return "" if text else "a path"
+    number = whole_number(text) if kind is int else decimal_number(text)
+    return "a number in digits 0 to 9" if number is None else ""
 
 
 def fits_int32(value: int) -> int:
     """The value; raises BadParameter if the value is not an int32. The service makes all other checks."""
-    if not -(2**31) <= value <= _INT32_MAX:
+    if not -(2**31) <= value <= INT32_MAX:
         raise typer.BadParameter(f"{value} is out of range")
     return value
 
@@ -196,7 +205,7 @@ def parse_places(targets: Iterable[str]) -> list[tuple[str, int | None]]:
     places: list[tuple[str, int | None]] = []
     for target in targets:
         topic, colon, index = target.partition(":")
-        partition = number_up_to(_INT32_MAX, index)
+        partition = number_up_to(INT32_MAX, index)
         if not topic or (colon and partition is None):
             raise typer.BadParameter(f"{target!r}: expected TOPIC or TOPIC:PARTITION, such as flights:0")
         places.append((topic, partition))
@@ -208,7 +217,7 @@ def parse_brokers(words: Sequence[str]) -> list[int]:
     ids = []
     for word in words:
         for part in word.split(","):
-            broker = number_up_to(_INT32_MAX, part)
+            broker = number_up_to(INT32_MAX, part)
             if broker is None:
                 raise typer.BadParameter(f"{part!r}: expected ids of brokers, such as 3 4")
             ids.append(broker)
