@@ -8,6 +8,7 @@ their owner only. Files are replaced by a rename, so a process that reads them a
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import ipaddress
 import os
 import re
@@ -66,12 +67,18 @@ class Authority:
             raise invalid_request(f"{directory} cannot hold certificates: it is a file; choose a directory")
         with _writing(directory):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if (directory / f"{AUTHORITY}.key").exists():
+        with _alone(directory):
+            return cls._create_alone(directory, cluster, days)
+
+    @classmethod
+    def _create_alone(cls, directory: Path, cluster: str, days: int) -> Authority:
+        if (directory / f"{AUTHORITY}.crt").exists():
             raise invalid_request(
                 f"{directory} has an authority already; a new one would make all its certificates invalid: choose "
                 "another directory, or remove this one first"
             )
-        key = ec.generate_private_key(ec.SECP256R1())
+        interrupted = (directory / f"{AUTHORITY}.key").exists()  # a command ended between the two files
+        key = _load_key(directory) if interrupted else ec.generate_private_key(ec.SECP256R1())
         # Two authorities with the same name could not be distinguished in a bundle.
         name = x509.Name(
             [
@@ -103,18 +110,9 @@ class Authority:
     @classmethod
     def load(cls, directory: Path) -> Authority:
         """Read the authority; raises INVALID_REQUEST if there is none."""
-        try:
+        with _reading(directory, f"`tidemark certs init --directory {directory}` makes an authority"):
             certificate = x509.load_pem_x509_certificate((directory / f"{AUTHORITY}.crt").read_bytes())
-            key = load_pem_private_key((directory / f"{AUTHORITY}.key").read_bytes(), password=None)
-        except OSError as error:
-            raise invalid_request(
-                f"{error.filename}: {error.strerror}; `tidemark certs init --directory {directory}` makes an authority"
-            ) from None
-        except ValueError:
-            raise invalid_request(f"{directory}: ca.crt or ca.key is not a valid PEM file") from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise invalid_request(f"{directory}: the authority was not made by `tidemark certs init`")
-        return cls(directory, certificate, key)
+        return cls(directory, certificate, _load_key(directory))
 
     def issue_service(self, role: Role, name: str, hosts: Sequence[str], *, days: int = DAYS) -> TlsFiles:
         """Issue the certificate of a service, for a server at `hosts` (names and addresses) and for its own calls."""
@@ -122,7 +120,8 @@ class Authority:
         stem = role.value if role is Role.ADMIN and name == role.value else f"{role}-{name}"
         # ZooKeeper's ACLs name the whole subject: a znode of one service must be open to the others.
         common = [(NameOID.ORGANIZATION_NAME, self.cluster), (NameOID.COMMON_NAME, SERVICES)]
-        return self._issue(stem, uri, hosts, days, x509.Name([x509.NameAttribute(*part) for part in common]))
+        with _alone(self._directory):
+            return self._issue(stem, uri, hosts, days, x509.Name([x509.NameAttribute(*part) for part in common]))
 
     def issue_zookeeper(self, name: str, hosts: Sequence[str], *, days: int = DAYS) -> TlsFiles:
         """Issue the certificate of a ZooKeeper server at `hosts`; `zookeeper-NAME.pem` has certificate and key."""
@@ -130,9 +129,10 @@ class Authority:
             raise invalid_request(
                 f"the server's name is {name!r}: expected at most 200 letters, digits, '.', '_' and '-'"
             )
-        files = self._issue(f"zookeeper-{name}", f"{SCHEME}://{self.cluster}/zookeeper/{name}", hosts, days)
-        both = Path(files.certificate).read_bytes() + Path(files.key).read_bytes()
-        _replace(self._directory / f"zookeeper-{name}.pem", both, 0o600)
+        with _alone(self._directory):
+            files = self._issue(f"zookeeper-{name}", f"{SCHEME}://{self.cluster}/zookeeper/{name}", hosts, days)
+            both = Path(files.certificate).read_bytes() + Path(files.key).read_bytes()
+            _replace(self._directory / f"zookeeper-{name}.pem", both, 0o600)
         return files
 
     def issue_client(self, name: str, *, days: int = DAYS) -> TlsFiles:
@@ -141,7 +141,8 @@ class Authority:
             raise invalid_request(
                 f"the client's name is {name!r}: expected at most 200 letters, digits, '.', '_' and '-'"
             )
-        return self._issue(f"client-{name}", f"{SCHEME}://{self.cluster}/user/{name}", (), days)
+        with _alone(self._directory):
+            return self._issue(f"client-{name}", f"{SCHEME}://{self.cluster}/user/{name}", (), days)
 
     def _issue(
         self, stem: str, uri: str, hosts: Sequence[str], days: int, subject: x509.Name | None = None
@@ -193,6 +194,25 @@ def _builder(
     )
 
 
+def _load_key(directory: Path) -> ec.EllipticCurvePrivateKey:
+    with _reading(directory, "put the key of the authority back: only it can sign"):
+        key = load_pem_private_key((directory / f"{AUTHORITY}.key").read_bytes(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise invalid_request(f"{directory}: the authority was not made by `tidemark certs init`")
+    return key
+
+
+@contextlib.contextmanager
+def _reading(directory: Path, next_step: str) -> Iterator[None]:
+    """Refuse files of an authority that are missing or wrong."""
+    try:
+        yield
+    except OSError as error:
+        raise invalid_request(f"{error.filename}: {error.strerror}; {next_step}") from None
+    except (ValueError, TypeError):  # TypeError: a key with a password
+        raise invalid_request(f"{directory}: ca.crt or ca.key is not a valid PEM file") from None
+
+
 def _uri(cluster: str, role: Role, name: str) -> str:
     try:
         return service_uri(cluster, role, name)
@@ -220,6 +240,19 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.rename(path)
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Wait for another command in this directory: a key of one and a certificate of the other would not fit."""
+    with _writing(directory):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems have no locks of directories
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

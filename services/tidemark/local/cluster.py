@@ -382,7 +382,7 @@ _RECONNECT_FAST: Final = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_
 
 def _authority_in(directory: Path) -> Authority:
     """The authority of an earlier start, or a new authority."""
-    if (directory / f"{AUTHORITY}.key").exists():
+    if (directory / f"{AUTHORITY}.crt").exists():
         return Authority.load(directory)
     return Authority.create(directory, _CLUSTER)
 

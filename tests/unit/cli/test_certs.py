@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from cryptography import x509
 from tidemark.cli.app import app
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
+from tidemark.model import TidemarkError
 from tidemark.rpc.security.files import TlsIdentity
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.service import service_identity
@@ -154,3 +157,46 @@ def test_without_an_authority_the_error_names_the_command_that_makes_one(tmp_pat
 def test_a_file_as_directory_is_refused_as_one(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "it is a file" in refused(tmp_path / "file", "init", "shop")
+
+
+def test_authorities_that_are_made_at_the_same_time_are_one(tmp_path: Path) -> None:
+    """A second one would have replaced the files of the first, which the first command has named as good."""
+    directory = tmp_path / "certs"
+    start = Barrier(4)
+
+    def make(_: int) -> str:
+        start.wait()
+        try:
+            return Authority.create(directory, "shop").cluster
+        except TidemarkError as error:
+            return error.message
+
+    with ThreadPoolExecutor(4) as pool:
+        said = sorted(pool.map(make, range(4)))
+    assert said[-1] == "shop"
+    assert all("has an authority already" in one for one in said[:-1])
+
+
+def test_an_authority_whose_key_is_elsewhere_is_not_replaced(directory: Path) -> None:
+    """`certs init` itself says that the key should be kept away."""
+    (directory / "ca.key").unlink()
+    before = (directory / "ca.crt").read_bytes()
+    assert "has an authority already" in refused(directory, "init", "shop")
+    assert (directory / "ca.crt").read_bytes() == before
+    assert "put the key of the authority back" in refused(directory, "client", "alice")
+
+
+def test_an_authority_that_was_interrupted_before_its_certificate_is_made_by_a_repeated_command(
+    directory: Path,
+) -> None:
+    (directory / "ca.crt").unlink()
+    certs(directory, "init", "shop")
+    certs(directory, "client", "alice")
+    assert TlsIdentity(files(directory, "client-alice")).current().uris == ("tidemark://shop/user/alice",)
+
+
+def test_a_certificate_that_is_issued_by_several_commands_at_a_time_has_its_key(directory: Path) -> None:
+    authority = Authority.load(directory)
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(lambda _: authority.issue_client("alice"), range(12)))) == 12
+    assert TlsIdentity(files(directory, "client-alice")).current().uris == ("tidemark://shop/user/alice",)

@@ -78,8 +78,8 @@ class _Command(PlainCommand):
     """A command that uses one cluster."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Parse the command line; raises BadParameter for an empty path, which Python reads as the current directory, and
-        for a text that Python reads as a number, such as 1_000.
+        """Parse the command line; raises BadParameter for a text that Python reads as a number, such as 1_000, and for
+        an empty path, which Python reads as the current directory.
         """
         rest = super().parse_args(ctx, list(args))
         if not ctx.resilient_parsing:
@@ -90,9 +90,8 @@ class _Command(PlainCommand):
                 wanted = _missed(text, kinds[parameter.name]) if parameter.name in kinds else ""
                 if wanted:
                     is_argument = parameter.param_type_name == "argument"
-                    raise typer.BadParameter(
-                        f"{text!r}: expected {wanted}", param_hint=parameter.metavar if is_argument else parameter.opts[0]
-                    )
+                    name = parameter.metavar if is_argument else parameter.opts[0]
+                    raise typer.BadParameter(f"{text!r}: expected {wanted}", param_hint=name)
         return rest
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
