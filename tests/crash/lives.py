@@ -277,10 +277,10 @@ class Life:
         failures = [OSError(errno.ENOSPC, "no space") for _ in range(self._rng.choice((1, 2)))]
         write = Checkpoints.write_temporaries
 
-        def without_space(points: Checkpoints, directory: Path) -> list[tuple[Path, Path]]:
+        def without_space(points: Checkpoints, directory: Path, newer: Any) -> list[tuple[Path, Path]]:
             if failures:
                 raise failures.pop()
-            return write(points, directory)
+            return write(points, directory, newer)
 
         had_trimmed = self._log.segments.has_trimmed
         with pytest.MonkeyPatch.context() as patch, suppress(TidemarkError):

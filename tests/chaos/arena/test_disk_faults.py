@@ -9,7 +9,7 @@ from pathlib import Path
 from tidemark.model import TopicPartition
 from tidemark.record.envelope import Batch, parse_envelope, stamped
 from tidemark.record.payload import build_batch, from_columns
-from tidemark.storage.directories.checkpoint_files import Checkpoints
+from tidemark.storage.directories.checkpoint_files import CheckpointOffsets, Checkpoints
 
 from tests.chaos.arena.cut_tails import CUT_BYTES_MAX, cut
 from tests.chaos.arena.disks import _LONG_BYTES, sealed_segments
@@ -41,8 +41,8 @@ def test_flushed_batches_keep_their_ends(tmp_path: Path) -> None:
         log.mkdir()
         segments[partition] = log / f"{0:020}.log"
         segments[partition].write_bytes(five_records())
-        checkpoints.put((TopicPartition("events", partition), "i1"), 0, flushed, 0)
-    for temporary, final in checkpoints.write_temporaries(tmp_path):
+        checkpoints.put((TopicPartition("events", partition), "i1"), CheckpointOffsets(0, flushed, 0))
+    for temporary, final in checkpoints.write_temporaries(tmp_path, {}):
         temporary.rename(final)
     whole = len(five_records())
     assert cut(tmp_path, random.Random(1)) == 2

@@ -8,10 +8,10 @@ offsets of the deleted partition.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.model import TopicPartition
 from tidemark.storage.files import BadFile, pack_lines, read_lines, write_temporary
@@ -27,11 +27,20 @@ CheckpointKey = tuple[TopicPartition, str]
 """A partition and its incarnation."""
 
 
+class CheckpointOffsets(NamedTuple):
+    """The offsets of one partition: high watermark and recovery point (exclusive), log start (inclusive)."""
+
+    high_watermark: int
+    recovery_point: int
+    log_start: int
+
+
 @dataclass(slots=True)
 class Checkpoints:
     """The content of the three files; offsets are exclusive, log starts inclusive. `changed`: the files are outdated.
 
-    -1 (`UNKNOWN`) means an offset that was lost with a damaged file.
+    -1 (`UNKNOWN`) means an offset that was lost with a damaged file. Invariant: no recovery point and no log start is
+    above the one on disk, because a log that is opened again trusts them.
     """
 
     high_watermarks: dict[CheckpointKey, int] = field(default_factory=dict)
@@ -39,29 +48,33 @@ class Checkpoints:
     log_starts: dict[CheckpointKey, int] = field(default_factory=dict)
     changed: bool = False
 
-    def put(self, key: CheckpointKey, high_watermark: int, recovery_point: int, log_start: int) -> bool:
-        """Enter a partition in all three; whether an offset changed."""
-        known = (self.high_watermarks.get(key), self.recovery_points.get(key), self.log_starts.get(key))
-        if known == (high_watermark, recovery_point, log_start):
-            return False
-        self.high_watermarks[key] = high_watermark
-        self.recovery_points[key] = recovery_point
-        self.log_starts[key] = log_start
-        return True
+    def has(self, key: CheckpointKey, offsets: CheckpointOffsets) -> bool:
+        """Whether the files have these offsets of a partition."""
+        return offsets == (self.high_watermarks.get(key), self.recovery_points.get(key), self.log_starts.get(key))
+
+    def put(self, key: CheckpointKey, offsets: CheckpointOffsets) -> None:
+        """Enter a partition in all three; the caller has made its offsets durable."""
+        self.high_watermarks[key], self.recovery_points[key], self.log_starts[key] = offsets
 
     def forget(self, key: CheckpointKey) -> None:
         """Drop a partition from all three."""
         for offsets in (self.high_watermarks, self.recovery_points, self.log_starts):
             self.changed = offsets.pop(key, None) is not None or self.changed
 
-    def write_temporaries(self, directory: Path) -> list[tuple[Path, Path]]:
-        """Write all three to temporary files; (temporary, final) paths to rename after the next syncfs."""
+    def write_temporaries(
+        self, directory: Path, newer: Mapping[CheckpointKey, CheckpointOffsets]
+    ) -> list[tuple[Path, Path]]:
+        """Write all three, with the `newer` offsets, to temporary files; (temporary, final) paths to rename after the
+        next syncfs.
+        """
         return [
-            (write_temporary(directory / name, pack_lines(_lines(offsets))), directory / name)
-            for name, offsets in (
-                (HIGH_WATERMARKS, self.high_watermarks),
-                (RECOVERY_POINTS, self.recovery_points),
-                (LOG_STARTS, self.log_starts),
+            (write_temporary(directory / name, pack_lines(_lines(offsets, newer, number))), directory / name)
+            for number, (name, offsets) in enumerate(
+                (
+                    (HIGH_WATERMARKS, self.high_watermarks),
+                    (RECOVERY_POINTS, self.recovery_points),
+                    (LOG_STARTS, self.log_starts),
+                )
             )
         ]
 
@@ -99,6 +112,10 @@ def _read(path: Path) -> dict[CheckpointKey, int] | None:
     return found
 
 
-def _lines(offsets: dict[CheckpointKey, int]) -> list[str]:
+def _lines(
+    offsets: dict[CheckpointKey, int], newer: Mapping[CheckpointKey, CheckpointOffsets], number: int
+) -> list[str]:
     # Other threads set replicas aside. A copy of a dict is atomic.
-    return [f"{key[0].topic} {key[0].partition} {key[1]} {offset}" for key, offset in offsets.copy().items()]
+    merged = offsets.copy()
+    merged.update((key, one[number]) for key, one in newer.items())
+    return [f"{key[0].topic} {key[0].partition} {key[1]} {offset}" for key, offset in merged.items()]

@@ -34,6 +34,7 @@ from tidemark.storage.directories.checkpoint_files import (
     LOG_STARTS,
     RECOVERY_POINTS,
     CheckpointKey,
+    CheckpointOffsets,
     Checkpoints,
     read_checkpoints,
 )
@@ -104,6 +105,20 @@ class FoundFuture(NamedTuple):
     path: Path
     identity: ReplicaIdentity
     clean_point: int
+
+
+class _Covered(NamedTuple):
+    """A log as a checkpoint covers it.
+
+    Attributes:
+        has_high_watermark: the high watermark among the offsets was reported for this checkpoint.
+    """
+
+    key: CheckpointKey
+    log: PartitionLog
+    capture: Captured
+    offsets: CheckpointOffsets
+    has_high_watermark: bool
 
 
 class UnmadeDirectory:
@@ -328,7 +343,7 @@ class LogDirectory:
         return had_trimmed
 
     def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        captured: list[tuple[PartitionLog, Captured, bool]] = []
+        covered: list[_Covered] = []
         points = self.checkpoints
         changed = points.changed
         points.changed = False
@@ -340,14 +355,16 @@ class LogDirectory:
             if capture is None:
                 continue
             has_high_watermark = key[0] in high_watermarks
-            captured.append((log, capture, has_high_watermark))
             high_watermark = high_watermarks.get(key[0], max(points.high_watermarks.get(key, 0), 0))
-            entry = (min(high_watermark, capture.high_watermark_max), capture.log_end, capture.log_start)
+            offsets = CheckpointOffsets(
+                min(high_watermark, capture.high_watermark_max), capture.log_end, capture.log_start
+            )
+            covered.append(_Covered(key, log, capture, offsets, has_high_watermark))
             bounded = has_high_watermark and capture.high_watermark_max < capture.log_end
-            changed = points.put(key, *entry) or changed or log.durability.checkpoint_due or bounded
+            changed = changed or not points.has(key, offsets) or log.durability.checkpoint_due or bounded
         if not changed:
             return
-        renames = points.write_temporaries(self.path)
+        renames = points.write_temporaries(self.path, {one.key: one.offsets for one in covered if not one.log.broken})
         try:
             self._sync_file_system()
             for temporary, place in renames:
@@ -357,8 +374,12 @@ class LogDirectory:
             if not is_unopened(error):
                 self.fail(f"checkpoint: {error.strerror}")
             raise
-        for log, capture, has_high_watermark in captured:
-            log.durability.checkpointed(capture, has_high_watermark=has_high_watermark)
+        for one in covered:
+            if one.log.broken:  # closed meanwhile: its replica may have been set aside, or is opened again
+                points.changed = True
+                continue
+            points.put(one.key, one.offsets)
+            one.log.durability.checkpointed(one.capture, has_high_watermark=one.has_high_watermark)
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:
         """After a confirmed registration: write its boot id and broker epoch (rule T1), also on a full disk.

@@ -254,14 +254,14 @@ class LogManager:
                 found = self._make(directory, partition, identity, assumed)
         if directory.failed:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, directory.failed)
+        old = directory.logs.pop(key, None)
+        if old is not None:
+            old.close()  # a checkpoint in progress releases none of its segments from here on
         points = directory.checkpoints
         expected = Expected(
             points.recovery_points.get(key, 0), points.high_watermarks.get(key, 0), points.log_starts.get(key)
         )
         settings = storage_settings(configs, producer_id_expiration_ms=self._producer_id_expiration_ms)
-        old = directory.logs.pop(key, None)
-        if old is not None:
-            old.close()
         unmade = self._unmade(directory, found, expected)
         if unmade is not None:
             entry = directory.roster.get(partition)

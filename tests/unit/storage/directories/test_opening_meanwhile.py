@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.model import TopicPartition
-from tidemark.storage.directories.checkpoint_files import Checkpoints
+from tidemark.storage.directories.checkpoint_files import CheckpointOffsets, Checkpoints
 from tidemark.storage.directories.log_manager import LogManager
 
 from tests.unit.storage.batches import IDENTITY, memory_directory, open_one
@@ -65,7 +65,7 @@ def test_a_log_that_is_set_aside_meanwhile_does_not_disturb_a_checkpoint(tmp_pat
     points = Checkpoints()
     keys = [(TopicPartition("flights", index), "i") for index in range(KEPT_TUPLES + COUNT)]
     for key in keys:
-        points.put(key, 1, 1, 0)
+        points.put(key, CheckpointOffsets(1, 1, 0))
     with at_each_collection(lambda number: points.forget(keys[number])) as gone:
-        points.write_temporaries(tmp_path)
+        points.write_temporaries(tmp_path, {})
     assert gone
