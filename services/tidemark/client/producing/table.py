@@ -39,24 +39,24 @@ def as_batches(table: Frame) -> list[pa.RecordBatch]:
     if isinstance(table, pa.RecordBatch):
         return [table]
     try:
-        return (table if isinstance(table, pa.Table) else _owned(pa.table(table))).to_batches()
+        return (table if isinstance(table, pa.Table) else pa.table(table)).to_batches()
     except (pa.ArrowException, TypeError, ValueError) as error:  # columns of a pandas frame may have any objects
         reason = "; ".join(map(str, error.args))
         sentence = f"a {type(table).__name__} that Arrow cannot take: {reason}"
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence) from error
 
 
-def _owned(table: pa.Table) -> pa.Table:
-    """The table with a copy of its numbers and times: those of pandas frames may change in place before the batch is
-    built.
+def owned(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with a copy of all columns but texts and bytes: numpy and pandas may change arrays in place before the
+    batch is built.
     """
-    columns = [_copied(column) if pa.types.is_primitive(column.type) else column for column in table.columns]
-    return pa.Table.from_arrays(columns, schema=table.schema)
+    return pa.RecordBatch.from_arrays(list(map(_copied, rows.columns)), schema=rows.schema)
 
 
-def _copied(column: Any) -> Any:
-    # Arrow copies to join several arrays; an array alone would stay.
-    return pa.chunked_array([pa.concat_arrays([chunk, chunk[:0]]) for chunk in column.chunks], column.type)
+def _copied(array: Any) -> Any:
+    if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
+        return array
+    return pa.concat_arrays([array, array[:0]])  # Arrow copies to join several arrays; an array alone would stay
 
 
 def as_rows(
@@ -85,7 +85,7 @@ def _rows_of(batch: pa.RecordBatch, *, key: str | None, value: str | None, times
     if timestamp is None:
         stamps: Any = pa.repeat(pa.scalar(now_us, TIMESTAMP_TYPE), count)
     else:
-        stamps = cast_timestamps(batch, timestamp)
+        stamps = _copied(cast_timestamps(batch, timestamp))
     headers = _cast(batch, "headers", HEADERS_TYPE) if "headers" in names else pa.nulls(count, HEADERS_TYPE)
     values = _as_json(batch) if value is None else _cast(batch, value, pa.binary())
     return pa.RecordBatch.from_arrays([keys, values, stamps, headers], schema=SCHEMA)

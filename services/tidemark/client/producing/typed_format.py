@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.client.producing.partitioner import hash_of
-from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps
+from tidemark.client.producing.table import Frame, as_batches, cast_headers, cast_timestamps, owned
 from tidemark.client.typed.mismatches import MisfitError
 from tidemark.client.typed.record_rows import RecordRows, Values
 from tidemark.client.typed.table_columns import FIRST_US, LAST_US, check_arrays, check_years, fitted
@@ -183,8 +183,10 @@ class TypedFormat:
                 raise misfit.error(self.topic, self.schema.version, first_row) from None
             found.append(pa.RecordBatch.from_arrays([*system, *columns], schema=schema))
             first_row += rows.num_rows
-        if sum(rows.nbytes for rows in found) <= _JOINED_BYTES_MAX:
-            found = pa.Table.from_batches(found, schema).combine_chunks().to_batches()
+        if len(found) > 1 and sum(rows.nbytes for rows in found) <= _JOINED_BYTES_MAX:
+            found = pa.Table.from_batches(found, schema).combine_chunks().to_batches()  # a copy
+        else:
+            found = list(map(owned, found))
         return [rows for rows in found if rows.num_rows]
 
     def _check_arrays(self, batches: list[pa.RecordBatch]) -> None:

@@ -24,6 +24,7 @@ import pydantic
 import pytest
 from tidemark.client.producing.accumulator import Accumulator
 from tidemark.client.producing.partitioner import hash_of
+from tidemark.client.producing.table import as_rows
 from tidemark.client.producing.typed_format import TypedFormat, slices
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.client.typed.records import typed_records
@@ -483,6 +484,26 @@ def test_rows_of_a_frame_are_those_at_the_time_of_the_send() -> None:
     frame.loc[0, "b"] = 9.0
     frame["at"] += pd.Timedelta("1s")
     assert [row for rows in found for row in rows.to_pylist()] == sent
+
+
+def test_rows_of_a_table_are_those_at_the_time_of_the_send() -> None:
+    """Arrow takes an array of numpy without a copy, and a program may use the array again for the next table."""
+    numbers, texts = np.arange(6.0), ["a", "b", "c"]
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 4, 6], pa.int32()), numbers)
+    table = pa.table({"b": pa.array(numbers)[:3], "text": texts, "list": lists})
+    typed = TypedFormat("t", "id", schema_of("b DOUBLE, text STRING, list ARRAY<DOUBLE>, at TIMESTAMP"))
+    for given in (table, table.to_batches()[0], pa.concat_tables([table, table])):
+        found = typed.fit_table(given, None)
+        sent = [row for rows in found for row in rows.to_pylist()]
+        numbers += 7
+        assert [row for rows in found for row in rows.to_pylist()] == sent
+    times = np.arange(3)
+    (rows_of_bytes,) = as_rows(
+        pa.table({"value": texts, "at": times}), key=None, value="value", timestamp="at", now_us=0
+    )
+    before = rows_of_bytes.to_pylist()
+    times += 1
+    assert rows_of_bytes.to_pylist() == before
 
 
 def test_null_structs_hide_the_nulls_below_them() -> None:
