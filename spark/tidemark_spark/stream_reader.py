@@ -467,8 +467,8 @@ class LimitedStreamReader(_Reader):
 class PlainStreamReader(_Reader):
     """A streaming read, PySpark 4.0 and 4.1: only this process knows the end of the last micro-batch.
 
-    Spark requests the first end of a run before any start, without a hint whether there is a checkpoint. So the first
-    micro-batch reads all records.
+    A query without a checkpoint states its first end before its start, so the first micro-batch reads all records. A
+    query with a checkpoint first gets an empty micro-batch at the end of the last one.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType, table: TypedTable | None = None) -> None:

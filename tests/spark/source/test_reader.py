@@ -587,3 +587,17 @@ def test_before_pyspark_4_2_the_process_remembers_where_the_stream_is(cluster: L
     )
     late.partitions(start, second)
     assert late.initialOffset()["topics"][cut]["partitions"]["0"]["offset"] <= 10
+
+
+def test_before_pyspark_4_2_a_query_that_changes_its_isolation_level_reads_no_record_again(
+    cluster: LocalCluster, topic: MakeTopic
+) -> None:
+    name = topic("isolated-before", partitions=1)
+    options = options_of(cluster, name)
+    uncommitted = {**options, "tidemark.isolation.level": "read_uncommitted"}
+    with Producer(cluster.bootstrap, transactional_id="isolated-before") as producer, producer.transaction():
+        producer.send(name, b"pending", partition=0).result(30)
+        start = PlainStreamReader(parse_options(uncommitted, streaming=True), schema_of(options)).latestOffset()
+        reader = PlainStreamReader(parse_options(options, streaming=True), schema_of(options))
+        assert reader.partitions(start, start) == [], "so Spark tells a new process the end of the last micro-batch"
+        assert reader.latestOffset() == start
