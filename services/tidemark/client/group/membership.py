@@ -13,6 +13,7 @@ import logging
 import math
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Protocol
@@ -106,6 +107,8 @@ class Membership:
         """Whether the coordinator may have this member: a heartbeat was sent since the last loss of the membership."""
         self._joins = 0
         """Number of joins: records read before the last join are not committed after it."""
+        self._releases: Counter[TopicPartition] = Counter()
+        """Number of releases: records read before the last release of a partition are not committed after it."""
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
         self._poke = asyncio.Event()
@@ -183,11 +186,13 @@ class Membership:
 
         Raises:
             TidemarkError: the coordinator's refusal; FENCED_MEMBER_EPOCH or UNKNOWN_MEMBER if other members may have
-                the partitions; the error of the first refused partition; REQUEST_TIMED_OUT.
+                the partitions; PARTITION_NOT_ASSIGNED if one has left meanwhile; the error of the first refused
+                partition; REQUEST_TIMED_OUT.
         """
-        joins = self._joins
+        found = list(positions)
+        check_held = self._held_since_now(found)
         async with self._turn(timeout_s) as deadline_s:
-            await self._commit(list(positions), deadline_s, joins, transaction)
+            await self._commit(found, deadline_s, check_held, transaction)
 
     @asynccontextmanager
     async def _turn(self, timeout_s: float) -> AsyncIterator[float]:
@@ -210,23 +215,22 @@ class Membership:
         self,
         found: Sequence[GroupPosition],
         deadline_s: float,
-        joins: int,
+        check_held: Callable[[], None],
         transaction: OpenTransaction | None = None,
     ) -> None:
         for some in in_requests(found):
-            await self._commit_some(some, deadline_s, joins, transaction)
+            await self._commit_some(some, deadline_s, check_held, transaction)
 
     async def _commit_some(
         self,
         found: Sequence[GroupPosition],
         deadline_s: float,
-        joins: int,
+        check_held: Callable[[], None],
         transaction: OpenTransaction | None,
     ) -> None:
         patience = CommitPatience(deadline_s)
         while found:
-            if joins != self._joins:
-                raise _rejoined()
+            check_held()
             epoch = self.member_epoch
             request = self._commits.request(found, self.member_id, epoch, transaction)
             left_s = deadline_s - time.monotonic()
@@ -466,6 +470,7 @@ class Membership:
             _log.warning("group %s: the commit of revoked partitions failed: %s", self._settings.group, error)
         self._reader.drop(partitions)
         self.owned -= partitions
+        self._releases.update(partitions)
         for partition in partitions:
             self._committed.pop(partition, None)
 
@@ -487,7 +492,24 @@ class Membership:
                 for partition in sorted(partitions & processed.keys())
                 if processed[partition].offset != self._committed.get(partition)
             ]
-            await self._commit(changed, deadline_s, self._joins)
+            await self._commit(changed, deadline_s, self._held_since_now(changed))
+
+    def _held_since_now(self, found: Iterable[GroupPosition]) -> Callable[[], None]:
+        """Return a check that this member has held the partitions without interruption since now.
+
+        Otherwise another member may have committed later offsets. The coordinator would accept the older ones of a
+        partition that has come back.
+        """
+        joins, releases = self._joins, {one.partition: self._releases[one.partition] for one in found}
+
+        def check() -> None:
+            if joins != self._joins:
+                raise _rejoined()
+            for partition, count in releases.items():
+                if self._releases[partition] != count:
+                    raise _released(partition)
+
+        return check
 
     def began_at(self, partition: TopicPartition, offset: int) -> None:
         """Note the committed offset of a partition."""
@@ -512,6 +534,14 @@ def _rejoined() -> TidemarkError:
         ErrorCode.FENCED_MEMBER_EPOCH,
         "the member joined again after reading these records; other members may have read further, so no offset is "
         "committed",
+    )
+
+
+def _released(partition: TopicPartition) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.PARTITION_NOT_ASSIGNED,
+        f"{partition} has left this member since the commit began; another member may have read further, so no offset "
+        "is committed",
     )
 
 

@@ -397,6 +397,36 @@ async def test_records_read_before_a_rejoin_are_not_committed(
     await asyncio.gather(first, second, return_exceptions=True)
 
 
+@pytest.mark.parametrize("waits_its_turn", [False, True])
+async def test_records_read_before_a_partition_left_and_came_back_are_not_committed(
+    coordinator: ByHand, member: Membership, waits_its_turn: bool
+) -> None:
+    """Another member had the partition meanwhile, and may have committed a later offset."""
+    await coordinator.assign(1, 0, 1)
+    stays, leaves = ([GroupPosition(TopicPartition("a", index), 100, 0, "i", "")] for index in (1, 0))
+    first = asyncio.create_task(member.commit(stays if waits_its_turn else leaves, timeout_s=5))
+    _, answered = await _next(coordinator, pb.CommitOffsetsRequest)
+    second = asyncio.create_task(member.commit(leaves, timeout_s=5))
+    _, beat = await _next(coordinator, pb.GroupHeartbeatRequest)
+    for epoch, assigned in ((1, [1]), (2, [1]), (3, [0, 1])):
+        beat.set_result(response(epoch, *assigned))
+        while True:
+            request, beat = await _next(coordinator, pb.GroupHeartbeatRequest)
+            if request.member_epoch == epoch and owned(request) == assigned == sorted(p for _, p in member.owned):
+                break
+    assert member.owned == {TopicPartition("a", 0), TopicPartition("a", 1)}
+    answered.set_exception(TidemarkError(ErrorCode.STALE_MEMBER_EPOCH, "an older one", {"member_epoch": "3"}))
+    if waits_its_turn:
+        _, answered = await _next(coordinator, pb.CommitOffsetsRequest, member_epoch=3)
+        answered.set_result(pb.CommitOffsetsResponse())
+        await first
+    async with asyncio.timeout(5):
+        with pytest.raises(TidemarkError, match="left this member") as refused:
+            await (second if waits_its_turn else first)
+    assert refused.value.code is ErrorCode.PARTITION_NOT_ASSIGNED
+    await asyncio.gather(first, second, return_exceptions=True)
+
+
 async def test_no_heartbeat_follows_the_leave_of_an_idle_member(
     coordinator: ByHand, reader: SlowReader, member: Membership
 ) -> None:
