@@ -398,13 +398,18 @@ class Membership:
                 await self._leave_idle(idle_s)
 
     async def _leave_idle(self, idle_s: float) -> None:
-        """Leave until the application polls again; heartbeats pause, so that none follows the last one."""
+        """Leave until the application polls again; heartbeats pause, so that none follows the last one.
+
+        The application may poll before the coordinator answers, and other members may have the partitions by then.
+        """
         self._leaving = True
+        self._lost(_idle(idle_s))
+        self._may_be_in = True
         try:
             await self._leave(LEAVING)
+            self._may_be_in = False
         finally:
             self._leaving = False
-        self._lost(_idle(idle_s))
 
     # -- reconciliation ------------------------------------------------------------------------------------------------
 

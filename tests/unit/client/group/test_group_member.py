@@ -446,6 +446,22 @@ async def test_no_heartbeat_follows_the_leave_of_an_idle_member(
     assert joins.sequence > leave.sequence
 
 
+async def test_an_idle_member_drops_its_partitions_before_other_members_can_get_them(
+    coordinator: ByHand, reader: SlowReader, member: Membership
+) -> None:
+    await coordinator.assign(1, 0)
+    _, in_flight = await coordinator.beat()
+    reader.idle_s = 1e6
+    leave, gone = await _next(coordinator, pb.GroupHeartbeatRequest, member_epoch=LEAVING)
+    assert reader.lost == [TopicPartition("a", 0)]
+    assert not member.owned
+    in_flight.set_result(response(1, 0))
+    gone.set_result(pb.GroupHeartbeatResponse(member_epoch=LEAVING))
+    reader.idle_s = 0.0
+    joins, _ = await _next(coordinator, pb.GroupHeartbeatRequest, member_epoch=0)
+    assert joins.sequence > leave.sequence
+
+
 @pytest.mark.parametrize("failure", [asyncio.CancelledError(), RuntimeError("unforeseen")])
 async def test_member_with_a_failed_task_fails(
     coordinator: ByHand, reader: SlowReader, member: Membership, failure: BaseException, monkeypatch: pytest.MonkeyPatch
