@@ -238,13 +238,14 @@ class GroupCoordinator:
         return self._change(group_id, lambda changes: offsets.delete_group(changes, pending))
 
     def delete_offsets(self, group_id: str, partitions: Collection[TopicPartition]) -> Outcome[Refusals]:
-        """Delete committed offsets of partitions that no member subscribes to.
+        """Delete offsets of partitions that no member subscribes to, also those of open transactions.
 
         Raises:
             TidemarkError: INVALID_GROUP_ID, GROUP_NOT_FOUND.
         """
         self.group(group_id)
-        return self._change(group_id, lambda changes: offsets.delete_offsets(changes, partitions))
+        pending = self._pending.keys
+        return self._change(group_id, lambda changes: offsets.delete_offsets(changes, partitions, pending))
 
     def remove_overdue(self, now: Situation) -> Outcome[Swept]:
         """Remove the members whose session or revocation timeout has passed."""

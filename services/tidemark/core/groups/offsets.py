@@ -130,8 +130,12 @@ def delete_group(changes: PendingChanges, pending: Collection[TopicPartition]) -
     _delete_group_values(changes)
 
 
-def delete_offsets(changes: PendingChanges, partitions: Collection[TopicPartition]) -> Refusals:
-    """Delete offsets of topics that no member subscribes to; returns the refused partitions."""
+def delete_offsets(
+    changes: PendingChanges, partitions: Collection[TopicPartition], pending: Collection[OffsetKey]
+) -> Refusals:
+    """Delete offsets of topics that no member subscribes to, also those of open transactions; returns the refused
+    partitions.
+    """
     group = changes.group
     refused: Refusals = {}
     for partition in partitions:
@@ -140,8 +144,10 @@ def delete_offsets(changes: PendingChanges, partitions: Collection[TopicPartitio
                 ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
                 f"members of the group {group.group_id!r} subscribe to {partition.topic}: stop them first",
             )
-        elif partition in group.offsets:
-            changes.put(OffsetKey(group.group_id, partition.topic, partition.partition), None)
+            continue
+        key = OffsetKey(group.group_id, partition.topic, partition.partition)
+        if partition in group.offsets or key in pending:
+            changes.put(key, None)
     return refused
 
 

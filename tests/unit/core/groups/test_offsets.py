@@ -262,6 +262,21 @@ def test_offsets_of_a_topic_are_deleted_only_without_subscribers(world: GroupWor
     assert world.group.offsets.keys() == {TopicPartition("a", 0)}
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_deletion_of_an_offset_outlives_a_transaction_that_has_a_value_for_it(
+    world: GroupWorld, committed: bool
+) -> None:
+    where, other, producer = TopicPartition("a", 0), TopicPartition("a", 1), Writer(40, 0)
+    if committed:
+        commit(world, "a")
+    offsets = {where: at(world, 9), other: at(world, 9)}
+    world.coordinator.commit_in_transaction(Commit(GROUP, "", -1, "", offsets), producer, world.situation)
+    deleted = world.coordinator.delete_offsets(GROUP, [where]).changes
+    assert deleted == (Change(OffsetKey(GROUP, *where), None),), "the log needs the tombstone, too"
+    world.coordinator.end_transaction(40, 1, commit=True)
+    assert world.group.offsets.keys() == {other}
+
+
 def test_a_record_has_one_encoding_that_this_and_later_versions_read(world: GroupWorld) -> None:
     change = Change(OffsetKey("gruppe-ü", "a", 3), at(world, 7, text="\ud800 not a character", turn=Turn("me", 3)))
     key, value = encode(change)
