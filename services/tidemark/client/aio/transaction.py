@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from types import TracebackType
@@ -86,7 +87,7 @@ class Transaction:
 
         Args:
             consumer: with a group, and auto_commit_interval_ms=0.
-            offsets: offset of the next record to read, by partition; None: of all records returned so far.
+            offsets: of the next record, by partition; None: of all returned records, in callbacks of processed ones.
 
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER or PARTITION_NOT_ASSIGNED if another member may read the
@@ -112,6 +113,10 @@ class Transaction:
             if failure is error:
                 raise
             raise failure from error
+        except asyncio.CancelledError:
+            if not self._is_over:
+                transactions.fail(_interrupted())
+            raise
 
     async def commit(self) -> None:
         """Wait until every record is acknowledged, and commit.
@@ -167,3 +172,8 @@ class Transaction:
             _log.warning("the request to abort did not reach the coordinator, which aborts at the timeout: %s", error)
             return False
         return True
+
+
+def _interrupted() -> TidemarkError:
+    sentence = "send_offsets was interrupted, and the coordinator may not have the offsets"
+    return TidemarkError(ErrorCode.TRANSACTION_ABORTABLE, sentence)

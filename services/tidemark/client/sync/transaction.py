@@ -9,6 +9,7 @@ from typing import Protocol, Self
 
 from tidemark.client.aio.consumer import Consumer as AsyncConsumer
 from tidemark.client.aio.transaction import Transaction as AsyncTransaction
+from tidemark.client.group.group_reader import in_callback
 from tidemark.client.sync.event_loop_thread import BackgroundLoop
 from tidemark.client.sync.forwarding import blocking
 from tidemark.model import TopicPartition
@@ -58,7 +59,7 @@ class Transaction:
 
         Args:
             consumer: with a group, and auto_commit_interval_ms=0.
-            offsets: offset of the next record to read, by partition; None: of all records returned so far.
+            offsets: of the next record, by partition; None: of all returned records, in callbacks of processed ones.
 
         Raises:
             TidemarkError: FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER or PARTITION_NOT_ASSIGNED if another member may read the
@@ -67,7 +68,7 @@ class Transaction:
 
         Example: `tx.send_offsets(consumer)`
         """
-        if offsets is None:
+        if offsets is None and not in_callback():
             offsets = consumer._positions()
         self._background.call(self._client.send_offsets(consumer._client, offsets), self._call_s)
 

@@ -15,7 +15,7 @@ import pytest
 from tidemark.client import Consumer, ConsumerRecord, PartitionBatch
 from tidemark.client.consuming.health import PartitionHealth
 from tidemark.client.consuming.record_reader import RecordReader
-from tidemark.client.group.group_reader import _waiting
+from tidemark.client.group.group_reader import _waiting, in_callback
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.sync import producer_consumer
 from tidemark.client.sync.transaction import Transaction
@@ -201,7 +201,7 @@ class Sending:
         self.offsets: Any = None
 
     async def send_offsets(self, consumer: Any, offsets: Any) -> None:
-        self.offsets = offsets
+        self.offsets = "of processed records" if offsets is None and in_callback() else offsets
 
 
 def test_a_transaction_takes_all_positions_before_a_partition_can_leave(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +223,23 @@ def test_a_transaction_takes_all_positions_before_a_partition_can_leave(monkeypa
         monkeypatch.setattr(background, "call", call_and_rebalance)
         Transaction(sending, background, 5.0).send_offsets(consumer)  # type: ignore[arg-type]
         assert sending.offsets == {TopicPartition("a", 2): 109, TopicPartition("a", 3): 113}
+
+
+def test_a_transaction_in_a_callback_leaves_out_the_record_that_another_thread_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `commit` does: the results of that record may belong to the next transaction."""
+    client, sending = Rebalanced(), Sending()
+    monkeypatch.setattr(producer_consumer, "AsyncConsumer", lambda *_, **__: client)
+    client.polled = [batch(107, 108, 109)]
+    with Polling(client) as consumer:
+        assert next(consumer).offset == 107
+        transaction = Transaction(sending, consumer._background, 5.0)  # type: ignore[arg-type]
+        with _waiting(cast("asyncio.Future[None]", Future())):
+            committing = Thread(target=copy_context().run, args=(transaction.send_offsets, consumer))
+        committing.start()
+        committing.join()
+    assert sending.offsets == "of processed records"
 
 
 def offsets(records: list[ConsumerRecord]) -> list[int]:

@@ -675,6 +675,23 @@ async def test_a_late_refusal_of_offsets_does_not_fail_the_next_transaction(worl
     assert world.calls[-1] == "commit 1"
 
 
+async def test_offsets_without_outcome_abort_even_if_the_application_continues(world: World) -> None:
+    """A commit of the records without the offsets would lead to the same records again."""
+    consumer = FakeConsumer()
+    consumer.held = asyncio.Event()
+
+    async def run() -> None:
+        async with world.transaction() as tx:
+            await world.send(b"a")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await tx.send_offsets(cast(Consumer, consumer), OFFSETS)
+
+    with pytest.raises(TransactionAbortedError, match="interrupted"):
+        await run()
+    assert world.calls == ["init", "acknowledged", "abort 0"]
+
+
 async def test_a_consumer_that_commits_by_itself_is_refused_before_any_call(world: World) -> None:
     consumer = FakeConsumer(auto_commit_interval_ms=5_000)
     async with world.transaction() as tx:
