@@ -122,7 +122,7 @@ async def test_the_console_serves_https(tmp_path: Path) -> None:
 async def test_a_handshake_uses_the_newest_certificate_that_fits_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.console.https._CHECK_S", 0.0)
+    monkeypatch.setattr("tidemark.rpc.security.changed_file._CHECK_S", 0.0)
     names = ("127.0.0.1", "localhost")
     old, new = (Authority.create(tmp_path / one, "local").issue_service(Role.ADMIN, one, names) for one in "ab")
     certificate, key = (Path(shutil.copy(path, tmp_path)) for path in (old.certificate, old.key))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import os
 import re
 import threading
 import time
@@ -26,6 +25,7 @@ from cryptography.x509.oid import NameOID
 
 from tidemark.core.security.principals import principal_of
 from tidemark.model import TidemarkError
+from tidemark.rpc.security.changed_file import signature
 from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
 from tidemark.rpc.security.token_source import TokenSource
 
@@ -125,10 +125,9 @@ class TlsIdentity:
         )
 
     def _read_again(self) -> None:
+        if _signatures(self.files) == self._seen:
+            return
         try:
-            seen = _signature(self.files, self._names)
-            if seen == self._seen:
-                return
             seen, material = _load(self.files, self._names)
             self._check_same_service(material)
             self._seen = seen
@@ -176,9 +175,9 @@ def _load(files: TlsFiles, names: Names, *, clocks_s: float = 0.0) -> tuple[tupl
         names: names of their settings, for errors.
         clocks_s: time before the start of the certificate's validity from which on the certificate is used.
     """
-    seen = _signature(files, names)
+    seen = _signatures(files)
     ca, certificate, key = (_read(name, path) for name, path in zip(names, files, strict=True))
-    if _signature(files, names) != seen:
+    if _signatures(files) != seen:
         raise wrong_file("the TLS files are being changed", names[0])
     try:
         return seen, _material(files, names, ca, certificate, key, clocks_s)
@@ -217,17 +216,9 @@ def _is_issuer(authority: x509.Certificate, certificate: x509.Certificate) -> bo
     return True
 
 
-def _signature(files: TlsFiles, names: Names) -> tuple[object, ...]:
+def _signatures(files: TlsFiles) -> tuple[object, ...]:
     """A value that changes with the files, even if a symbolic link replaces another one."""
-    states = []
-    for name, path in zip(names, files, strict=True):
-        if path:
-            try:
-                status = os.stat(path)
-            except OSError as error:
-                raise _unreadable(name, path, error) from error
-            states.append((status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size))
-    return tuple(states)
+    return tuple(signature(path) for path in files if path)
 
 
 def _read(name: str, path: str) -> bytes:
@@ -237,7 +228,7 @@ def _read(name: str, path: str) -> bytes:
         with open(path, "rb") as file:
             content = file.read()
     except OSError as error:
-        raise _unreadable(name, path, error) from error
+        raise wrong_file(f"{name} is {path}, which cannot be read: {error.strerror}", name) from error
     if not content.count(_BEGIN) or content.count(_BEGIN) != content.count(_END):
         raise wrong_file(f"{name} is {path}, which is not a whole PEM file", name)
     return content
@@ -315,7 +306,3 @@ def subject_in(pem: bytes) -> str:
 
 def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _unreadable(name: str, path: str, error: OSError) -> TidemarkError:
-    return wrong_file(f"{name} is {path}, which cannot be read: {error.strerror}", name)

@@ -150,7 +150,7 @@ class IssuersFile:
     def __init__(self, path: str, clock_skew_s: float) -> None:
         self._skew_s = clock_skew_s
         self._keys: dict[_Source, KeySet] = {}
-        self._file = ChangedFile(path, self._load)
+        self._file = ChangedFile(self._load, path)
 
     async def verify(self, token: str) -> Verified:
         """Like `Issuers.verify`; the token no longer holds once the file has changed."""

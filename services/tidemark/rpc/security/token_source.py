@@ -6,6 +6,7 @@ token.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any, Final
 import grpc
 
 from tidemark.model import TidemarkError, invalid_config
+from tidemark.rpc.security.changed_file import signature
 from tidemark.rpc.security.paths import TOKEN_ITSELF
 
 VARIABLE: Final = "TIDEMARK_TOKEN_FILE"
@@ -71,15 +73,13 @@ class TokenSource:
     def _look(self) -> None:
         """Read the file if it changed. If the file is missing or incomplete, the former token stays in use."""
         self._again_s = self._now_s() + _CHECK_S
-        try:
-            if _signature(self._path) != self._seen:
+        if signature(self._path) != self._seen:
+            with contextlib.suppress(TidemarkError):
                 self._read()
-        except (OSError, TidemarkError):
-            return
 
     def _read(self) -> None:
+        seen = signature(self._path)
         try:
-            seen = _signature(self._path)
             content = Path(self._path).read_bytes()
         except OSError as error:
             raise _wrong(f"token_file is {self._path}, which cannot be read: {error.strerror}") from None
@@ -103,11 +103,6 @@ class _Plugin(grpc.AuthMetadataPlugin):
             callback((), error if isinstance(error, TidemarkError) else _wrong(f"token_file: {type(error).__name__}"))
             return
         callback((("authorization", f"Bearer {token}"),), None)
-
-
-def _signature(path: str) -> tuple[int, ...]:
-    status = os.stat(path)
-    return status.st_ino, status.st_dev, status.st_mtime_ns, status.st_size
 
 
 def _checked(token: object, whence: str) -> str:

@@ -40,7 +40,7 @@ class StaticTokens:
     """
 
     def __init__(self, path: str) -> None:
-        self._file = ChangedFile(path, _by_hash)
+        self._file = ChangedFile(_by_hash, path)
 
     def name_of(self, digest: str) -> str | None:
         """The name of the token with this hash; None if there is no such token. A new token is known immediately."""
