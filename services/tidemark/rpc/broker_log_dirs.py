@@ -43,7 +43,7 @@ class BrokersFromProto:
     def add(self, message: pb.DescribeBrokerLogDirsResponse) -> None:
         """Add the log directories, or the error, of one message to its broker."""
         broker = BrokerId(message.broker_id)
-        self._errors[broker] = errors.from_proto(message.error) if message.HasField("error") else None
+        self._errors[broker] = errors.error_in(message)
         known = self._parts.setdefault(broker, {})
         for part in map(content_from_proto, message.log_dirs):
             before = known.get(part.directory_id)

@@ -65,6 +65,18 @@ def from_proto(error: record_pb2.Error) -> TidemarkError:
     return error_of(error.code, error.message, error.metadata)
 
 
+def error_in(answer: Any) -> TidemarkError | None:
+    """Decode the optional field `error` of a message; None if it is not set."""
+    return from_proto(answer.error) if answer.HasField("error") else None
+
+
+def raise_error_in(answer: Any) -> None:
+    """Raises the `error` of a message, if that is set."""
+    error = error_in(answer)
+    if error is not None:
+        raise error
+
+
 def _shortened(text: str, room_bytes: int) -> str:
     """The part of a text that fits into `room_bytes` of a header: percent-encoded, and then in base64."""
     spent = 0.0

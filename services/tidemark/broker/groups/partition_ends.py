@@ -107,8 +107,7 @@ class PartitionEnds:
         results = (result for answer in answers for result in answer.partitions)
         found: dict[TopicPartition, Ends | TidemarkError] = {}
         for partition, (start, end) in zip(partitions, zip(results, results, strict=True), strict=True):
-            failed = next((one for one in (start, end) if one.HasField("error")), None)
-            found[partition] = Ends(start.offset, end.offset) if failed is None else errors.from_proto(failed.error)
+            found[partition] = errors.error_in(start) or errors.error_in(end) or Ends(start.offset, end.offset)
         return found
 
     async def _call(self, leader: BrokerId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:

@@ -153,7 +153,7 @@ class MarkerSender:
         ordered, request = _request_of(batch)
         try:
             response = await self._call(leader, request)
-            outcomes = [errors.from_proto(one.error) if one.HasField("error") else None for one in response.outcomes]
+            outcomes = [errors.error_in(one) for one in response.outcomes]
             self._answered(list(zip(ordered, outcomes, strict=True)))
         except TidemarkError as error:
             _log.info("markers are not written, they are sent again", extra={"broker": leader, "why": str(error)})

@@ -118,7 +118,7 @@ class Verification:
             )
         try:
             response = await self._send(broker_id, request)
-            outcomes = [errors.from_proto(one.error) if one.HasField("error") else None for one in response.outcomes]
+            outcomes = [errors.error_in(one) for one in response.outcomes]
             answers = list(zip(groups.values(), outcomes, strict=True))
         except TidemarkError as error:
             answers = [(list(batch), error)]

@@ -14,7 +14,7 @@ from tidemark.client.aio.coordinator_admin import LIST_TIMEOUT_S, CoordinatorAdm
 from tidemark.client.argument_types import flag, instances, offsets_of, partitions_of, texts
 from tidemark.client.consuming.offset_lookup import Start
 from tidemark.client.group.coordinator import Coordinator, group_stub
-from tidemark.client.group.offset_commits import commit_positions
+from tidemark.client.group.offset_commits import commit_positions, refused_in
 from tidemark.client.group.offset_reset import OffsetChange, ResetOffsets
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.coordinator_calls import asks_for_one
@@ -209,7 +209,7 @@ class Groups(CoordinatorAdmin):
             request = pb.AlterGroupOffsetsRequest(
                 group_id=group, offsets=commit_positions(some), validate_only=validate_only
             )
-            refused |= _refused(await self._call(group, lambda stub: stub.AlterGroupOffsets, request, deadline_s))
+            refused |= refused_in(await self._call(group, lambda stub: stub.AlterGroupOffsets, request, deadline_s))
         return refused
 
     async def plan_reset(
@@ -313,7 +313,7 @@ class Groups(CoordinatorAdmin):
         refused: dict[TopicPartition, TidemarkError] = {}
         for some in in_requests(partitions_of("partitions", partitions)):
             request = pb.DeleteGroupOffsetsRequest(group_id=group, partitions=map(ref_to_proto, some))
-            refused |= _refused(await self._call(group, lambda stub: stub.DeleteGroupOffsets, request))
+            refused |= refused_in(await self._call(group, lambda stub: stub.DeleteGroupOffsets, request))
         return refused
 
     async def _call(
@@ -331,14 +331,6 @@ class Groups(CoordinatorAdmin):
 def _listing(found: pb.GroupListing, broker_id: int) -> GroupListing:
     state = _short(pb.GroupState, found.state, "GROUP_STATE_")
     return GroupListing(found.group_id, found.protocol, state, found.member_count, broker_id)
-
-
-def _refused(response: Any) -> dict[TopicPartition, TidemarkError]:
-    return {
-        TopicPartition(one.topic, one.partition): errors.from_proto(one.error)
-        for one in response.partitions
-        if one.HasField("error")
-    }
 
 
 def _description(found: pb.GroupDescription) -> GroupDescription:
@@ -378,7 +370,7 @@ def _partition(found: pb.GroupPartition) -> GroupPartition:
         log_start_offset=found.log_start_offset,
         high_watermark=found.high_watermark,
         lag=found.lag,
-        error=errors.from_proto(found.error) if found.HasField("error") else None,
+        error=errors.error_in(found),
         topic_id=found.topic_id,
         incarnation=found.incarnation,
         pending=tuple(PendingOffset(one.offset, one.producer_id, one.producer_epoch) for one in found.pending),

@@ -163,7 +163,7 @@ class TransactionAdmin(CoordinatorAdmin):
                 failed.append(answer)
                 continue
             for described in answer.transactions:
-                error = errors.from_proto(described.error) if described.HasField("error") else None
+                error = errors.error_in(described)
                 if error is None:
                     found.append(_description(described))
                 elif error.code is not ErrorCode.TRANSACTION_NOT_FOUND:
@@ -229,8 +229,8 @@ class TransactionAdmin(CoordinatorAdmin):
                 continue
             for one in answer.partitions:
                 partition = TopicPartition(one.topic, one.partition)
-                if one.HasField("error"):
-                    failed.append(errors.from_proto(one.error))
+                if (error := errors.error_in(one)) is not None:
+                    failed.append(error)
                 else:
                     found[partition] = _state(partition, one)
         return found, failed
@@ -240,8 +240,7 @@ class TransactionAdmin(CoordinatorAdmin):
         brokers: dict[int, str] = {one.broker_id: one.address for one in map(broker_from_proto, metadata.brokers)}
         found = []
         for topic in metadata.topics:
-            if topic.HasField("error"):
-                raise errors.from_proto(topic.error)
+            errors.raise_error_in(topic)
             found += [(TopicPartition(topic.topic, one.partition), brokers.get(one.leader)) for one in topic.partitions]
         return sorted(found)
 

@@ -399,8 +399,7 @@ class Fetcher:
     def _take(self, question: _Asked, fetched: Fetched, address: str) -> None:
         cursor, from_follower = question.cursor, question.read_from == pb.READ_FROM_FOLLOWER
         result, batches = fetched
-        if result.HasField("error"):
-            error = errors.from_proto(result.error)
+        if (error := errors.error_in(result)) is not None:
             if from_follower:
                 self._back_to_the_leader(cursor, error)
                 return
@@ -432,8 +431,8 @@ class Fetcher:
             return
         try:
             check_level(self._isolation_level, fetched, address)
-        except TidemarkError as error:
-            self._end(cursor, error)
+        except TidemarkError as refusal:
+            self._end(cursor, refusal)
             return
         if not cursor.take(batches, aborted_in(result)):
             self._pause(cursor)

@@ -177,8 +177,8 @@ class OffsetLookup:
             return _Answers({}, {where: error for where, _ in led})
         answers = _Answers({}, {})
         for (where, _), result in zip(led, results, strict=True):
-            if result.HasField("error"):
-                answers.refusals[where] = errors.from_proto(result.error)
+            if (refusal := errors.error_in(result)) is not None:
+                answers.refusals[where] = refusal
             else:
                 answers.found[where] = OffsetAndTimestamp(result.offset, result.timestamp_us)
         return answers
@@ -221,8 +221,7 @@ class OffsetLookup:
         self, where: TopicPartition, leader: Leader, position: Mapping[str, Any], timeout_s: float
     ) -> OffsetAndTimestamp:
         (result,) = await self._ask(leader.address, [(where, leader)], position, timeout_s)
-        if result.HasField("error"):
-            raise errors.from_proto(result.error)
+        errors.raise_error_in(result)
         return OffsetAndTimestamp(result.offset, result.timestamp_us)
 
     async def _ask(

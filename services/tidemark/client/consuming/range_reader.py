@@ -449,7 +449,7 @@ class RangeReader:
             isolation_level=self._isolation_level,
         )
         fetched = self._throttled(address, request)[0]
-        _raise_refusal(fetched.facts)
+        errors.raise_error_in(fetched.facts)
         return fetched
 
     def _throttled(self, address: str, request: pb.FetchRequest) -> Results:
@@ -503,8 +503,8 @@ class RangeReader:
                 refusals.append(errors.from_rpc_error(error, address=address))
                 continue
             for result in results:
-                if result.HasField("error"):
-                    refusals.append(errors.from_proto(result.error))
+                if (refusal := errors.error_in(result)) is not None:
+                    refusals.append(refusal)
                 else:
                     where = TopicPartition(result.topic, result.partition)
                     found[where] = StatedOffset(result.offset, result.leader_epoch)
@@ -693,8 +693,3 @@ def _schemas_method(channel: grpc.Channel) -> Any:
 
 def _metadata_method(channel: grpc.Channel) -> Any:
     return BrokerServiceStub(channel).GetMetadata
-
-
-def _raise_refusal(result: Any) -> None:
-    if result.HasField("error"):
-        raise errors.from_proto(result.error)

@@ -21,8 +21,7 @@ class Coordinator(CoordinatorCalls):
             request = pb.FindCoordinatorRequest(group_ids=[group])
             call = group_stub(cluster, address).FindCoordinator(request, timeout=timeout_s, metadata=cluster.headers)
             found = (await answer_of(call, address)).coordinators[0]
-            if found.HasField("error"):
-                raise errors.from_proto(found.error)
+            errors.raise_error_in(found)
             return host_port(found.host, found.port)
 
         super().__init__(cluster, f"group {group}", find=find, stub=lambda address: group_stub(cluster, address))

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidemark.client.group.coordinator import Coordinator
-from tidemark.client.group.offset_commits import Commits, GroupPosition
+from tidemark.client.group.offset_commits import Commits, GroupPosition, refused_in
 from tidemark.client.group.settings import group_settings
 from tidemark.client.lifecycle import Lifecycle
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.tls import Credentials
 from tidemark.model import NO_EPOCH, TidemarkError, TopicPartition
-from tidemark.rpc import errors
 from tidemark.rpc.request_limits import in_requests
 
 
@@ -67,11 +66,7 @@ class ExternalCommits(Lifecycle):
         refused: dict[TopicPartition, TidemarkError] = {}
         for some in in_requests(positions) if positions else ():
             answer = await self._send(some)
-            refused |= {
-                TopicPartition(one.topic, one.partition): errors.from_proto(one.error)
-                for one in answer.partitions
-                if one.HasField("error")
-            }
+            refused |= refused_in(answer)
         return refused
 
     async def _send(self, positions: Sequence[GroupPosition]) -> Any:

@@ -9,12 +9,12 @@ import math
 import time
 import uuid
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidemark.client.group.settings import GroupSettings
 from tidemark.client.metadata.cluster import ON_ITS_WAY, TOPIC_PATIENCE_S
 from tidemark.core.transactions.state import ProducerIdentity
-from tidemark.model import TopicPartition
+from tidemark.model import TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
 
@@ -99,6 +99,15 @@ def commit_positions(positions: Iterable[tuple[TopicPartition, int, int, str, st
     ]
 
 
+def refused_in(answer: Any) -> dict[TopicPartition, TidemarkError]:
+    """Return the errors of the refused partitions of an answer."""
+    return {
+        TopicPartition(one.topic, one.partition): error
+        for one in answer.partitions
+        if (error := errors.error_in(one)) is not None
+    }
+
+
 class CommitPatience:
     """Decides after refused partitions whether a commit is retried: a coordinator may be the last broker to receive the
     metadata of a new topic.
@@ -117,7 +126,7 @@ class CommitPatience:
         Raises:
             TidemarkError: the error of the first refused partition, if it is permanent, or at the deadline.
         """
-        refusals = [errors.from_proto(result.error) for result in results if result.HasField("error")]
+        refusals = [error for result in results if (error := errors.error_in(result)) is not None]
         for error in refusals:
             until_s = (
                 self._deadline_s if error.retriable else self._known_by_s if error.code in ON_ITS_WAY else -math.inf

@@ -167,8 +167,7 @@ def asks_for_one(
     def of(stub: Any) -> Callable[..., Any]:
         async def ask(request: Any, **options: Any) -> Any:
             (found,) = found_in(await method(stub)(request, **options))
-            if found.HasField("error"):
-                raise errors.from_proto(found.error)
+            errors.raise_error_in(found)
             return found
 
         return ask

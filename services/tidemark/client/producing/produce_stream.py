@@ -216,7 +216,7 @@ class ProduceStream:
         self.free_at_s = 0.0  # the newest response counts: quotas change
         self._note_wait(told_wait_s(response.throttle_time_ms))
         for group, result in zip(request.groups, response.partitions, strict=True):
-            error = errors.from_proto(result.error) if result.HasField("error") else None
+            error = errors.error_in(result)
             offset = result.base_offset
             for attempt in group:
                 count = attempt.batch.count  # read before the callback, which releases the batch

@@ -110,8 +110,7 @@ class TransactionCoordinator:
         """The phase of the last transaction; until it leaves `PREPARED`, some partition has no marker yet."""
         request = pb.DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
         found = (await self._call("DescribeTransactions", request)).transactions[0]
-        if found.HasField("error"):
-            raise errors.from_proto(found.error)
+        errors.raise_error_in(found)
         return Phase(found.summary.phase)
 
     async def _call(self, method: str, request: Any) -> Any:

@@ -65,7 +65,4 @@ def results_to_proto(results: Sequence[Alteration]) -> pb.AlterReplicaLogDirsRes
 
 def results_from_proto(message: pb.AlterReplicaLogDirsResponse) -> tuple[Alteration, ...]:
     """Decode the outcome for each replica."""
-    return tuple(
-        (ref_from_proto(one.partition), errors.from_proto(one.error) if one.HasField("error") else None)
-        for one in message.replicas
-    )
+    return tuple((ref_from_proto(one.partition), errors.error_in(one)) for one in message.replicas)

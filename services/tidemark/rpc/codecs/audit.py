@@ -42,5 +42,5 @@ def response_to_proto(found: ServiceAudit) -> pb.ListAuditLinesResponse:
 
 def response_from_proto(message: pb.ListAuditLinesResponse) -> ServiceAudit:
     """The lines of one service, or its error."""
-    error = errors.from_proto(message.error) if message.HasField("error") else None
+    error = errors.error_in(message)
     return audit_from_proto(message.service, message.audit, error)

@@ -175,7 +175,7 @@ def topic_from_proto(message: metadata_pb2.TopicMetadata) -> TopicView:
         modified_zxid=message.modified_zxid,
         partitions={partition.partition: _partition_from_proto(partition) for partition in message.partitions},
         configs=dict(message.configs),
-        error=errors.from_proto(message.error) if message.HasField("error") else None,
+        error=errors.error_in(message),
         partition_count=message.partition_count,
         schema_version=message.schema_version,
     )
