@@ -8,8 +8,8 @@ from typing import Final
 
 from tidemark.core.groups.group import Group, metadata_of
 from tidemark.core.groups.heartbeat import Heartbeat
-from tidemark.core.groups.records import by_topic
 from tidemark.core.groups.state import AWAY, GroupPartition, GroupState, MemberState, Partitions, Turn
+from tidemark.core.state_records import by_topic
 from tidemark.model import TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc import errors
 from tidemark.v1 import group_service_pb2 as pb
