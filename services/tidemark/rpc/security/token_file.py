@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from tidemark.model import TidemarkError, invalid_config, invalid_request
 PREFIX: Final = "tidemark_"
 """Start of each token, so that scanners for leaked secrets can find them."""
 _BYTES: Final = 32
+_FILE_BYTES_MAX: Final = 16 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LINE: Final = re.compile(rf"(?P<name>{_NAME.pattern}): *(?P<hash>[0-9a-f]{{64}})")
 
@@ -45,7 +47,11 @@ def parse(text: str, path: str) -> dict[str, str]:
 def read(path: str | Path) -> dict[str, str]:
     """Hash by name; raises INVALID_CONFIG if the file cannot be read."""
     try:
-        return parse(Path(path).read_text(encoding="utf-8"), str(path))
+        with Path(path).open("rb") as file:
+            content = file.read(_FILE_BYTES_MAX + 1)
+        if len(content) > _FILE_BYTES_MAX:
+            raise _wrong(f"tokens.file is {path}, which has more than {_FILE_BYTES_MAX >> 20} MiB")
+        return parse(content.decode(), str(path))
     except OSError as error:
         raise _wrong(f"tokens.file is {path}, which cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -61,22 +67,22 @@ def create(path: Path, name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise invalid_request(f"the name is {name!r}: expected at most 100 letters, digits, '.', '_' and '-'")
-    path = _file_at(path)
-    known = read(path) if path.exists() else {}
-    if name in known:
-        raise invalid_request(f"{path} has a token of the name {name}: remove it first, or choose another name")
     token = PREFIX + secrets.token_urlsafe(_BYTES)
-    _replace(path, {**known, name: digest_of(token)})
+    path = _file_at(path)
+    with _changing(path) as hashes:
+        if name in hashes:
+            raise invalid_request(f"{path} has a token of the name {name}: remove it first, or choose another name")
+        hashes[name] = digest_of(token)
     return token
 
 
 def remove(path: Path, name: str) -> None:
     """Remove a token; raises INVALID_REQUEST for an unknown name, and for a directory or a device."""
     path = _file_at(path)
-    known = read(path)
-    if name not in known:
-        raise invalid_request(f"{path} has no token of the name {name}")
-    _replace(path, {other: known[other] for other in known if other != name})
+    with _changing(path) as hashes:
+        if name not in hashes:
+            raise invalid_request(f"{path} has no token of the name {name}")
+        del hashes[name]
 
 
 def _file_at(path: Path) -> Path:
@@ -86,8 +92,12 @@ def _file_at(path: Path) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
-def _replace(path: Path, hashes: Mapping[str, str]) -> None:
-    """Write the file in one step. The new file also keeps a second command from losing the first one's change."""
+@contextlib.contextmanager
+def _changing(path: Path) -> Iterator[dict[str, str]]:
+    """The hashes of the file, to be changed; written in one step at the end.
+
+    The new file is made before the old one is read: so a second command cannot lose the change of the first one.
+    """
     new = path.with_name(path.name + ".new")
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -97,6 +107,8 @@ def _replace(path: Path, hashes: Mapping[str, str]) -> None:
         raise invalid_request(f"{new}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            hashes = read(path) if path.exists() else {}
+            yield hashes
             _keep_access(path, descriptor)
             file.writelines(f"{name}: {digest}\n" for name, digest in hashes.items())
             file.flush()

@@ -465,6 +465,35 @@ def test_commands_that_change_the_file_at_once_lose_no_token(tmp_path: Path) -> 
     assert list(token_file.read(path)) == ["alice"]
 
 
+def test_a_command_reads_the_file_after_the_change_of_another_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens"
+    token_file.create(path, "alice")
+    read, refused = token_file.read, []
+
+    def read_slowly(of: Path) -> Mapping[str, str]:
+        found = read(of)
+        monkeypatch.setattr(token_file, "read", read)
+        try:
+            token_file.create(path, "bob")
+        except TidemarkError as error:
+            refused.append(error.message)
+        return found
+
+    monkeypatch.setattr(token_file, "read", read_slowly)
+    token_file.create(path, "carol")
+    assert list(token_file.read(path)) == ["alice", *([] if refused else ["bob"]), "carol"]
+
+
+def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
+    """As /dev/zero, which would fill the memory."""
+    path = tmp_path / "tokens"
+    path.write_text("#" * (17 << 20))
+    with raises_code(ErrorCode.INVALID_CONFIG, "tokens.file is .*tokens, which has more than 16 MiB"):
+        token_file.read(path)
+
+
 @pytest.mark.parametrize("name", ["", "a:b", "a b", "a\n", "-a", "a" * 101, "../a"])
 def test_a_name_that_could_be_misread_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(TidemarkError, match="the name is"):

@@ -25,7 +25,7 @@ class Unreadable:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.on = False
         self.reads = 0
-        for name in ("read_text", "read_bytes"):
+        for name in ("open", "read_text", "read_bytes"):
             monkeypatch.setattr(Path, name, self._reading(getattr(Path, name)))
 
     def _reading(self, read: Any) -> Any:
