@@ -16,6 +16,7 @@ import typer
 
 from tidemark.cli.common.options import Cluster, DryRunOption
 from tidemark.cli.common.output import counted, error_json, print_error, print_json, print_line, print_warning
+from tidemark.cli.common.process import read_whole
 from tidemark.cli.config import change_lines
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
@@ -118,7 +119,10 @@ def apply(
 
 def _read(file: Path) -> str:
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        if str(file) == "-":
+            return read_whole(sys.stdin, "stdin")
+        with file.open(encoding="utf-8") as opened:
+            return read_whole(opened, str(file))
     except OSError as error:
         raise invalid_request(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:

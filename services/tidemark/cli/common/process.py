@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of a command: its standard streams, and errors of writing the output."""
+"""The process of a command: its standard streams, documents that it reads, and errors of writing the output."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TextIO
 
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that only a write can have."""
+_TEXT_MAX: Final = 16 << 20
 _UNWRITTEN: Final = NO_SPACE | {errno.EIO}
 
 
@@ -27,6 +28,14 @@ def check_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     if sys.stdout is None:
         raise invalid_request("stdout is closed: redirect it to /dev/null if the output is not needed")
+
+
+def read_whole(file: TextIO, name: str) -> str:
+    """The text of a document; raises INVALID_REQUEST for a file that has no end, such as /dev/zero."""
+    text = file.read(_TEXT_MAX + 1)
+    if len(text) > _TEXT_MAX:
+        raise invalid_request(f"{name} has more than {_TEXT_MAX >> 20} MiB")
+    return text
 
 
 def refusal_of_words(error: Exception, words: Sequence[str]) -> TidemarkError | None:

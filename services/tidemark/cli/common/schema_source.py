@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TextIO, TypeVar
 
 import typer
 
+from tidemark.cli.common.process import read_whole
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def draft_of(source: str) -> SchemaDraft:
         TidemarkError: INVALID_SCHEMA; INVALID_REQUEST for a file that cannot be read.
     """
     if source == STDIN:
-        return _in_file(Path("stdin"), lambda _: _of_document(sys.stdin.read()))
+        return _in_file(Path("stdin"), lambda _: _of_document(_text_in(sys.stdin)))
     if not is_file(source, Path()):
         return _of_ddl_or_lost_file(source)
     path = Path(source)
@@ -120,9 +121,14 @@ def _in_file(path: Path, read: Callable[[Path], Stated]) -> Stated:
 
 
 def _text_of(path: Path) -> str:
-    """Raises OSError; INVALID_SCHEMA without the path, which `_in_file` adds."""
+    """Raises OSError; INVALID_SCHEMA or INVALID_REQUEST without the path, which `_in_file` adds."""
+    with path.open(encoding="utf-8") as file:
+        return _text_in(file)
+
+
+def _text_in(file: TextIO) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_whole(file, "it")
     except UnicodeDecodeError:
         raise TidemarkError(ErrorCode.INVALID_SCHEMA, "it is not UTF-8 text") from None
 

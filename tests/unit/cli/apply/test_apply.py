@@ -182,3 +182,13 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ended = CliRunner().invoke(app, ["apply", "-f", str(tmp_path / name)])
         assert isinstance(ended.exception, TidemarkError)
         assert ended.exception.code is ErrorCode.INVALID_REQUEST
+
+
+def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
+    """As /dev/zero, which would fill the memory."""
+    text = "#" * (17 << 20)
+    (tmp_path / "large").write_text(text)
+    for name, given, shown in ((str(tmp_path / "large"), "", str(tmp_path / "large")), ("-", text, "stdin")):
+        ended = CliRunner().invoke(app, ["apply", "-f", name], input=given)
+        assert isinstance(ended.exception, TidemarkError)
+        assert ended.exception.message == f"{shown} has more than 16 MiB"

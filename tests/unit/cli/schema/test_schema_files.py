@@ -215,3 +215,23 @@ def test_bad_rows_are_refused_with_their_line(tmp_path: Path) -> None:
     assert run("infer", str(tmp_path / "empty.csv")).exception.code is ErrorCode.INVALID_SCHEMA
     assert run("infer", str(tmp_path / "absent.csv")).exception.code is ErrorCode.INVALID_REQUEST
     assert run("infer").exit_code == 2
+
+
+def test_a_schema_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /dev/zero, which would fill the memory."""
+    large = tmp_path / "large.yaml"
+    large.write_text("#" * (17 << 20))
+    with raises_code(ErrorCode.INVALID_REQUEST, "large.yaml: it has more than 16 MiB"):
+        draft_of(str(large))
+    with large.open(encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with raises_code(ErrorCode.INVALID_REQUEST, "stdin: it has more than 16 MiB"):
+            draft_of("-")
+
+
+def test_a_schema_from_stdin_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with (tmp_path / "binary").open(encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with raises_code(ErrorCode.INVALID_SCHEMA, "stdin: it is not UTF-8 text"):
+            draft_of("-")
