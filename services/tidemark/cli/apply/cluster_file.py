@@ -18,6 +18,7 @@ from tidemark.core.config_resource import ConfigKind
 from tidemark.core.quotas.quotas import QuotaEntity
 from tidemark.core.schemas.model import SchemaDraft
 from tidemark.core.security.acls import Acl
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, number_up_to
 from tidemark.runtime.configuration.entries import check_alterable
 
@@ -131,6 +132,10 @@ class _Reader:
         lines: dict[str, int] = {}
         delete = False
         schema: SchemaDraft | None = None
+        try:
+            check_topic_name(name)
+        except TidemarkError as error:
+            self.problems.append(Problem(line, error))
         for key, at, value in self._mapping(node, f"topic {name}"):
             lines[key] = at
             if key == "partitions":

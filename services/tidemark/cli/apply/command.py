@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 EXIT_REFUSED: Final = 1
 EXIT_DIFFERENT: Final = 2
+EXIT_INTERRUPTED: Final = 130
 
 _ABOUT: Final = {
     ErrorCode.INVALID_PARTITIONS: "partitions",
@@ -48,6 +50,21 @@ _SIGNS: Final = {
     "limit": "~",
     "delete": "-",
 }
+
+
+@dataclass(slots=True)
+class Done:
+    """The execution of steps, by index of the step.
+
+    Attributes:
+        made: steps that were executed.
+        failed: refusals.
+        interrupted_at: resource of the step that Ctrl-C interrupted; "": none.
+    """
+
+    made: set[int] = field(default_factory=set)
+    failed: dict[int, TidemarkError] = field(default_factory=dict)
+    interrupted_at: str = ""
 
 
 def apply(
@@ -87,7 +104,8 @@ def apply(
     \b
     A topic is deleted only for delete: true, or with --prune. Each error in the file is reported with its line; then
     no change is made. Each change of a topic or broker is atomic. If a change is refused, the other changes are still
-    made; run the command again for the remaining changes.
+    made; run the command again for the remaining changes. After Ctrl-C the output has
+    the changes that are made.
     Exit status 0: the cluster matches the file (or --dry-run). 1: refused. 2: --check found differences.
 
     \b
@@ -109,9 +127,13 @@ def apply(
         problems += refused
         _end_if(sorted(problems, key=lambda problem: problem.line), shown)
         validate_only = dry_run or check
-        failed = {} if validate_only else _carry_out(client, steps)
-    _show(cluster, steps, failed, warnings, validate_only=validate_only)
-    if failed:
+        done = Done() if validate_only else _carry_out(client, steps)
+    _show(cluster, steps, done, warnings, validate_only=validate_only)
+    if done.interrupted_at:
+        where = f"interrupted at {done.interrupted_at}, which may have changed"
+        typer.echo(f"{where}; run the command again for the other changes", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if done.failed:
         raise typer.Exit(EXIT_REFUSED)
     if check and steps:
         raise typer.Exit(EXIT_DIFFERENT)
@@ -177,15 +199,19 @@ def _checked(client: AdminClient, steps: Sequence[Step]) -> tuple[list[Problem],
     return problems, warnings
 
 
-def _carry_out(client: AdminClient, steps: Sequence[Step]) -> dict[int, TidemarkError]:
-    """Execute every step; returns refusals by index of the step."""
-    failed = {}
+def _carry_out(client: AdminClient, steps: Sequence[Step]) -> Done:
+    """Execute every step, until Ctrl-C."""
+    done = Done()
     for index, step in enumerate(steps):
         try:
             step.run(client, False, uuid.uuid4().hex)
+            done.made.add(index)
         except TidemarkError as error:
-            failed[index] = TidemarkError(error.code, f"{step.resource}: {error.message}", error.metadata)
-    return failed
+            done.failed[index] = TidemarkError(error.code, f"{step.resource}: {error.message}", error.metadata)
+        except KeyboardInterrupt:
+            done.interrupted_at = step.resource
+            break
+    return done
 
 
 def _end_if(problems: Sequence[Problem], file: str) -> None:
@@ -199,7 +225,7 @@ def _end_if(problems: Sequence[Problem], file: str) -> None:
 def _show(
     cluster: Cluster,
     steps: Sequence[Step],
-    failed: Mapping[int, TidemarkError],
+    done: Done,
     warnings: Mapping[int, Sequence[str]],
     *,
     validate_only: bool,
@@ -211,27 +237,26 @@ def _show(
                 "resource": step.resource,
                 "summary": step.summary,
                 "changes": [change._asdict() for change in step.changes],
-                "applied": not validate_only and index not in failed,
-                "error": error_json(failed.get(index)),
+                "applied": index in done.made,
+                "error": error_json(done.failed.get(index)),
                 "warnings": warnings[index],
             }
             for index, step in enumerate(steps)
         ]
         print_json({"different": bool(steps), "changes": changes})
     else:
-        for index, step in enumerate(steps):
-            if index not in failed:
-                summary = f": {step.summary}" if step.summary else ""
-                print_line(f"{_SIGNS[step.action]} {step.resource}{summary}")
-                for line in change_lines(step.changes):
-                    print_line(f"    {line}")
-        done = counted(len(steps) - len(failed), "change")
+        shown = [step for index, step in enumerate(steps) if validate_only or index in done.made]
+        for step in shown:
+            print_line(f"{_SIGNS[step.action]} {step.resource}{f': {step.summary}' if step.summary else ''}")
+            for line in change_lines(step.changes):
+                print_line(f"    {line}")
+        count = counted(len(shown), "change")
         if not steps:
             print_line("nothing to change: the cluster matches the file")
         else:
-            print_line(f"{done} to make" if validate_only else f"{done} made")
+            print_line(f"{count} to make" if validate_only else f"{count} made")
     for index, of_step in warnings.items():
-        for warning in of_step if index not in failed else ():
+        for warning in of_step if validate_only or index in done.made else ():
             print_warning(warning)
-    for error in failed.values():
+    for error in done.failed.values():
         print_error(error)

@@ -192,3 +192,27 @@ def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
         ended = CliRunner().invoke(app, ["apply", "-f", name], input=given)
         assert isinstance(ended.exception, TidemarkError)
         assert ended.exception.message == f"{shown} has more than 16 MiB"
+
+
+@pytest.mark.parametrize("options", [(), ("-o", "json")])
+def test_an_interrupted_run_shows_the_changes_that_are_made(
+    client: Client, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    create = client.create_topic
+
+    def interrupted(name: str, **more: object) -> CreatedTopic:
+        if name == "orders" and not more["validate_only"]:
+            raise KeyboardInterrupt
+        return create(name, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client, "create_topic", interrupted)
+    status, out, error = run(*options)
+    assert status == 130
+    assert error == "interrupted at topic orders, which may have changed; run the command again for the other changes\n"
+    if options:
+        applied = {one["resource"]: one["applied"] for one in json.loads(out)["changes"]}
+        assert applied == {"topic flights": True, "topic orders": False, "broker default": False, "broker 3": False}
+    else:
+        assert "+ topic flights" in out
+        assert "orders" not in out
+        assert out.endswith("1 change made\n")
