@@ -198,7 +198,7 @@ class LogThreads:
     def fail_directory(self, directory: int, error: TidemarkError) -> int:
         """Fail every open log in an offline directory; returns the number of logs that had not failed before.
 
-        `resume` checks a paused log, which a log directory move is copying.
+        `resume` checks a paused log, which a log directory move is copying, and `_opened` one that is being opened.
         """
         self._offline[directory] = error
         here = [one for one in self._replicas.values() if one.directory == directory]
@@ -295,6 +295,9 @@ class LogThreads:
             self._configure(replica)  # the settings may have changed during the opening
             if not closing:  # else the core has closed this opening, and may wait for another opening
                 self._deliver((LogOpened(effect.partition, effect.identity, found),))
+            offline = self._offline.get(replica.directory)
+            if offline is not None and replica.fail() and not closing:
+                self._deliver((LogFailed(effect.partition, effect.identity, offline),))
             if found.flushed_offset < found.log_end_offset:
                 self._flush.written(replica)
         for one in held:

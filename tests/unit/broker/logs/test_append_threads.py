@@ -5,14 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 from tidemark.broker.logs.append_threads import LogThreads
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.replication.effects import AppendToLog, ClearDamage, CloseLog, OpenLog, ResetLog, TruncateLog
-from tidemark.core.replication.events import Event, LogAppended, LogFailed, LogMoved, LogOpened, LogTruncated
+from tidemark.core.replication.events import (
+    Event,
+    LogAppended,
+    LogFailed,
+    LogMoved,
+    LogOpened,
+    LogTruncated,
+    RecoveredLog,
+)
 from tidemark.model import NO_EPOCH, ErrorCode, LeaderEpoch, Offset, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batch
 from tidemark.record.envelope import Batch
@@ -211,6 +219,28 @@ async def test_an_offline_directory_fails_each_of_its_logs_once(harness: Harness
     assert harness.threads.fail_directory(0, offline) == 1
     assert harness.threads.fail_directory(0, offline) == 0
     assert harness.events[1:] == [LogFailed(PARTITION, IDENTITY, offline)]
+
+
+async def test_a_log_fails_at_its_opening_if_its_directory_went_offline_meanwhile(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, real = threading.Event(), MemoryLogs.open
+
+    def open_and_tell(
+        logs: MemoryLogs, partition: TopicPartition, identity: ReplicaIdentity, configs: Mapping[str, str]
+    ) -> tuple[MemoryLog, RecoveredLog]:
+        found = real(logs, partition, identity, configs)
+        opened.set()
+        return found
+
+    monkeypatch.setattr(MemoryLogs, "open", open_and_tell)
+    harness.threads.submit(OpenLog(PARTITION, IDENTITY))
+    assert opened.wait(5), "the event loop does not hear of the opening before the failure"
+    offline = TidemarkError(ErrorCode.STORAGE_ERROR, "the log directory is offline")
+    assert harness.threads.fail_directory(0, offline) == 0
+    events = await harness.wait_for(2)
+    assert isinstance(events[0], LogOpened)
+    assert events[1:] == [LogFailed(PARTITION, IDENTITY, offline)]
 
 
 # -- log directory moves
