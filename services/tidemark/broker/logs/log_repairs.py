@@ -249,10 +249,15 @@ class LogRepairs:
         while True:
             await self._scheduler.sleep_ms(_AGAIN_MS)
             for partition, segments in list(self._unrepaired.items()):
-                if self._logs.find(partition) is None:
-                    self._note_unrepaired(partition, None, 0)
                 for offset in list(segments):
-                    await self._scheduler.wait(self._begin(partition, offset).answered, _AGAIN_MS)
+                    await self._check_again(partition, offset)
+
+    async def _check_again(self, partition: TopicPartition, offset: int) -> None:
+        log = self._logs.find(partition)
+        if log is None or offset >= log.log_end_offset:  # the damaged log was deleted or truncated
+            self._note_unrepaired(partition, offset, 0)
+        elif offset < log.high_watermark:
+            await self._scheduler.wait(self._begin(partition, offset).answered, _AGAIN_MS)
 
     async def _repair(self, partition: TopicPartition, offset: int, answered: Signal) -> bool:
         log = await self._sealed(partition, offset)
@@ -385,12 +390,10 @@ class LogRepairs:
             self._give_up(partition, log.identity, False)
         return False
 
-    def _note_unrepaired(self, partition: TopicPartition, base_offset: int | None, count: int) -> None:
-        """Note how many ranges of a segment are damaged; with None the ranges of the whole partition."""
+    def _note_unrepaired(self, partition: TopicPartition, base_offset: int, count: int) -> None:
+        """Note how many ranges of a segment are damaged."""
         known = self._unrepaired.setdefault(partition, {})
-        if base_offset is None:
-            known.clear()
-        elif count:
+        if count:
             known[base_offset] = count
         else:
             known.pop(base_offset, None)

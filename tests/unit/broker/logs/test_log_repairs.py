@@ -82,6 +82,7 @@ class World:
         self.given_up: list[bool] = []
         """Whether a repair continues here, one answer each time."""
         self.was_repaired = asyncio.Event()
+        self.has_no_damage = asyncio.Event()
         self.scheduler = AsyncioScheduler()
         self.repairs = LogRepairs(self, self, self.scheduler, self, self.give_up, self.failures.append)
         self.changes = self.log.state().epochs
@@ -132,6 +133,8 @@ class World:
 
     def unrepaired(self, count: int) -> None:
         self.counts["unrepaired"] = count
+        if not count:
+            self.has_no_damage.set()
 
     # -- calls of the tests
 
@@ -453,6 +456,26 @@ def test_damage_without_a_good_copy_is_repaired_once_a_replica_is_back(
 
     assert world.run(until_repaired())
     assert read_all(world.log) == world.good
+
+
+def test_damage_of_a_deleted_topic_makes_no_leader_of_the_next_topic_of_its_name_resign(
+    world: World, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is created again before the damage is checked again."""
+    monkeypatch.setattr(log_repairs, "_AGAIN_MS", 1)
+    base = world.flip(1, 100)
+    world.down = {LEADER, FOLLOWER}
+
+    async def created_again() -> bool:
+        await world.repairs.repair(PARTITION, base)
+        assert world.counts["unrepaired"] == 1
+        world.log, world.high_watermark = open_one(root / "next").open(PARTITION, IDENTITY, PLAIN)[0], 0
+        world.repairs.start()
+        await world.has_no_damage.wait()
+        return True
+
+    assert world.run(created_again())
+    assert world.given_up == []
 
 
 def test_a_batch_of_another_leader_epoch_is_refused(world: World) -> None:
