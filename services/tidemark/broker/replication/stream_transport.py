@@ -407,6 +407,7 @@ class FollowerStreams(ReplicaServiceServicer):
         stream = await self._welcome(context)
         reader = asyncio.create_task(self._read(stream, context), name=f"stream from follower {stream.follower}")
         try:
+            await context.send_initial_metadata(())
             async for message in stream.outbox.messages():
                 for response in stream.codec.encode(message):
                     await context.write(response)
@@ -440,7 +441,6 @@ class FollowerStreams(ReplicaServiceServicer):
             # The core's state of the old stream (handles, credit, positions) is not valid on the new one.
             self._submit(FollowerDisconnected(follower, old.broker_epoch))
         stream = self._streams[follower] = _FollowerStream(follower, broker_epoch)
-        await context.send_initial_metadata(())
         return stream
 
     async def _read(self, stream: _FollowerStream, context: Any) -> None:
@@ -455,6 +455,9 @@ class FollowerStreams(ReplicaServiceServicer):
             stream.end(error)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             stream.end(TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"the stream broke: {error}"))
+        except Exception as error:  # noqa: BLE001 - without a reader, the follower would wait without end
+            _log.exception("stream from follower ended by an unexpected error", extra={"follower": stream.follower})
+            stream.end(TidemarkError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}"))
 
 
 class _FollowerStream:

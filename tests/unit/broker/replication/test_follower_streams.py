@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The leader's end of a stream that breaks in an unexpected place: the stream ends, so its follower connects again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+import pytest
+from tidemark.broker.node.own_epoch import OwnEpoch
+from tidemark.broker.replication.stream_transport import FollowerStreams
+from tidemark.core.replication.events import FollowerDisconnected
+from tidemark.model import BrokerEpoch, BrokerId
+from tidemark.v1 import replica_service_pb2 as pb
+
+HELLO = pb.ReplicateRequest(hello=pb.ReplicateHello(broker_id=1, broker_epoch=7, leader_broker_epoch=5))
+END = FollowerDisconnected(BrokerId(1), BrokerEpoch(7))
+
+
+class Context:
+    """A call of Replicate: the requests or errors that it reads, and whether the follower is still there to answer."""
+
+    def __init__(self, *requests: object, is_gone: bool = False) -> None:
+        self._requests = list(requests)
+        self._is_gone = is_gone
+        self.status: grpc.StatusCode | None = None
+
+    def auth_context(self) -> dict[str, Sequence[bytes]]:
+        return {}
+
+    async def read(self) -> object:
+        if not self._requests:
+            await asyncio.Event().wait()
+        one = self._requests.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    async def send_initial_metadata(self, metadata: object) -> None:
+        if self._is_gone:
+            raise asyncio.InvalidStateError
+
+    async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: object) -> None:
+        self.status = code
+        raise grpc.aio.AbortError
+
+
+async def test_a_stream_whose_message_cannot_be_read_ends(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[object] = []
+    streams = FollowerStreams(events.append, OwnEpoch(BrokerEpoch(5)))
+    context = Context(HELLO, ValueError("a message of another world"))
+    async with asyncio.timeout(5):
+        with pytest.raises(grpc.aio.AbortError):
+            await streams.Replicate(None, context)
+    assert context.status is grpc.StatusCode.INTERNAL
+    assert (streams.count, events) == (0, [END])
+    assert "a message of another world" in caplog.text
+
+
+async def test_a_stream_to_a_follower_that_is_gone_before_the_answer_ends() -> None:
+    events: list[object] = []
+    streams = FollowerStreams(events.append, OwnEpoch(BrokerEpoch(5)))
+    with pytest.raises(asyncio.InvalidStateError):
+        await streams.Replicate(None, Context(HELLO, is_gone=True))
+    assert (streams.count, events) == (0, [END])
