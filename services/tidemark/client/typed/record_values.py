@@ -160,8 +160,11 @@ def _list_converter(kind: type, element: Column) -> Convert:
         raise _other(kind, "a list")
 
     def convert(value: Any) -> list[Any]:
+        items = value if as_list is None else value.tolist()
+        if as_list is not None and not isinstance(items, list):  # a scalar of numpy has the method, too
+            raise _other(kind, "a list")
         try:
-            return [checked(one, element) for one in (value.tolist() if as_list is not None else value)]
+            return [checked(one, element) for one in items]
         except MisfitError as misfit:
             raise misfit.below(element.name) from None
 
@@ -218,7 +221,10 @@ def _int_converter(kind: type, wanted: Primitive) -> Convert:
         raise MisfitError(f"{shown_value(value)} is outside of {wanted}: give {low} to {high}")
 
     def of_other_class(value: Any) -> Any:
-        return convert(operator.index(value))
+        try:
+            return convert(operator.index(value))
+        except TypeError:  # an array of numpy has the method, too
+            raise _other(kind, wanted) from None
 
     return convert if kind is int else of_other_class
 
@@ -238,6 +244,8 @@ def _float_converter(kind: type, wanted: Primitive) -> Convert | None:
             number = float(value)
         except OverflowError:
             raise MisfitError(f"{shown_value(value)} is outside of {wanted}") from None
+        except TypeError:
+            raise _other(kind, wanted) from None
         if abs(number) > limit and math.isfinite(number):
             raise MisfitError(f"{shown_value(value)} is outside of {wanted}")
         if is_whole and int(_as_float32(number) if wanted is Primitive.FLOAT32 else number) != value:
