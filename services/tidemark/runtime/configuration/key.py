@@ -144,9 +144,10 @@ class ConfigKey:
 
     def parse_stored(self, text: str) -> Value:
         """As `parse`, for a stored value: 0.1.0 took numbers such as 1_000, and stored the text."""
-        if self.kind is Kind.INT:
+        reads: dict[Kind, type[int] | type[float]] = {Kind.INT: int, Kind.RATIO: float}
+        if self.kind in reads:
             with contextlib.suppress(ValueError):
-                text = str(int(text))
+                text = str(reads[self.kind](text))
         return self.parse(text)
 
     def _parse(self, text: str) -> Value:

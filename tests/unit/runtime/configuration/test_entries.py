@@ -94,6 +94,7 @@ def test_a_topic_accepts_a_number_with_its_sign_and_spaces_around() -> None:
 
 def test_a_stored_number_keeps_the_meaning_that_it_had_in_earlier_versions() -> None:
     assert topic_settings({"retention.ms": "9_000"}).retention_ms == 9_000
+    assert topic_settings({"min.cleanable.dirty.ratio": "0_0.2_5"}).min_cleanable_dirty_ratio == 0.25
 
 
 def test_a_service_that_watches_no_settings_has_static_ones_only() -> None:
