@@ -230,7 +230,14 @@ def test_the_operators_certificate_is_in_the_pods_of_admin_service_and_test_only
 @pytest.mark.parametrize(
     ("days", "renewal"),
     [
-        *((1, "*/10 * * * *"), (1, "0 */4 * * *"), (4, "17 3 * * *"), (4, "0 3 ? * ?"), (22, "0 3 1 * 0")),
+        *(
+            (1, "*/10 * * * *"),
+            (1, "0 */4 * * *"),
+            (4, "17 3 * * *"),
+            (4, "0 3 ? * ?"),
+            (22, "0 3 1 * 0"),
+            (94, "08 03 09 * *"),
+        ),
         *((10, "0 3 * * 1-5"), (10, "0 3 * * MON-fri"), (7, "0 3 * * 1,3,5,6"), (7, "0 3 */2 * *"), (94, "0 0 1 * *")),
     ],
 )
@@ -339,6 +346,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (with_security(certificates={"days": 93, "renewal": "0 3 31 * *"}), "may pause for 61 d: "),
     (with_security(certificates={"days": 90, "renewal": "0 3 1 FEB,mar *"}), "may pause for 337 d: "),
     (with_security(certificates={"days": 90, "renewal": "0 3 1 * *"}), "set days to 94 or more, or run the Job more"),
+    (with_security(certificates={"renewal": "99 3 * * *"}), "renewal is 99 3 * * *, and 99 is no minute of a cron"),
+    (with_security(certificates={"renewal": "0 24 * * *"}), "24 is no hour of a cron schedule: expected 0 to 23"),
+    (with_security(certificates={"renewal": "0 3 0 * *"}), "0 is no day of the month of a cron schedule"),
+    (with_security(certificates={"renewal": "0 3 * 1-13 *"}), "1-13 is no month of a cron schedule"),
+    (
+        with_security(certificates={"renewal": "0 3 * * 7"}),
+        "7 is no day of the week of a cron schedule: expected 0 to 6",
+    ),
+    (with_security(certificates={"renewal": "0 3 * * monday"}), "monday is no day of the week"),
+    (with_security(certificates={"renewal": "a 3 * * *"}), "a is no minute"),
+    (with_security(certificates={"renewal": "0 5-3 * * *"}), "5-3 is no hour"),
+    (with_security(certificates={"renewal": "*/0 3 * * *"}), "*/0 is no minute"),
+    (with_security(certificates={"renewal": "0,,5 3 * * *"}), "renewal is 0,,5 3 * * *, and  is no minute"),
     (
         with_security(tokens={"serviceAccounts": {"keys": "https://kubernetes.default.svc/openid/v1/jwks"}}),
         "security.tokens.serviceAccounts.keys is not a JWKS",

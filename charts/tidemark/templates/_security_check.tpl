@@ -63,9 +63,11 @@ longest pause is counted in the days of 2024, a leap year, to 2026. */}}
 {{- define "tidemark.checkRenewal" -}}
 {{- $certificates := .Values.security.certificates -}}
 {{- $fields := regexSplit " +" $certificates.renewal -1 -}}
-{{- $days := include "tidemark.cronValues" (list (index $fields 2) 1 31 "") | fromJson -}}
-{{- $months := include "tidemark.cronValues" (list (index $fields 3) 1 12 " jan feb mar apr may jun jul aug sep oct nov dec") | fromJson -}}
-{{- $weekdays := include "tidemark.cronValues" (list (index $fields 4) 0 6 "sun mon tue wed thu fri sat") | fromJson -}}
+{{- $values := list -}}
+{{- range $place, $part := list (list 0 59 "" "minute") (list 0 23 "" "hour") (list 1 31 "" "day of the month") (list 1 12 " jan feb mar apr may jun jul aug sep oct nov dec" "month") (list 0 6 "sun mon tue wed thu fri sat" "day of the week") -}}
+{{- $values = append $values (include "tidemark.cronValues" (concat (list (index $fields $place)) $part (list $certificates.renewal)) | fromJson) -}}
+{{- end -}}
+{{- $days := index $values 2 -}}{{- $months := index $values 3 -}}{{- $weekdays := index $values 4 -}}
 {{- $either := and (not (regexMatch "^[*?](/1)?$" (index $fields 2))) (not (regexMatch "^[*?](/1)?$" (index $fields 4))) -}}
 {{- $first := toDate "2006-01-02T15:04Z07:00" "2024-01-01T12:00Z" -}}
 {{- $pause := 1 -}}
@@ -87,23 +89,29 @@ longest pause is counted in the days of 2024, a leap year, to 2026. */}}
 {{- end -}}
 {{- end -}}
 
-{{/* The values of a cron field, and their names, as the keys of an object. Arguments: the field, its range, names from 0. */}}
+{{/* The values of a cron field, and their names, as the keys of an object; refuses a field that Kubernetes would refuse.
+Arguments: the field, its range, names from 0, a word for the field, and the schedule. */}}
 {{- define "tidemark.cronValues" -}}
 {{- $names := splitList " " (index . 3) -}}
 {{- $values := dict -}}
 {{- $first := index . 1 -}}
 {{- $last := index . 2 -}}
+{{- $sentence := printf "security.certificates.renewal is %s, and %%s is no %s of a cron schedule: expected %d to %d, a range such as %d-%d, or * and a step such as */2" (index . 5) (index . 4) $first $last $first $last -}}
 {{- range splitList "," (lower (index . 0)) -}}
 {{- $parts := splitList "/" . -}}
 {{- $ends := list $first $last -}}
+{{- $good := regexMatch "^([*?]|[0-9]{1,2}(-[0-9]{1,2})?|[a-z]{3}(-[a-z]{3})?)(/[1-9][0-9]{0,3})?$" . -}}
 {{- if not (has (first $parts) (list "*" "?")) -}}
 {{- $ends = list -}}
 {{- range splitList "-" (first $parts) -}}
 {{- $word := . -}}
-{{- $number := int $word -}}
+{{- $number := ternary (int (trimPrefix "0" $word | default "0")) -1 (regexMatch "^[0-9]{1,2}$" $word) -}}
 {{- range $place, $name := $names -}}{{- if and $name (eq $name $word) -}}{{- $number = $place -}}{{- end -}}{{- end -}}
 {{- $ends = append $ends $number -}}
 {{- end -}}
+{{- end -}}
+{{- if or (not $good) (lt (int (first $ends)) (int $first)) (gt (int (last $ends)) (int $last)) (gt (int (first $ends)) (int (last $ends))) -}}
+{{- fail (printf $sentence .) -}}
 {{- end -}}
 {{- $to := ternary $last (last $ends) (and (eq (len $ends) 1) (eq (len $parts) 2)) -}}
 {{- range untilStep (int (first $ends)) (int (add1 $to)) (max 1 (int (index (append $parts "1") 1)) | int) -}}
