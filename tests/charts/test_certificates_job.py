@@ -118,6 +118,14 @@ def files_of(state: Kubernetes, secret: str, directory: Path) -> TlsFiles:
     return TlsFiles(*(str(directory / secret / name) for name in ("trust.crt", "tls.crt", "tls.key")))
 
 
+def set_authority(state: Kubernetes, directory: Path, days: int) -> None:
+    """Replace the authority by one that ends in some days."""
+    Authority.create(directory, "tide-tidemark.streams", days=days)
+    data = state.objects["secrets/tide-tidemark-authority"]["data"]
+    for name in ("ca.crt", "ca.key"):
+        data[name] = base64.b64encode((directory / name).read_bytes()).decode()
+
+
 def test_each_service_gets_a_certificate_that_it_accepts(kubernetes: tuple[Kubernetes, int], tmp_path: Path) -> None:
     state, port = kubernetes
     done = run(port, tmp_path, SECURE)
@@ -159,11 +167,7 @@ def test_an_expired_authority_ends_the_job_with_the_next_step(
 ) -> None:
     state, port = kubernetes
     assert run(port, tmp_path, SECURE).returncode == 0
-    expired = tmp_path / "expired"
-    Authority.create(expired, "tide-tidemark.streams", days=0)
-    data = state.objects["secrets/tide-tidemark-authority"]["data"]
-    for name in ("ca.crt", "ca.key"):
-        data[name] = base64.b64encode((expired / name).read_bytes()).decode()
+    set_authority(state, tmp_path / "expired", days=0)
     done = run(port, tmp_path, SECURE)
     assert done.returncode == 1
     assert "ca.crt expired on" in done.stderr
@@ -213,3 +217,46 @@ def test_two_runs_at_once_make_one_authority(kubernetes: tuple[Kubernetes, int],
     assert done.returncode == 1, "the Job tries again, and finds the authority of the other run"
     assert "HTTP 409" in done.stderr
     assert not state.writes
+
+
+def test_certificates_that_end_with_their_authority_are_not_issued_again(
+    kubernetes: tuple[Kubernetes, int], tmp_path: Path
+) -> None:
+    """A new one would end at the same time."""
+    state, port = kubernetes
+    assert run(port, tmp_path, SECURE).returncode == 0
+    set_authority(state, tmp_path / "short", days=20)
+    assert run(port, tmp_path, SECURE).returncode == 0
+    state.writes.clear()
+    done = run(port, tmp_path, SECURE)
+    assert done.returncode == 0, done.stderr
+    assert state.writes == []
+    assert "authority 1 ends in 19 days: raise security.certificates.generation" in done.stdout
+
+
+def test_a_damaged_certificate_is_issued_again(kubernetes: tuple[Kubernetes, int], tmp_path: Path) -> None:
+    state, port = kubernetes
+    assert run(port, tmp_path, SECURE).returncode == 0
+    state.objects["secrets/tide-tidemark-broker-0-tls"]["data"]["tls.crt"] = base64.b64encode(b"damaged").decode()
+    done = run(port, tmp_path, SECURE)
+    assert done.returncode == 0, done.stderr
+    assert "issued tide-tidemark-broker-0-tls, which is damaged" in done.stdout
+    assert service_identity(files_of(state, "tide-tidemark-broker-0-tls", tmp_path), Role.BROKER, 0)
+
+
+def test_a_rollback_of_another_generation_trusts_the_certificates_in_use(
+    kubernetes: tuple[Kubernetes, int], tmp_path: Path
+) -> None:
+    """No pod has a certificate of the second authority yet, and all have one of the first."""
+    state, port = kubernetes
+    assert run(port, tmp_path, SECURE).returncode == 0
+    before = state.objects["secrets/tide-tidemark-broker-0-tls"]["data"]["tls.crt"]
+    second = {**SECURE, "security": {"mode": "secure", "certificates": {"generation": 2}}}
+    assert run(port, tmp_path, second).returncode == 0
+    done = run(port, tmp_path, SECURE)
+    assert done.returncode == 0, done.stderr
+    assert state.objects["secrets/tide-tidemark-broker-0-tls"]["data"]["tls.crt"] == before
+    in_use = x509.load_pem_x509_certificate(base64.b64decode(before))
+    bundle = x509.load_pem_x509_certificates(state.objects["configmaps/tide-tidemark-ca"]["data"]["ca.crt"].encode())
+    assert len(bundle) == 3
+    in_use.verify_directly_issued_by(bundle[-1])

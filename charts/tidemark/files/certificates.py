@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
 from tidemark.model import TidemarkError
@@ -90,7 +91,11 @@ def authority_of(api: Api, plan: Any, directory: Path) -> dict[str, bytes]:
     data = data_of(before)
     if not data or int(data[GENERATION]) != plan["generation"]:
         Authority.create(directory, plan["cluster"])
-        made = {CA: (directory / CA).read_bytes(), KEY: (directory / KEY).read_bytes(), FORMER: data.get(CA, b"")}
+        made = {
+            CA: (directory / CA).read_bytes(),
+            KEY: (directory / KEY).read_bytes(),
+            FORMER: former_of(api, plan, data),
+        }
         made |= {GENERATION: str(plan["generation"]).encode(), SINCE: str(int(time.time())).encode()}
         api.put("secrets", plan["authority"], encoded(made), before)
         say(f"made authority {plan['generation']} of cluster {plan['cluster']}")
@@ -99,6 +104,25 @@ def authority_of(api: Api, plan: Any, directory: Path) -> dict[str, bytes]:
     for name in (CA, KEY):
         (directory / name).write_bytes(data[name])
     return data
+
+
+def former_of(api: Api, plan: Any, data: dict[str, bytes]) -> bytes:
+    """The authorities that stay trusted after a new one is made: the present one, and those of certificates in use."""
+    former = data.get(FORMER)
+    if not former:
+        return data.get(CA, b"")
+    found = [data_of(api.get("secrets", wanted["secret"])).get("tls.crt") for wanted in plan["certificates"]]
+    in_use = list(filter(None, map(certificate_in, found)))
+    kept = [one for one in x509.load_pem_x509_certificates(former) if any(issued_by(one, each) for each in in_use)]
+    return data[CA] + b"".join(one.public_bytes(Encoding.PEM) for one in kept)
+
+
+def certificate_in(content: bytes | None) -> x509.Certificate | None:
+    """The certificate; None without one, and for a damaged one."""
+    try:
+        return x509.load_pem_x509_certificate(content or b"")
+    except ValueError:
+        return None
 
 
 def publish(api: Api, plan: Any, bundle: bytes) -> None:
@@ -123,11 +147,15 @@ def issued_by(authority: x509.Certificate, certificate: x509.Certificate) -> boo
     return True
 
 
-def reason_to_issue(present: bytes | None, authorities: bytes, uri: str, hosts: list[str], days: int) -> str:
-    """Why the certificate must be issued; empty if it need not."""
+def reason_to_issue(
+    present: bytes | None, authorities: bytes, uri: str, hosts: list[str], days: int, last: datetime
+) -> str:
+    """Why the certificate must be issued; empty if it need not. No certificate can end after `last`."""
     if not present:
         return "is missing"
-    certificate = x509.load_pem_x509_certificate(present)
+    certificate = certificate_in(present)
+    if certificate is None:
+        return "is damaged"
     if not any(issued_by(one, certificate) for one in x509.load_pem_x509_certificates(authorities)):
         return "is of another authority"
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -136,8 +164,9 @@ def reason_to_issue(present: bytes | None, authorities: bytes, uri: str, hosts: 
         return "has other names of hosts"
     if names.get_values_for_type(x509.UniformResourceIdentifier) != [uri]:
         return "has another identity"
-    left = certificate.not_valid_after_utc - datetime.now(UTC)
-    return f"ends in {left.days} days" if left < timedelta(days=days) / 3 else ""
+    now, end = datetime.now(UTC), certificate.not_valid_after_utc
+    ends_soon = end - now < timedelta(days=days) / 3 and (end < last or last < now)
+    return f"ends in {(end - now).days} days" if ends_soon else ""
 
 
 def issue(authority: Authority, role: str, name: str, hosts: list[str], days: int) -> dict[str, bytes]:
@@ -165,13 +194,16 @@ def main() -> int:
             if not settled:
                 say("certificates of the former authority stay until a later run: all pods must see the new one before")
             authority = Authority.load(directory)
+            last = x509.load_pem_x509_certificate(data[CA]).not_valid_after_utc
+            left = last - datetime.now(UTC)
+            if left < timedelta(days=plan["days"]):
+                say(f"authority {plan['generation']} ends in {left.days} days: raise security.certificates.generation")
             for wanted in plan["certificates"]:
                 secret, role, name, hosts = (wanted[field] for field in ("secret", "role", "name", "hosts"))
                 before = api.get("secrets", secret)
                 uri = f"tidemark://{plan['cluster']}/{role}/{name}"
-                why = reason_to_issue(
-                    data_of(before).get("tls.crt"), data[CA] if settled else bundle, uri, hosts, plan["days"]
-                )
+                trusted = data[CA] if settled else bundle
+                why = reason_to_issue(data_of(before).get("tls.crt"), trusted, uri, hosts, plan["days"], last)
                 if why:
                     pair = issue(authority, role, name, hosts, plan["days"])
                     api.put("secrets", secret, encoded({**pair, CA: bundle}), before)
