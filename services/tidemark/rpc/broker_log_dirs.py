@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
 from tidemark.model import BrokerId, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.message import OPTIONAL_ERROR, PARTITION, Codec
-from tidemark.rpc.log_dirs import LogDirectoryContent, content_from_proto, contents_to_proto
+from tidemark.rpc.log_dirs import LogDirectoryContent, add_contents, contents_to_proto
 from tidemark.v1 import admin_log_dirs_pb2 as pb
 
 
@@ -44,11 +44,7 @@ class BrokersFromProto:
         """Add the log directories, or the error, of one message to its broker."""
         broker = BrokerId(message.broker_id)
         self._errors[broker] = errors.error_in(message)
-        known = self._parts.setdefault(broker, {})
-        for part in map(content_from_proto, message.log_dirs):
-            before = known.get(part.directory_id)
-            whole = part if before is None else replace(part, replicas=before.replicas + part.replicas)
-            known[part.directory_id] = whole
+        add_contents(self._parts.setdefault(broker, {}), message.log_dirs)
 
     def result(self) -> list[BrokerLogDirs]:
         """The brokers of the answer, by id."""

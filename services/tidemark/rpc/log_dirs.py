@@ -99,6 +99,13 @@ _CONTENT: Final = Codec(
 content_from_proto: Final = _CONTENT.from_proto
 
 
+def add_contents(found: dict[str, LogDirectoryContent], messages: Iterable[pb.LogDirDescription]) -> None:
+    """Add the contents of one message of an answer to those of the messages before, by directory id."""
+    for part in map(content_from_proto, messages):
+        before = found.get(part.directory_id)
+        found[part.directory_id] = part if before is None else replace(part, replicas=before.replicas + part.replicas)
+
+
 async def describe_log_dirs(
     address: str,
     *,
@@ -129,11 +136,7 @@ async def describe_log_dirs(
         async with open_channel(address) as channel:
             stub: Any = BrokerServiceStub(channel)
             async for response in stub.DescribeLogDirs(request, timeout=deadline_s, metadata=headers):
-                for part in map(content_from_proto, response.log_dirs):
-                    known = found.get(part.directory_id)
-                    if known is not None:
-                        part = replace(part, replicas=known.replicas + part.replicas)
-                    found[part.directory_id] = part
+                add_contents(found, response.log_dirs)
     except grpc.RpcError as error:
         raise errors.from_rpc_error(error, address=address) from None
     return tuple(found.values())

@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tidemark.broker.transactions.codec import addition_from_proto
 from tidemark.broker.transactions.marker_writer import MarkerWriter
 from tidemark.broker.transactions.requests import Requests
 from tidemark.model import TidemarkError
 from tidemark.rpc import errors
+from tidemark.rpc.codecs.transaction import addition_from_proto
 from tidemark.rpc.request_limits import check_named
 from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationServicer

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from tidemark.broker.coordination.broker_channels import BrokerChannels
 from tidemark.broker.node.metadata_cache import MetadataCache
-from tidemark.broker.transactions.codec import identity_to_proto, partition_to_proto
 from tidemark.broker.transactions.metrics import TransactionMetrics
 from tidemark.broker.transactions.transaction_shard import TransactionShard
 from tidemark.core.transactions.state import ProducerIdentity, TransactionPartition
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicDescription
 from tidemark.rpc import errors
+from tidemark.rpc.codecs.transaction import identity_to_proto, partition_to_proto
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationStub

@@ -6,13 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemark.broker.transactions.codec import (
-    description_to_proto,
-    identity_from_proto,
-    identity_to_proto,
-    phases_from_proto,
-    summary_to_proto,
-)
 from tidemark.broker.transactions.coordinators import TransactionCoordinators
 from tidemark.broker.transactions.partition_producers import PartitionProducers
 from tidemark.broker.transactions.requests import Requests
@@ -22,6 +15,13 @@ from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.refs import ref_from_proto
+from tidemark.rpc.codecs.transaction import (
+    description_to_proto,
+    identity_from_proto,
+    identity_to_proto,
+    phases_from_proto,
+    summary_to_proto,
+)
 from tidemark.rpc.request_limits import check_named
 from tidemark.rpc.security.access import audited
 from tidemark.rpc.security.callers import address_for_caller

@@ -17,6 +17,7 @@ from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.rpc.codecs.metadata import broker_from_proto
 from tidemark.rpc.codecs.refs import ref_to_proto
+from tidemark.rpc.codecs.transaction import identity_from_proto
 from tidemark.v1 import broker_service_pb2 as broker_pb
 from tidemark.v1 import metadata_pb2
 from tidemark.v1 import transaction_service_pb2 as pb
@@ -308,7 +309,7 @@ def _state(partition: TopicPartition, found: pb.PartitionProducers) -> Partition
     opened = tuple(
         OpenInPartition(
             partition,
-            ProducerIdentity(one.producer.producer_id, one.producer.producer_epoch),
+            identity_from_proto(one.producer),
             one.first_offset,
             one.last_timestamp_us,
             one.end_offset if one.HasField("end_offset") else None,
@@ -332,7 +333,7 @@ def _description(found: pb.TransactionDescription) -> TransactionDescription:
         partitions=tuple(
             (
                 TopicPartition(one.topic, one.partition),
-                ProducerIdentity(one.producer.producer_id, one.producer.producer_epoch),
+                identity_from_proto(one.producer),
             )
             for one in found.partitions
         ),

@@ -12,6 +12,7 @@ from tidemark.core.transactions.phases import Phase
 from tidemark.core.transactions.state import NO_SEQUENCE, ProducerIdentity
 from tidemark.model import host_port
 from tidemark.rpc import errors
+from tidemark.rpc.codecs.transaction import identity_from_proto, identity_to_proto
 from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionServiceStub
 
@@ -68,21 +69,21 @@ class TransactionCoordinator:
         """
         request = pb.InitTransactionsRequest(transactional_id=self.transactional_id, timeout_ms=timeout_ms)
         if identity is not None:
-            request.producer.CopyFrom(_to_proto(identity))
+            request.producer.CopyFrom(identity_to_proto(identity))
         answer = await self._call("InitTransactions", request)
-        return Started(_identity(answer.producer), answer.generation, answer.last_sequence)
+        return Started(identity_from_proto(answer.producer), answer.generation, answer.last_sequence)
 
     async def end(self, identity: ProducerIdentity, *, commit: bool) -> ProducerIdentity:
         """Commit or abort the open transaction; returns the identity of the next one (rule X12)."""
         request = pb.EndTransactionRequest(
-            transactional_id=self.transactional_id, producer=_to_proto(identity), commit=commit
+            transactional_id=self.transactional_id, producer=identity_to_proto(identity), commit=commit
         )
-        return _identity((await self._call("EndTransaction", request)).producer)
+        return identity_from_proto((await self._call("EndTransaction", request)).producer)
 
     async def join(self, generation: int) -> ProducerIdentity:
         """Return the identity of a new member of the open transaction (rule X16)."""
         request = pb.JoinTransactionRequest(transactional_id=self.transactional_id, generation=generation)
-        return _identity((await self._call("JoinTransaction", request)).producer)
+        return identity_from_proto((await self._call("JoinTransaction", request)).producer)
 
     async def keep(self, generation: int) -> None:
         """Start the timeout of the open transaction again (rule X16)."""
@@ -120,11 +121,3 @@ class TransactionCoordinator:
 def transaction_stub(cluster: Cluster, address: str) -> Any:
     """Return the stub of the transaction service at an address."""
     return cast("Any", TransactionServiceStub(cluster.channel(address)))
-
-
-def _identity(producer: pb.ProducerIdentity) -> ProducerIdentity:
-    return ProducerIdentity(producer.producer_id, producer.producer_epoch)
-
-
-def _to_proto(identity: ProducerIdentity) -> pb.ProducerIdentity:
-    return pb.ProducerIdentity(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
