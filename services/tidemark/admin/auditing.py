@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
@@ -55,6 +55,30 @@ async def observed(
 
     with outcome_to(count), nullcontext() if change is None else audited(method, context, change):
         yield
+
+
+@asynccontextmanager
+async def changing(
+    method: str, context: ServicerContext[Any, Any], request: Any, *named: str, **more: object
+) -> AsyncIterator[dict[str, object]]:
+    """Like `observed`, for a call that makes a change, unless its request has `validate_only`.
+
+    Yields the fields of the audit log line, which the caller may add to: the `named` fields of the request, then
+    `more`, then the request id.
+    """
+    facts: dict[str, object] = {name: _plain(getattr(request, name)) for name in named}
+    facts |= more
+    if "request_id" in request.DESCRIPTOR.fields_by_name:
+        facts["request_id"] = request.request_id
+    async with observed(method, context, None if request.validate_only else facts):
+        yield facts
+
+
+def _plain(field: Any) -> object:
+    """The value of a field of a message, without the classes of protobuf."""
+    if isinstance(field, Mapping):
+        return dict(field)
+    return list(field) if isinstance(field, Sequence) and not isinstance(field, str) else field
 
 
 class AuditLines:

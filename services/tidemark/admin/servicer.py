@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from grpc.aio import ServicerContext
 
 from tidemark.admin.acls import AclAdministration
-from tidemark.admin.auditing import AuditLines, observed
+from tidemark.admin.auditing import AuditLines, changing, observed
 from tidemark.admin.brokers import BrokerAdministration, PlanQuery
 from tidemark.admin.configs import Alteration, ConfigAdministration
 from tidemark.admin.descriptions import Descriptions
@@ -134,14 +134,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 
     async def CreateTopic(self, request: pb.CreateTopicRequest, context: Context) -> pb.CreateTopicResponse:
         """Create a topic and wait until every partition has a leader."""
-        facts = {
-            "topic": request.topic,
-            "partitions": request.partitions,
-            "replication_factor": request.replication_factor,
-            "configs": dict(request.configs),
-            "typed": bool(request.schema),
-            "request_id": request.request_id,
-        }
 
         async def look() -> Facts:
             return {"topic_id": new_topic_id()}
@@ -164,7 +156,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             )
             return pb.CreateTopicResponse(topic=topic_to_proto(view))
 
-        async with observed("CreateTopic", context, None if request.validate_only else facts):
+        named = ("topic", "partitions", "replication_factor", "configs")
+        async with changing("CreateTopic", context, request, *named, typed=bool(request.schema)) as facts:
             admit = self._admit_partitions(context)
             response = await self._requests.once("CreateTopic", request, pb.CreateTopicResponse, work, look)
             facts["topic_id"] = response.topic.topic_id
@@ -172,7 +165,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 
     async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicResponse:
         """Delete a topic and wait until its znodes are deleted."""
-        facts: dict[str, object] = {"topic": request.topic, "request_id": request.request_id}
 
         async def look() -> Facts:
             return {"topic_id": await self._topics.topic_id(request.topic)}
@@ -183,7 +175,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 await self._topics.delete_topic(request.topic, seen["topic_id"], timeout_s=self._timeout_s(context))
             return pb.DeleteTopicResponse()
 
-        async with observed("DeleteTopic", context, None if request.validate_only else facts):
+        async with changing("DeleteTopic", context, request, "topic") as facts:
             return await self._requests.once("DeleteTopic", request, pb.DeleteTopicResponse, work, look)
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
@@ -203,11 +195,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: partitions_pb.CreatePartitionsRequest, context: Context
     ) -> partitions_pb.CreatePartitionsResponse:
         """Add partitions to a topic and wait until each new one has a leader."""
-        facts: dict[str, object] = {
-            "topic": request.topic,
-            "total_count": request.total_count,
-            "request_id": request.request_id,
-        }
 
         async def work(_: Facts) -> partitions_pb.CreatePartitionsResponse:
             view = await self._partitions.create_partitions(
@@ -220,7 +207,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             )
             return partitions_pb.CreatePartitionsResponse(topic=topic_to_proto(view))
 
-        async with observed("CreatePartitions", context, None if request.validate_only else facts):
+        async with changing("CreatePartitions", context, request, "topic", "total_count"):
             admit = self._admit_partitions(context)
             return await self._requests.once("CreatePartitions", request, partitions_pb.CreatePartitionsResponse, work)
 
@@ -233,12 +220,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             total_count=request.total_count if request.HasField("total_count") else None,
             partitions=tuple(request.partitions),
         )
-        facts: dict[str, object] = {
-            "topic": request.topic,
-            "which": str(which),
-            "force": request.force,
-            "request_id": request.request_id,
-        }
 
         async def look() -> Facts:
             found = await self._partitions.counts(request.topic, which)
@@ -260,7 +241,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
                 topic=topic_to_proto(removed.topic), removed=removed.partitions
             )
 
-        async with observed("DeletePartitions", context, None if request.validate_only else facts):
+        async with changing("DeletePartitions", context, request, "topic", "force", which=str(which)) as facts:
             response = await self._requests.once(
                 "DeletePartitions", request, partitions_pb.DeletePartitionsResponse, work, look
             )
@@ -271,13 +252,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: configs_pb.AlterConfigsRequest, context: Context
     ) -> configs_pb.AlterConfigsResponse:
         """Change settings of a resource, either all or none of them."""
-        facts: dict[str, object] = {
-            "resource": f"{_kind(request.resource.type)} {request.resource.name}",
-            "set": dict(request.set),
-            "delete": list(request.delete),
-            "request_id": request.request_id,
-        }
-        async with observed("AlterConfigs", context, None if request.validate_only else facts):
+        resource = f"{_kind(request.resource.type)} {request.resource.name}"
+        async with changing("AlterConfigs", context, request, "set", "delete", resource=resource) as facts:
             response = await self._alter_configs(request)
             facts["diff"] = [change_from_proto(change)._asdict() for change in response.changes]
             return response
@@ -324,14 +300,6 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 
     async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Context) -> pb.ElectLeadersResponse:
         """Hold leader elections and wait for their outcomes."""
-        facts: dict[str, object] = {
-            "type": int(request.type),
-            "partitions": [f"{ref.topic}-{ref.partition}" for ref in request.partitions[:_LOGGED_MAX]],
-            "partitions_count": len(request.partitions),
-            "topics": list(request.topics[:_LOGGED_MAX]),
-            "topics_count": len(request.topics),
-            "request_id": request.request_id,
-        }
 
         async def work(_: Facts) -> pb.ElectLeadersResponse:
             query = ElectionQuery(
@@ -345,7 +313,16 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             )
             return pb.ElectLeadersResponse(results=[outcome_to_proto(one) async for one in InSlices(outcomes)])
 
-        async with observed("ElectLeaders", context, None if request.validate_only else facts):
+        async with changing(
+            "ElectLeaders",
+            context,
+            request,
+            "type",
+            partitions=[f"{ref.topic}-{ref.partition}" for ref in request.partitions[:_LOGGED_MAX]],
+            partitions_count=len(request.partitions),
+            topics=list(request.topics[:_LOGGED_MAX]),
+            topics_count=len(request.topics),
+        ) as facts:
             response = await self._requests.once(
                 "ElectLeaders", request, pb.ElectLeadersResponse, work, is_final=_all_settled
             )
@@ -365,19 +342,21 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: reassignments_pb.AlterPartitionReassignmentsRequest, context: Context
     ) -> reassignments_pb.AlterPartitionReassignmentsResponse:
         """Start or cancel reassignments."""
-        facts: dict[str, object] = {
-            "moves": [
-                f"{one.partition.topic}-{one.partition.partition}:{list(one.replicas)}"
-                + (f" in {list(one.log_dirs)}" if one.log_dirs else "")
-                for one in request.moves[:_LOGGED_MAX]
-            ],
-            "moves_count": len(request.moves),
-            "cancel": [f"{ref.topic}-{ref.partition}" for ref in request.cancel[:_LOGGED_MAX]],
-            "cancel_count": len(request.cancel),
-            "throttle_bytes_per_s": request.throttle_bytes_per_s,
-            "request_id": request.request_id,
-        }
-        async with observed("AlterPartitionReassignments", context, None if request.validate_only else facts):
+        moves = [
+            f"{one.partition.topic}-{one.partition.partition}:{list(one.replicas)}"
+            + (f" in {list(one.log_dirs)}" if one.log_dirs else "")
+            for one in request.moves[:_LOGGED_MAX]
+        ]
+        async with changing(
+            "AlterPartitionReassignments",
+            context,
+            request,
+            "throttle_bytes_per_s",
+            moves=moves,
+            moves_count=len(request.moves),
+            cancel=[f"{ref.topic}-{ref.partition}" for ref in request.cancel[:_LOGGED_MAX]],
+            cancel_count=len(request.cancel),
+        ) as facts:
             response = await self._requests.once(
                 "AlterPartitionReassignments",
                 by_content(request),
@@ -449,15 +428,14 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: log_dirs_pb.AlterBrokerLogDirsRequest, context: Context
     ) -> log_dirs_pb.AlterBrokerLogDirsResponse:
         """Move replicas between log directories of their brokers."""
-        facts: dict[str, object] = {
-            "replicas": [
-                f"{one.partition.topic}-{one.partition.partition} on {one.broker_id}: {one.log_dir}"
-                for one in request.replicas[:_LOGGED_MAX]
-            ],
-            "replicas_count": len(request.replicas),
-            "throttle_bytes_per_s": request.throttle_bytes_per_s,
-        }
-        async with observed("AlterReplicaLogDirs", context, None if request.validate_only else facts):
+        replicas = [
+            f"{one.partition.topic}-{one.partition.partition} on {one.broker_id}: {one.log_dir}"
+            for one in request.replicas[:_LOGGED_MAX]
+        ]
+        count = len(request.replicas)
+        async with changing(
+            "AlterReplicaLogDirs", context, request, "throttle_bytes_per_s", replicas=replicas, replicas_count=count
+        ) as facts:
             placed = await self._log_dirs.alter(
                 places_from_proto(request.replicas),
                 throttle_bytes_per_s=request.throttle_bytes_per_s,
@@ -483,12 +461,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: brokers_pb.AddBrokersRequest, context: Context
     ) -> brokers_pb.AddBrokersResponse:
         """Reassign replicas to live brokers, until each broker has its share."""
-        facts: dict[str, object] = {
-            "broker_ids": list(request.broker_ids),
-            "throttle_bytes_per_s": request.throttle_bytes_per_s,
-            "request_id": request.request_id,
-        }
-        async with observed("AddBrokers", context, None if request.validate_only else facts):
+        async with changing("AddBrokers", context, request, "broker_ids", "throttle_bytes_per_s") as facts:
             costed, begun = await self._brokers.add(
                 _ids(request.broker_ids),
                 throttle_bytes_per_s=request.throttle_bytes_per_s,
@@ -502,13 +475,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: brokers_pb.RemoveBrokersRequest, context: Context
     ) -> AsyncIterator[brokers_pb.RemoveBrokersResponse]:
         """Drain brokers, deregister them, and send updates."""
-        facts: dict[str, object] = {
-            "broker_ids": list(request.broker_ids),
-            "throttle_bytes_per_s": request.throttle_bytes_per_s,
-            "request_id": request.request_id,
-            "removed": [],
-        }
-        async with observed("RemoveBrokers", context, None if request.validate_only else facts):
+        named = ("broker_ids", "throttle_bytes_per_s")
+        async with changing("RemoveBrokers", context, request, *named, removed=[]) as facts:
             updates = self._brokers.remove(
                 _ids(request.broker_ids),
                 throttle_bytes_per_s=request.throttle_bytes_per_s,
@@ -548,8 +516,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 
     async def AlterAcls(self, request: acls_pb.AlterAclsRequest, context: Context) -> acls_pb.AlterAclsResponse:
         """Add and remove access rules in one write."""
-        facts: dict[str, object] = {}
-        async with observed("AlterAcls", context, None if request.validate_only else facts):
+        async with changing("AlterAcls", context, request) as facts:
             add, remove = list(map(acl_from_proto, request.add)), list(map(acl_from_proto, request.remove))
             facts["add"], facts["remove"] = ([str(acl) for acl in asked[:_LOGGED_MAX]] for asked in (add, remove))
             changed = await self._acls.alter(add, remove, validate_only=request.validate_only)
@@ -597,8 +564,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: quotas_pb.AlterClientQuotasRequest, context: Context
     ) -> quotas_pb.AlterClientQuotasResponse:
         """Set and remove quotas in one write."""
-        facts: dict[str, object] = {}
-        async with observed("AlterClientQuotas", context, None if request.validate_only else facts):
+        async with changing("AlterClientQuotas", context, request) as facts:
             check_named(request.changes, "changes")
             changes = [quota_change_from_proto(one) for one in request.changes]
             facts["changes"] = [str(one) for one in changes[:_LOGGED_MAX]]
@@ -613,12 +579,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: schemas_pb.AlterTopicSchemaRequest, context: Context
     ) -> schemas_pb.AlterTopicSchemaResponse:
         """Make a new version of a topic's schema."""
-        facts: dict[str, object] = {
-            "topic": request.topic,
-            "expected_version": request.expected_version,
-            "request_id": request.request_id,
-        }
-        async with observed("AlterTopicSchema", context, None if request.validate_only else facts):
+        async with changing("AlterTopicSchema", context, request, "topic", "expected_version") as facts:
             response = await alter_schema(self._schemas, self._requests, request, self._timeout_s(context))
             facts["version"] = response.schema.version
             facts["diff"] = list(response.differences[:_LOGGED_MAX])

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -35,7 +34,6 @@ from tidemark.v1 import controller_service_pb2 as pb
 from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceStub
 from tidemark.v1.metadata_pb2 import PartitionMetadata, TopicMetadata
 
-_log = logging.getLogger(__name__)
 _DEADLINE_S: Final = 10.0
 _DESCRIBE_DEADLINE_S: Final = 2.0
 """Deadline of DescribeReplicas; an unclean election waits no longer for an answer."""

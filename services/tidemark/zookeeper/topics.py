@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,8 +26,6 @@ from tidemark.zookeeper.multis import (
 from tidemark.zookeeper.session_port import NodeRead, Session, Watch
 from tidemark.zookeeper.topic_reader import topic_of
 from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
-
-_log = logging.getLogger(__name__)
 
 NODE_BYTES_MAX = BYTES_MAX - 16_384
 """Largest topic znode: the limit of a multi, less room for the config and the overhead of operations."""
