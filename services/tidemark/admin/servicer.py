@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from grpc.aio import ServicerContext
 
-from tidemark.admin.acls import AclAdministration
+from tidemark.admin.acls import AclAdministration, compare_and_set
 from tidemark.admin.auditing import AuditLines, changing, observed
 from tidemark.admin.brokers import BrokerAdministration, PlanQuery
 from tidemark.admin.configs import Alteration, ConfigAdministration
@@ -29,7 +29,7 @@ from tidemark.core.quotas.quotas import QuotaKind
 from tidemark.core.schemas.refusals import naming
 from tidemark.core.security.acls import Operation, Resource, ResourceType, option
 from tidemark.core.security.principals import Role
-from tidemark.model import BrokerId, ErrorCode, TidemarkError, invalid_request
+from tidemark.model import BrokerId, invalid_request
 from tidemark.rpc import errors
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs, broker_to_proto, placed_to_proto, places_from_proto
 from tidemark.rpc.codecs import audit
@@ -62,7 +62,6 @@ from tidemark.v1 import topic_schemas_pb2 as schemas_pb
 
 SERVICE_NAME: Final = "tidemark.v1.AdminService"
 
-_RACES_MAX: Final = 100
 _LOGGED_MAX: Final = 100
 """Items of one request that its line of the audit log names."""
 _MARGIN_S: Final = 0.25
@@ -261,7 +260,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
     async def _alter_configs(self, request: configs_pb.AlterConfigsRequest) -> configs_pb.AlterConfigsResponse:
         """Plan and write the change; plan again if another request changed the settings in between."""
         alteration = Alteration(resource_from_proto(request.resource), dict(request.set), frozenset(request.delete))
-        for _ in range(_RACES_MAX):
+
+        async def attempt() -> configs_pb.AlterConfigsResponse | None:
             if not request.validate_only:
                 answer = await self._requests.answer_to("AlterConfigs", request, configs_pb.AlterConfigsResponse)
                 if answer is not None:
@@ -270,12 +270,10 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             response = configs_pb.AlterConfigsResponse(changes=[change_to_proto(change) for change in plan.changes])
             if request.validate_only:
                 return response
-            if await self._configs.carry_out(plan, self._requests.receipt("AlterConfigs", request, response)):
-                return response
-        raise TidemarkError(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"other requests kept changing the settings of {request.resource.name}; nothing was changed: retry",
-        )
+            receipt = self._requests.receipt("AlterConfigs", request, response)
+            return response if await self._configs.carry_out(plan, receipt) else None
+
+        return await compare_and_set(attempt, f"settings of {request.resource.name}")
 
     async def DescribeConfigs(
         self, request: configs_pb.DescribeConfigsRequest, context: Context
