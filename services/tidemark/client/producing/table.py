@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,8 @@ from tidemark.client.serializers import to_json
 from tidemark.client.typed.table_columns import decoded
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.record.schema import HEADERS_TYPE, SCHEMA, TIMESTAMP_TYPE
+
+_INDEX: Final = re.compile(r"__index_level_\d+__")
 
 
 @runtime_checkable
@@ -37,13 +40,20 @@ def as_batches(table: Frame) -> list[pa.RecordBatch]:
             f"a {kind} is not a table: give a table of pyarrow, or a frame of pandas or polars",
         )
     if isinstance(table, pa.RecordBatch):
-        return [table]
+        return [_without_index(table)]
     try:
-        return (table if isinstance(table, pa.Table) else pa.table(table)).to_batches()
+        whole: pa.Table = _without_index(table if isinstance(table, pa.Table) else pa.table(table))
+        return whole.to_batches()
     except (pa.ArrowException, TypeError, ValueError) as error:  # columns of a pandas frame may have any objects
         reason = "; ".join(map(str, error.args))
         sentence = f"a {type(table).__name__} that Arrow cannot take: {reason}"
         raise TidemarkError(ErrorCode.INVALID_PAYLOAD, sentence) from error
+
+
+def _without_index(table: Any) -> Any:
+    """The table without the unnamed index of a pandas frame, of which Arrow makes a column."""
+    names = list(filter(_INDEX.fullmatch, table.schema.names))
+    return table.drop_columns(names) if names and table.schema.pandas_metadata else table
 
 
 def owned(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -467,6 +467,17 @@ def test_a_table_with_more_bytes_than_arrow_joins_keeps_all_rows() -> None:
     assert lengths == [half_bytes, 0] * 2
 
 
+def test_the_unnamed_index_of_a_pandas_frame_is_no_column() -> None:
+    """Arrow makes a column of it, unless it counts the rows: after a filter, a sort or a concatenation."""
+    frame = pd.DataFrame({"a": [3, 1, 2], "b": ["x", "y", "z"]})
+    chosen, schema = frame[frame.a < 3].sort_values("a"), schema_of("a BIGINT, b STRING")
+    wanted = [{"a": 1, "b": "y"}, {"a": 2, "b": "z"}]
+    for table in (chosen, pa.Table.from_pandas(chosen), pa.RecordBatch.from_pandas(chosen), chosen.set_index("b")):
+        assert fit(table, schema) == wanted
+    (rows_of_bytes,) = as_rows(chosen, key=None, value=None, timestamp=None, now_us=0)
+    assert rows_of_bytes.column("value").to_pylist() == [b'{"a":1,"b":"y"}', b'{"a":2,"b":"z"}']
+
+
 @pytest.mark.parametrize("value", [1, object(), [[1], "a"]])
 def test_a_frame_that_arrow_cannot_take_is_refused_by_topic_and_column(value: Any) -> None:
     frame = pd.DataFrame({"carrier": ["UA", value], "scheduled_at": [NOON, NOON]})
