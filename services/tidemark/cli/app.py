@@ -27,7 +27,7 @@ from tidemark.cli.cluster.log_dirs import log_dirs_app
 from tidemark.cli.common.help_text import by_task
 from tidemark.cli.common.options import Commands
 from tidemark.cli.common.output import print_error
-from tidemark.cli.common.process import check_streams, flush_output, refusal_of_output, refusal_of_words
+from tidemark.cli.common.process import check_streams, flush_output, refusal_of_output, refusal_of_words, show_silence
 from tidemark.cli.common.profiles import use_profile
 from tidemark.cli.config import config_app
 from tidemark.cli.consume.command import consume
@@ -185,6 +185,7 @@ def main() -> None:
         check_streams()
         if shells.is_asked():
             shells.answer(lambda: app(prog_name=PROGRAM))
+        show_silence()
         try:
             app(prog_name=PROGRAM)
         finally:

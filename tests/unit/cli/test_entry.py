@@ -65,6 +65,16 @@ def test_a_failed_handshake_prints_one_line_without_those_of_grpc(tmp_path: Path
     assert ended.returncode == 1
 
 
+def test_a_command_without_a_broker_says_early_that_the_command_waits() -> None:
+    """The wait of ten seconds would look like a hang. The test reads the line, and ends the command."""
+    command = [sys.executable, "-m", "tidemark.cli.entry", "topic", "list", "--bootstrap", "127.0.0.1:1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        line = running.stderr.readline()
+        running.kill()
+    assert line.startswith("warning: no broker answers (127.0.0.1:1: unavailable: Connection refused)")
+
+
 def answer_in_plain_text(listening: socket.socket) -> None:
     with contextlib.suppress(OSError):  # the test has closed the socket
         while True:

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from typing import Final, TextIO
 
+from tidemark.cli.common.output import print_warning
+from tidemark.client.metadata.silence import LOGGER
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -28,6 +31,18 @@ def check_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     if sys.stdout is None:
         raise invalid_request("stdout is closed: redirect it to /dev/null if the output is not needed")
+
+
+class _Shown(logging.Handler):
+    """Writes log lines as warnings to stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_warning(record.getMessage())
+
+
+def show_silence() -> None:
+    """Show on stderr that no broker has answered yet."""
+    logging.getLogger(LOGGER).addHandler(_Shown())
 
 
 def read_whole(file: TextIO, name: str) -> str:

@@ -35,6 +35,7 @@ from tidemark.client.metadata.cluster import (
     none_answers,
 )
 from tidemark.client.metadata.other_clusters import replacement, why_unusable
+from tidemark.client.metadata.silence import Silence
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.settings import checked_client_id
 from tidemark.client.typed.topic_schemas import versions_of
@@ -611,6 +612,7 @@ class RangeReader:
         backoff = Backoff()
         started_s = time.monotonic()
         self._calls.begin(started_s + self._deadline_s, started_s + self._connect_timeout_s)
+        silence = Silence(min(self._deadline_s, self._connect_timeout_s))
         missing: TidemarkError | None = None
         while True:
             try:
@@ -621,8 +623,10 @@ class RangeReader:
                 self._calls.attempt.note([error])
                 again_s = time.monotonic() + (pause_s := backoff.next_s())
                 in_time = again_s < self._calls.until_s
-                if self._never_answered(error) and again_s >= started_s + self._connect_timeout_s:
-                    raise
+                if self._never_answered(error):
+                    if again_s >= started_s + self._connect_timeout_s:
+                        raise
+                    silence.note(error)
                 if not error.retriable or error.code is ErrorCode.CORRUPT_BATCH:  # no replica has a valid copy
                     if error.code not in ON_ITS_WAY or again_s >= started_s + TOPIC_PATIENCE_S or not in_time:
                         raise

@@ -26,6 +26,7 @@ import grpc
 from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
 from tidemark.client.metadata.other_clusters import replacement, why_unusable
+from tidemark.client.metadata.silence import Silence
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.metadata.unknown_topics import UnknownTopics
 from tidemark.client.metadata.used_topics import UsedTopics
@@ -162,7 +163,8 @@ class Cluster:
             TidemarkError: BROKER_NOT_AVAILABLE, with the error of each address. Without retries: INVALID_CONFIG if
                 every address answers and is not a broker; AUTHENTICATION_FAILED if each of them refuses the token.
         """
-        deadline_s = time.monotonic() + min(self._timeout_s, CONNECT_TIMEOUT_S)
+        limit_s = min(self._timeout_s, CONNECT_TIMEOUT_S)
+        deadline_s, silence = time.monotonic() + limit_s, Silence(limit_s)
         backoff, refused = Backoff(), None
         while True:
             causes = await self._ask_any(timeout_s=deadline_s - time.monotonic())
@@ -176,6 +178,7 @@ class Cluster:
             pause_s = backoff.next_s()
             if time.monotonic() + pause_s >= deadline_s:
                 raise refused or _none_answers(causes)
+            silence.note(refused or _none_answers(causes))
             await asyncio.sleep(pause_s)
 
     async def close(self) -> None:

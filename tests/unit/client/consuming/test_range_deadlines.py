@@ -12,6 +12,7 @@ import grpc
 import pytest
 from tidemark.client.consuming import range_reader
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.metadata import silence
 from tidemark.client.metadata.cluster import none_answers
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
@@ -126,6 +127,19 @@ def test_a_name_that_no_topic_can_have_is_refused_without_a_call(clock: Clock, n
             with raises_code(ErrorCode.INVALID_TOPIC_NAME):
                 ask()
     assert clock.now_s == 100.0
+
+
+def test_a_reader_that_no_broker_has_answered_says_so_once_in_the_log(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(silence, "SHOWN_AFTER_S", 0.0)
+    with RangeReader("127.0.0.1:1", deadline_s=30.0, connect_timeout_s=10.0) as reader:
+        monkeypatch.setattr(reader, "_refresh", asks(reader, clock, answers=False))
+        with raises_code(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers"):
+            reader.topics(["t"])
+    (line,) = [one.message for one in caplog.records if one.name == silence.LOGGER]
+    assert line.startswith("no broker answers (broker: ")
+    assert line.endswith("; trying again for 10 s")
 
 
 @pytest.mark.parametrize("call_s", [CALL_S, 4.0])
