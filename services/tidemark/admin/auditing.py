@@ -9,13 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
-import grpc
 from grpc.aio import ServicerContext
 
 from tidemark.core.security.audit_lines import CANCELLED, DENIED, FAILED, OK, AuditFilter, ServiceAudit
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, TidemarkError, invalid_request
-from tidemark.rpc import errors
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import channel_for_call
 from tidemark.rpc.codecs.audit import audit_from_proto, filter_to_proto
 from tidemark.rpc.receiver import Headers, receiver_headers
 from tidemark.rpc.security.access import audited, outcome_to
@@ -128,12 +126,9 @@ class AuditLines:
 async def lines_of_broker(broker: BrokerRegistration, wanted: AuditFilter, headers: Headers) -> ServiceAudit:
     """The lines of one broker, which `headers` name; raises TidemarkError."""
     request = ListBrokerAuditLinesRequest(filter=filter_to_proto(wanted))
-    try:
-        async with open_channel(broker.address) as channel:
-            stub: Any = BrokerServiceStub(channel)
-            response = await stub.ListBrokerAuditLines(request, timeout=_DEADLINE_S, metadata=headers)
-    except grpc.RpcError as error:
-        raise errors.from_rpc_error(error, address=_name(broker.broker_id)) from None
+    async with channel_for_call(broker.address, _name(broker.broker_id)) as channel:
+        stub: Any = BrokerServiceStub(channel)
+        response = await stub.ListBrokerAuditLines(request, timeout=_DEADLINE_S, metadata=headers)
     return audit_from_proto(_name(broker.broker_id), response.audit)
 
 

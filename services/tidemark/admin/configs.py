@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import grpc
-
 from tidemark.admin.planning import check_configs
 from tidemark.admin.schemas import check_may_be_compacted
 from tidemark.admin.views import existing_topic
@@ -28,8 +26,7 @@ from tidemark.model import (
     number_up_to,
 )
 from tidemark.ports import AdminRequest
-from tidemark.rpc import errors
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import channel_for_call
 from tidemark.rpc.codecs.config import entry_from_proto
 from tidemark.rpc.receiver import receiver_headers
 from tidemark.runtime.configuration.entries import (
@@ -164,14 +161,13 @@ async def _told_by(store: MetadataStore, registration: BrokerRegistration) -> Se
     request = pb.DescribeBrokerConfigsRequest()
     headers = receiver_headers(await store.cluster_id(), registration.broker_id)
     try:
-        async with open_channel(registration.address) as channel:
+        async with channel_for_call(registration.address, f"broker {registration.broker_id}") as channel:
             stub: Any = BrokerServiceStub(channel)
             response = await stub.DescribeBrokerConfigs(request, timeout=_ASK_TIMEOUT_S, metadata=headers)
-    except grpc.RpcError as error:
-        refused = errors.from_rpc_error(error, address=f"broker {registration.broker_id}")
+    except TidemarkError as refused:
         if refused.retriable or refused.code is ErrorCode.INVALID_REQUEST:
             return ()  # the broker is down, or its version lacks this RPC
-        raise refused from None
+        raise
     return [entry_from_proto(entry) for entry in response.entries]
 
 

@@ -13,8 +13,6 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-import grpc
-
 from tidemark.admin.views import no_such_partition
 from tidemark.core.reassignment.log_dir_placement import ReplicaLogDir, ReplicaLogDirOutcome
 from tidemark.core.reassignment.request import named_log_dirs
@@ -31,9 +29,8 @@ from tidemark.model import (
     unknown_topic,
 )
 from tidemark.ports import Clock
-from tidemark.rpc import errors
 from tidemark.rpc.broker_log_dirs import BrokerLogDirs
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import channel_for_call
 from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs, alterations_to_proto, results_from_proto
 from tidemark.rpc.log_dirs import LogDirectoryContent, Wanted, describe_log_dirs
 from tidemark.rpc.receiver import receiver_headers
@@ -85,13 +82,10 @@ class DisksOfBrokers:
     async def alter(self, broker: BrokerRegistration, wanted: AlterLogDirs) -> Sequence[Alteration]:
         """Move replicas between the broker's log directories."""
         headers = receiver_headers(await self._store.cluster_id(), broker.broker_id)
-        try:
-            async with open_channel(broker.address) as channel:
-                stub: Any = BrokerServiceStub(channel)
-                request = alterations_to_proto(wanted)
-                response = await stub.AlterReplicaLogDirs(request, timeout=_ALTER_DEADLINE_S, metadata=headers)
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=f"broker {broker.broker_id}") from None
+        async with channel_for_call(broker.address, f"broker {broker.broker_id}") as channel:
+            stub: Any = BrokerServiceStub(channel)
+            request = alterations_to_proto(wanted)
+            response = await stub.AlterReplicaLogDirs(request, timeout=_ALTER_DEADLINE_S, metadata=headers)
         return results_from_proto(response)
 
 

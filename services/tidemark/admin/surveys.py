@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import grpc
-
 from tidemark.core.controller.leader_election import BrokerFacts, PartitionFacts
 from tidemark.core.controller.log_comparison import elect_furthest, live_replicas, loss_report
 from tidemark.core.messages import ReplicaDescription, ReplicaQuestion
@@ -27,8 +25,7 @@ from tidemark.model import (
     TopicPartition,
     UncleanElection,
 )
-from tidemark.rpc import errors
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import channel_for_call
 from tidemark.rpc.codecs.control import (
     HELD,
     descriptions_from_proto,
@@ -73,12 +70,9 @@ class ThroughController:
             raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "no controller is active")
         headers = receiver_headers(await self._store.cluster_id())
         request = pb.AskReplicasRequest(broker_id=broker, broker_epoch=epoch, replicas=questions_to_proto(questions))
-        try:
-            async with open_channel(controller.address) as channel:
-                stub: Any = ControllerServiceStub(channel)
-                response = await stub.AskReplicas(request, timeout=_DEADLINE_S, metadata=headers)
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=f"controller {controller.controller_id}") from None
+        async with channel_for_call(controller.address, f"controller {controller.controller_id}") as channel:
+            stub: Any = ControllerServiceStub(channel)
+            response = await stub.AskReplicas(request, timeout=_DEADLINE_S, metadata=headers)
         refused = refusals_from_proto(response.errors)
         again = {
             partition

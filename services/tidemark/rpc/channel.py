@@ -6,13 +6,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 
 from tidemark.core.security.listeners import Listener
 from tidemark.model import BrokerEpoch, invalid_request
+from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.security.channels import BlockingChannels, ReopeningChannel, RestartedBrokers, reopening
 
 if TYPE_CHECKING:
@@ -124,6 +125,21 @@ def open_channel(
         return grpc.aio.secure_channel(address, credentials, options=all_options)
 
     return reopening(identity or _identity, open_with)
+
+
+@contextlib.asynccontextmanager
+async def channel_for_call(address: str, name: str = "") -> AsyncIterator[grpc.aio.Channel]:
+    """A channel for one call; an RpcError of the call becomes a TidemarkError.
+
+    Args:
+        address: host:port of the server.
+        name: the server in the error; "": its address.
+    """
+    try:
+        async with open_channel(address) as channel:
+            yield channel
+    except grpc.RpcError as error:
+        raise from_rpc_error(error, address=name or address) from error
 
 
 def blocking_channels(identity: TlsIdentity | None = None) -> BlockingChannels:

@@ -10,12 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-import grpc
-
 from tidemark.core.isr_change_reasons import IsrChange
 from tidemark.model import Offset, ReplicaIdentity, TidemarkError, TopicPartition
-from tidemark.rpc import errors
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import channel_for_call
 from tidemark.rpc.codecs.message import OPTIONAL_ERROR, SPREAD_IDENTITY, SPREAD_PARTITION, Codec, Field
 from tidemark.rpc.codecs.refs import ref_from_proto, ref_to_proto
 from tidemark.rpc.codecs.shared import ids_from_proto, reasons_from_proto, reasons_to_proto
@@ -132,13 +129,10 @@ async def describe_log_dirs(
         include_isr_changes=include_isr_changes,
     )
     found: dict[str, LogDirectoryContent] = {}
-    try:
-        async with open_channel(address) as channel:
-            stub: Any = BrokerServiceStub(channel)
-            async for response in stub.DescribeLogDirs(request, timeout=deadline_s, metadata=headers):
-                add_contents(found, response.log_dirs)
-    except grpc.RpcError as error:
-        raise errors.from_rpc_error(error, address=address) from None
+    async with channel_for_call(address) as channel:
+        stub: Any = BrokerServiceStub(channel)
+        async for response in stub.DescribeLogDirs(request, timeout=deadline_s, metadata=headers):
+            add_contents(found, response.log_dirs)
     return tuple(found.values())
 
 

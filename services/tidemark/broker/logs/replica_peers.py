@@ -6,14 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import grpc
-
 from tidemark.broker.logs.repair_sources import ReplicaPart
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.model import BrokerId, ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
-from tidemark.rpc.channel import open_channel
-from tidemark.rpc.errors import from_rpc_error
+from tidemark.rpc.channel import channel_for_call
 from tidemark.rpc.receiver import receiver_headers
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 from tidemark.v1.replica_reads_pb2 import ReadReplicaRequest
@@ -85,11 +82,7 @@ class GrpcReplicaPeers:
         registration = self._metadata.view.brokers.get(broker)
         if registration is None:
             raise TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not registered")
-        address = registration.address
         headers = receiver_headers(self._metadata.view.cluster_id, broker)
-        async with open_channel(address) as channel:
+        async with channel_for_call(registration.address) as channel:
             stub: Any = BrokerServiceStub(channel)
-            try:
-                return await stub.ReadReplica(request, timeout=_TIMEOUT_S, metadata=headers, wait_for_ready=False)
-            except grpc.RpcError as error:
-                raise from_rpc_error(error, address=address) from error
+            return await stub.ReadReplica(request, timeout=_TIMEOUT_S, metadata=headers, wait_for_ready=False)

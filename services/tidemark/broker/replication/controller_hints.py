@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
-import grpc
-
 from tidemark.broker.node.own_epoch import OwnEpoch
 from tidemark.core.replication.effects import ReportLogFailed, ResignLeadership
 from tidemark.model import BrokerId, ErrorCode, TidemarkError, TopicPartition
-from tidemark.rpc import errors
-from tidemark.rpc.channel import open_channel
+from tidemark.rpc.channel import channel_for_call
 from tidemark.rpc.codecs.refs import ref_to_proto
 from tidemark.rpc.receiver import receiver_headers
 from tidemark.v1 import controller_service_pb2 as pb
@@ -74,9 +71,6 @@ class GrpcControllerHints:
         controller = await self._store.controller()
         if controller is None:
             raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "there is no active controller")
-        try:
-            async with open_channel(controller.address) as channel:
-                stub: Any = ControllerServiceStub(channel)
-                await stub.ReportIsrChanges(request, timeout=_DEADLINE_S, metadata=self._headers)
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=f"controller {controller.controller_id}") from error
+        async with channel_for_call(controller.address, f"controller {controller.controller_id}") as channel:
+            stub: Any = ControllerServiceStub(channel)
+            await stub.ReportIsrChanges(request, timeout=_DEADLINE_S, metadata=self._headers)
