@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
-from tidemark.broker.coordination.broker_channels import BrokerChannels
+from tidemark.broker.coordination.broker_calls import BrokerCalls
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.model import NO_LEADER, BrokerId, ErrorCode, TidemarkError, TopicPartition, unknown_partition
 from tidemark.rpc import errors
 from tidemark.rpc.request_limits import in_requests
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
-
-if TYPE_CHECKING:
-    from tidemark.v1.broker_service_pb2_grpc import BrokerServiceAsyncStub
 
 _TRIES: Final = 3
 _BETWEEN_S: Final = 0.15
@@ -48,15 +45,15 @@ class PartitionEnds:
     def __init__(
         self, broker_id: BrokerId, metadata: MetadataCache, own: ListOffsets, *, between_s: float = _BETWEEN_S
     ) -> None:
-        self._broker_id = broker_id
         self._metadata = metadata
-        self._own = own
         self._between_s = between_s
-        self._channels = BrokerChannels(metadata)
+        self._brokers = BrokerCalls(
+            broker_id, metadata, own, lambda channel: BrokerServiceStub(channel).ListOffsets, _DEADLINE_S
+        )
 
     async def close(self) -> None:
         """Close the channels to other brokers."""
-        await self._channels.close()
+        await self._brokers.close()
 
     async def ask(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Ends | TidemarkError]:
         """The ends of each partition, or the error; answers within some seconds."""
@@ -101,7 +98,8 @@ class PartitionEnds:
                 pb.PartitionListOffsets(topic=topic, partition=index, current_leader_epoch=-1, latest=True),
             ]
         try:
-            answers = [await self._call(leader, pb.ListOffsetsRequest(partitions=some)) for some in in_requests(parts)]
+            requests = [pb.ListOffsetsRequest(partitions=some) for some in in_requests(parts)]
+            answers = [await self._brokers.call(leader, request) for request in requests]
         except TidemarkError as error:
             return dict.fromkeys(partitions, error)
         results = (result for answer in answers for result in answer.partitions)
@@ -109,13 +107,6 @@ class PartitionEnds:
         for partition, (start, end) in zip(partitions, zip(results, results, strict=True), strict=True):
             found[partition] = errors.error_in(start) or errors.error_in(end) or Ends(start.offset, end.offset)
         return found
-
-    async def _call(self, leader: BrokerId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        if leader == self._broker_id:
-            return await self._own(request)
-        with self._channels.to(leader) as channel:
-            stub = cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
-            return await stub.ListOffsets(request, timeout=_DEADLINE_S, metadata=self._channels.headers(leader))
 
 
 def _is_retriable(found: Ends | TidemarkError) -> bool:

@@ -11,9 +11,9 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
-from tidemark.broker.coordination.broker_channels import BrokerChannels
+from tidemark.broker.coordination.broker_calls import BrokerCalls
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.broker.transactions.metrics import TransactionMetrics
 from tidemark.broker.transactions.transaction_shard import TransactionShard
@@ -24,9 +24,6 @@ from tidemark.rpc.codecs.transaction import identity_to_proto, partition_to_prot
 from tidemark.runtime.slices import Pace
 from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationStub
-
-if TYPE_CHECKING:
-    from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationAsyncStub
 
 _BATCH: Final = 2000
 """Largest number of markers in one call."""
@@ -72,13 +69,13 @@ class MarkerSender:
         *,
         retry_s: float = _RETRY_S,
     ) -> None:
-        self._broker_id = broker_id
         self._metadata = metadata
-        self._own = own
         self._existing = existing
         self._metrics = metrics
         self._retry_s = retry_s
-        self._channels = BrokerChannels(metadata)
+        self._brokers = BrokerCalls(
+            broker_id, metadata, own, lambda channel: TransactionCoordinationStub(channel).WriteMarkers, _DEADLINE_S
+        )
         self._new: deque[tuple[TransactionShard, str]] = deque()
         self._unanswered: set[_Sent] = set()
         self._queues: dict[BrokerId, deque[_Sent]] = {}
@@ -99,7 +96,7 @@ class MarkerSender:
         """Stop sending, and close the channels."""
         for task in tuple(self._tasks):
             task.cancel()
-        await self._channels.close()
+        await self._brokers.close()
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -152,7 +149,7 @@ class MarkerSender:
     async def _send(self, leader: BrokerId, batch: Sequence[_Sent]) -> None:
         ordered, request = _request_of(batch)
         try:
-            response = await self._call(leader, request)
+            response = await self._brokers.call(leader, request)
             outcomes = [errors.error_in(one) for one in response.outcomes]
             self._answered(list(zip(ordered, outcomes, strict=True)))
         except TidemarkError as error:
@@ -164,13 +161,6 @@ class MarkerSender:
         finally:
             self._calls[leader] -= 1
         self._send_queued()
-
-    async def _call(self, leader: BrokerId, request: pb.WriteMarkersRequest) -> pb.WriteMarkersResponse:
-        if leader == self._broker_id:
-            return await self._own(request)
-        with self._channels.to(leader) as channel:
-            stub = cast("TransactionCoordinationAsyncStub", TransactionCoordinationStub(channel))
-            return await stub.WriteMarkers(request, timeout=_DEADLINE_S, metadata=self._channels.headers(leader))
 
     def _answered(self, outcomes: Iterable[tuple[_Sent, TidemarkError | None]]) -> None:
         done: list[_Sent] = []

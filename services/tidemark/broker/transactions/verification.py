@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
-from tidemark.broker.coordination.broker_channels import BrokerChannels
+from tidemark.broker.coordination.broker_calls import BrokerCalls
 from tidemark.broker.coordination.lookup import Coordinator
 from tidemark.broker.node.metadata_cache import MetadataCache
 from tidemark.core.transactions.state import ProducerIdentity, TransactionPartition
@@ -20,9 +20,6 @@ from tidemark.rpc import errors
 from tidemark.rpc.codecs.transaction import identity_to_proto, partition_to_proto
 from tidemark.v1 import transaction_service_pb2 as pb
 from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationStub
-
-if TYPE_CHECKING:
-    from tidemark.v1.transaction_service_pb2_grpc import TransactionCoordinationAsyncStub
 
 _DEADLINE_S: Final = 5.0
 _BATCH: Final = 2000
@@ -58,10 +55,10 @@ class Verification:
         own: AddPartitions,
         locate: Callable[[str], Coordinator],
     ) -> None:
-        self._broker_id = broker_id
-        self._own = own
         self._locate = locate
-        self._channels = BrokerChannels(metadata)
+        self._brokers = BrokerCalls(
+            broker_id, metadata, own, lambda channel: TransactionCoordinationStub(channel).AddPartitions, _DEADLINE_S
+        )
         self._open: dict[_Asked, _Outcome] = {}
         self._gathered: list[_Asked] = []
         self._calls: set[asyncio.Task[None]] = set()
@@ -86,7 +83,7 @@ class Verification:
             call.cancel()
         for asked in tuple(self._open):
             self._settle(asked, TidemarkError(ErrorCode.SHUTTING_DOWN, "this broker stops; retry"))
-        await self._channels.close()
+        await self._brokers.close()
 
     def _call_coordinators(self) -> None:
         gathered, self._gathered = self._gathered, []
@@ -117,7 +114,7 @@ class Verification:
                 partitions=[partition_to_proto(asked.partition) for asked in some],
             )
         try:
-            response = await self._send(broker_id, request)
+            response = await self._brokers.call(broker_id, request)
             outcomes = [errors.error_in(one) for one in response.outcomes]
             answers = list(zip(groups.values(), outcomes, strict=True))
         except TidemarkError as error:
@@ -128,13 +125,6 @@ class Verification:
         for some, outcome in answers:
             for asked in some:
                 self._settle(asked, None if outcome is None else _for_producer(outcome))
-
-    async def _send(self, broker_id: BrokerId, request: pb.AddPartitionsRequest) -> pb.AddPartitionsResponse:
-        if broker_id == self._broker_id:
-            return await self._own(request)
-        with self._channels.to(broker_id) as channel:
-            stub = cast("TransactionCoordinationAsyncStub", TransactionCoordinationStub(channel))
-            return await stub.AddPartitions(request, timeout=_DEADLINE_S, metadata=self._channels.headers(broker_id))
 
     def _settle(self, asked: _Asked, error: TidemarkError | None) -> None:
         outcome = self._open.pop(asked)
