@@ -157,14 +157,15 @@ class GroupReader:
             self._announced.clear()
             membership, self._membership = self._membership, None
             failed, self.error = self.error, None
-            if membership is not None:
-                try:
+            try:
+                if membership is not None:
                     await membership.stop(commit=failed is None)
-                finally:
+            finally:
+                if membership is not None:
                     self.suspend(suspended=False)
-            self._ending.discard(leaving)
-            leaving.set_result(None)
-            self._leavers -= callers
+                self._ending.discard(leaving)
+                leaving.set_result(None)
+                self._leavers -= callers
 
     def asked(self) -> None:
         """Note that the application has processed the returned records, and polls."""

@@ -576,6 +576,23 @@ async def test_consumer_can_assign_after_leaving_a_suspended_group(
     assert not reader.is_suspended
 
 
+async def test_a_cancelled_leave_has_ended(reader: GroupReader, membership: SimpleNamespace) -> None:
+    """Otherwise a close waits for that leave, and so do the partitions of the next subscription."""
+    stays = asyncio.Event()
+
+    async def stop(*, commit: bool) -> None:
+        await stays.wait()
+
+    membership.stop = stop
+    leaving = asyncio.create_task(reader.subscribe([], on_assigned=None, on_revoked=None, on_lost=None))
+    await turns()
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    async with asyncio.timeout(5):
+        await reader.stop()
+
+
 # -- offsets in transactions (rule X17) --------------------------------------------------------------------------------
 
 TRANSACTION = OpenTransaction("sizes", ProducerIdentity(40, 0))
