@@ -123,9 +123,9 @@ class Transaction:
 
         Raises:
             TidemarkError: TRANSACTION_ABORTABLE: the transaction was aborted; run it again. PRODUCER_FENCED: another
-                producer has the transactional id; stop. REQUEST_TIMED_OUT with {"in_doubt": "True"}: call `commit`
-                again. INVALID_TXN_STATE. Otherwise the error of the first record that failed permanently; the
-                transaction was aborted.
+                producer has the transactional id; stop. REQUEST_TIMED_OUT, and any error with {"in_doubt": "True"}:
+                call `commit` again. INVALID_TXN_STATE. Otherwise the error of the first record that failed permanently;
+                the transaction was aborted.
 
         Example: `await tx.commit()`
         """

@@ -25,6 +25,8 @@ _OVER_IN_THE_NEXT: Final = OLD_IDENTITY | {
     ErrorCode.INVALID_TXN_STATE,
 }
 """Errors of a transaction that may not occur in another transaction, in addition to retriable errors."""
+_DECIDED: Final = OLD_IDENTITY | {ErrorCode.INVALID_TXN_STATE}
+"""Refusals of a commit that the coordinator bases on its record of the transaction."""
 
 
 RENEW_S: Final = 3600.0
@@ -117,9 +119,10 @@ class ProducerTransactions:
 
         Raises:
             TidemarkError: PRODUCER_FENCED. TRANSACTION_ABORTABLE if the transaction was aborted, and another one may
-                succeed. REQUEST_TIMED_OUT, with {"in_doubt": "True"}, if the outcome is not known: a repeated call
-                returns it. INVALID_TXN_STATE without an open transaction. Otherwise the error of the first failed
-                record: the transaction was aborted, and another transaction would fail, too.
+                succeed. INVALID_TXN_STATE without an open transaction. REQUEST_TIMED_OUT, or another error with
+                {"in_doubt": "True"} that comes from the coordinator, if the outcome is not known: a repeated call
+                returns it. Otherwise the error of the first failed record: the transaction was aborted, and another
+                transaction would fail, too.
         """
         if self.phase is Phase.OPEN:
             self._sender.accumulator.refuse(self._state("its transaction is being committed: begin the next one"))
@@ -217,7 +220,7 @@ class ProducerTransactions:
         try:
             self._identity = await self._coordinator.end(self._identity, commit=True)
         except TidemarkError as error:
-            if error.retriable or error.code is ErrorCode.INTERNAL:
+            if error.code not in _DECIDED:  # an earlier attempt, whose answer was lost, may have been carried out
                 sentence = f"{error.message}; the commit may be stored: call commit() again to know"
                 raise TidemarkError(error.code, sentence, dict(error.metadata) | {"in_doubt": "True"}) from error
             self._close()
@@ -238,7 +241,7 @@ class ProducerTransactions:
             _log.warning("transactional id %s: the request to abort did not reach the coordinator: %s", self._id, error)
         if failure.retriable or failure.code in _OVER_IN_THE_NEXT:
             raise self._aborted(failure.message) from failure
-        raise copy(failure)
+        raise TidemarkError(failure.code, failure.message, dict(failure.metadata) | {"in_doubt": "False"}) from failure
 
     async def _init(self) -> None:
         """Get an identity; for a producer that continues, the coordinator distinguishes a timeout from a newer

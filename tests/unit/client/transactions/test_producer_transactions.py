@@ -27,6 +27,7 @@ from tidemark.client.transactions.producer_transactions import ProducerTransacti
 from tidemark.core.cluster_view import ClusterView
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import (
+    AuthorizationError,
     BatchTooLargeError,
     FencedMemberError,
     InvalidRequestError,
@@ -303,6 +304,20 @@ async def test_a_record_that_no_transaction_could_write_is_the_error_of_the_comm
     assert world.calls[-1] == "abort 0"
 
 
+async def test_an_aborted_transaction_is_not_in_doubt_although_its_record_may_have_been_appended(world: World) -> None:
+    world.refusals = [LATE, TidemarkError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the rules changed")]
+    tx = world.transaction()
+    await tx.begin()
+    record = world.send(b"a")
+    with pytest.raises(AuthorizationError) as failed:
+        await tx.commit()
+    assert failed.value.metadata["in_doubt"] == "False"
+    with pytest.raises(AuthorizationError) as of_record:
+        await record
+    assert of_record.value.metadata["in_doubt"] == "True"
+    assert world.calls[-1] == "abort 0"
+
+
 async def test_after_a_failed_record_the_transaction_takes_no_other(world: World) -> None:
     world.refusals = [TidemarkError(ErrorCode.BATCH_TOO_LARGE, "too large")]
 
@@ -440,6 +455,19 @@ async def test_a_commit_without_answer_is_in_doubt_until_it_is_repeated(world: W
     async with world.transaction():
         await world.send(b"b")
     assert world.calls[-1] == "commit 1"
+
+
+async def test_a_commit_that_is_refused_before_its_decision_is_in_doubt_until_it_is_repeated(world: World) -> None:
+    """An earlier attempt of the same call, whose answer was lost, may have been carried out."""
+    tx = world.transaction()
+    await tx.begin()
+    await world.send(b"a")
+    world.coordinator.refusals = [TidemarkError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the rules changed")]
+    with pytest.raises(AuthorizationError) as refused:
+        await tx.commit()
+    assert refused.value.metadata["in_doubt"] == "True"
+    await tx.commit()
+    assert world.calls == ["init", "acknowledged", "commit 0", "commit 0"]
 
 
 async def test_an_abort_without_answer_is_made_up_for_at_the_next_begin(world: World) -> None:
