@@ -490,7 +490,7 @@ class RangeReader:
                 part.timestamp_us = position
             else:
                 setattr(part, position, True)
-        timeout_s, headers = self._call_s(), receiver_headers(self._view.cluster_id)
+        timeout_s, headers = self._call_s(), (*self._headers, *receiver_headers(self._view.cluster_id))
         calls = []
         for address, led in parts.items():
             stub = BrokerServiceStub(self._channel(address))

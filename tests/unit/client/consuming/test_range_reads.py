@@ -307,6 +307,7 @@ def test_offsets_of_more_partitions_than_a_request_may_name_take_several(
 
     def stub(address: str) -> Any:
         def ask(request: pb.ListOffsetsRequest, timeout: float, metadata: Headers) -> Any:
+            assert ("client-id", "nightly") in metadata, "brokers count the request for the client id"
             asked.append((address, len(request.partitions)))
             named = [(one.topic, one.partition) for one in request.partitions]
             parts = [
@@ -319,7 +320,7 @@ def test_offsets_of_more_partitions_than_a_request_may_name_take_several(
     monkeypatch.setattr(request_limits, "NAMED_MAX", 1)
     monkeypatch.setattr(RangeReader, "_channel", lambda _, address: address)
     monkeypatch.setattr(range_reader, "BrokerServiceStub", stub)
-    with reader() as kept:
+    with RangeReader("h:9000", deadline_s=30.0, client_id="nightly") as kept:
         found = kept.offsets({TopicPartition("t", index): "latest" for index in range(PARTITIONS)})
     assert {where.partition: one.offset for where, one in found.items()} == {
         index: index for index in range(PARTITIONS)
