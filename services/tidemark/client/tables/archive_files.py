@@ -117,6 +117,11 @@ class ArchiveFile:
         """Path of the file in the archive, as `key_of` gives it."""
         return f"{self.partition}/{self.path.stem}"
 
+    @property
+    def location(self) -> str:
+        """URI of the file as Iceberg's file systems take it: they do not decode %20."""
+        return f"file://{self.path}"
+
     def footer(self) -> Footer:
         """The footer of a file; raises the errors of `read_footer`."""
         return read_footer(self.path)

@@ -27,7 +27,7 @@ from tidemark.client.tables.archive_files import (
     check_topic,
     parquet_schema,
 )
-from tidemark.client.tables.iceberg import check_name, publish
+from tidemark.client.tables.iceberg import check_place, publish
 from tidemark.client.typed.batch_rows import BatchRows
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
@@ -116,13 +116,13 @@ def archive_topic(
 
     Raises:
         TidemarkError: UNKNOWN_TOPIC, BROKER_NOT_AVAILABLE. INVALID_REQUEST: no schema, the archive is of another topic,
-            another run writes it, or the Iceberg table has no namespace. OFFSET_OUT_OF_RANGE: retention deleted rows
-            before they were archived. LOG_TRUNCATED: an unclean election removed archived rows; archive
-            the topic to another directory.
+            another run writes it, the Iceberg table has no namespace, or Iceberg does not read the path of the archive.
+            OFFSET_OUT_OF_RANGE: retention deleted rows before they were archived. LOG_TRUNCATED: an unclean election
+            removed archived rows; archive the topic to another directory.
     """
     archive = Archive(root)
     if iceberg is not None:
-        check_name(iceberg)
+        check_place(archive, iceberg)
     with archive.lease():
         tasks = plan(archive, bootstrap, topic, file_mib << 20, skip_lost=skip_lost, deadline_s=deadline_s)
         rows = sum(map(write_partition, tasks) if run is None else run(tasks))

@@ -45,11 +45,13 @@ class _ChangedError(Exception):
     """The archive has files that were merged after the snapshot that was read."""
 
 
-def check_name(table: str) -> None:
-    """Check that a table's name has a namespace; raises INVALID_REQUEST."""
+def check_place(archive: Archive, table: str) -> None:
+    """Check that a table's name has a namespace, and that Iceberg reads the archive's path; raises INVALID_REQUEST."""
     parts = table.split(".")
     if len(parts) < 2 or not all(map(str.strip, parts)):
         raise invalid_request(f"the Iceberg table is {table!r}: expected namespace.table, such as lake.flights")
+    if set("#?") & set(str(archive.root)):
+        raise invalid_request(f"the archive {archive.root} has a # or a ?, which Iceberg does not read in a path")
 
 
 def publish(archive: Archive, table: str, catalog: Mapping[str, str] | None = None) -> None:
@@ -175,7 +177,7 @@ class PublishedTable:
             ends = {**ends, **{footer.partition: footer.end for _, footer in group}}
             table = _evolved(table, group[0][1].schema)
             with table.transaction() as transaction, without_bounds(transaction, unbounded):
-                paths = [file.path.as_uri() for file, _ in group]
+                paths = [file.location for file, _ in group]
                 told = _told(ends, group[0][1].topic_id)
                 transaction.add_files(paths, snapshot_properties=told, check_duplicate_files=False)
 
@@ -272,7 +274,7 @@ def _data_file(table: Table, file: ArchiveFile) -> DataFile | None:
         return None
     properties = {**table.metadata.properties, **modes(unbounded_columns(file.path))}
     metadata = table.metadata.model_copy(update={"current_schema_id": schema_id, "properties": properties})
-    return parquet_file_to_data_file(table.io, metadata, file.path.as_uri())
+    return parquet_file_to_data_file(table.io, metadata, file.location)
 
 
 def _commit_merged(

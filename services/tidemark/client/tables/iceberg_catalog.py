@@ -84,8 +84,11 @@ def opened_catalog(root: Path, properties: Mapping[str, str] | None) -> Iterator
 
 
 def _of_archive(root: Path) -> dict[str, str]:
+    from sqlalchemy import URL
+
     root.mkdir(parents=True, exist_ok=True)
-    return {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": (root / "iceberg").as_uri()}
+    database = URL.create("sqlite", database=f"{root}/catalog.db").render_as_string()
+    return {"type": "sql", "uri": database, "warehouse": f"file://{root}/iceberg"}
 
 
 def _complete(properties: Mapping[str, str]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from tidemark.client import archive_topic
 from tidemark.client.producing.typed_format import TypedFormat
 from tidemark.client.tables import iceberg
 from tidemark.client.tables.archive_files import Archive
+from tidemark.client.tables.compaction import compact_archive
+from tidemark.client.tables.iceberg_catalog import opened_catalog
 from tidemark.client.tables.iceberg_schema import iceberg_schema
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.ddl import draft_from_ddl
@@ -178,3 +180,26 @@ def test_a_table_without_a_namespace_is_refused_before_rows_are_archived(logs: L
     with raises_code(ErrorCode.INVALID_REQUEST, "expected namespace.table"):
         archive_topic(None, TOPIC, str(tmp_path), iceberg=name)
     assert not Archive(tmp_path).files()
+
+
+@pytest.mark.parametrize("name", ["my lake", "a%20b", "Flüge", "a+b&c;[1]@x:y"])
+def test_an_archive_with_any_characters_in_its_path_is_an_iceberg_table(logs: Logs, tmp_path: Path, name: str) -> None:
+    """Iceberg's file systems do not decode a URI."""
+    root = tmp_path / name
+    for first in (0, 1):
+        logs.append(0, flights(first, 1))
+        assert archived(root, None) == 1
+    assert compact_archive(str(root), min_files=2, grace_hours=0).sources == 2
+    with opened_catalog(root, None) as catalog:
+        assert [row["delay"] for row in rows(catalog.load_table(NAME))] == [0, 1]
+    assert [path.name for path in tmp_path.iterdir()] == [name], "the warehouse is in the archive, too"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b"])
+def test_a_path_that_iceberg_does_not_read_is_refused_before_rows_are_archived(
+    logs: Logs, tmp_path: Path, name: str
+) -> None:
+    logs.append(0, flights(0, 1))
+    with raises_code(ErrorCode.INVALID_REQUEST, "has a # or a .*, which Iceberg does not read in a path"):
+        archived(tmp_path / name, None)
+    assert not (tmp_path / name).exists()
