@@ -36,7 +36,7 @@ _LOST: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBE
 _CALL_TIMEOUT_S: Final = 10.0
 _LEAVE_TIMEOUT_S: Final = 3.0
 _LAST_HEARTBEAT_S: Final = 0.5
-"""Part of `_LEAVE_TIMEOUT_S` that the last commit leaves for the last heartbeat."""
+"""Part of `_LEAVE_TIMEOUT_S` that the last commit leaves for the last heartbeat, which has this time in any case."""
 _LOOK_S: Final = 0.5
 _SESSION_TIMEOUT_S: Final = 45.0
 """Session timeout before the first response of the coordinator."""
@@ -177,7 +177,8 @@ class Membership:
             finally:  # runs also after a cancellation, since other members get the partitions
                 self._reader.drop(self.owned)
                 self.owned = frozenset()
-                await self._leave(AWAY if self._settings.instance_id else LEAVING, until_s - time.monotonic())
+                left_s = max(_LAST_HEARTBEAT_S, until_s - time.monotonic())
+                await self._leave(AWAY if self._settings.instance_id else LEAVING, left_s)
 
     async def commit(
         self, positions: Iterable[GroupPosition], *, timeout_s: float, transaction: OpenTransaction | None = None

@@ -501,6 +501,32 @@ async def test_cancelled_stop_drops_all_partitions_and_leaves(coordinator: ByHan
     assert not member.owned
 
 
+async def test_a_member_has_time_to_leave_after_a_stop_that_took_long(
+    clock: SimpleNamespace, coordinator: ByHand, reader: SlowReader
+) -> None:
+    """As when the application blocks the event loop: other members would wait until the session times out."""
+    timeouts_s: list[float] = []
+    answered = coordinator.call
+
+    async def call(method: Callable[[Any], Any], request: Any, *, timeout_s: float, wait_s: float = 0.0) -> Any:
+        timeouts_s.append(timeout_s)
+        return await answered(method, request, timeout_s=timeout_s, wait_s=wait_s)
+
+    coordinator.call = call  # type: ignore[method-assign]
+    member = Membership(cast(Coordinator, coordinator), group_settings("g"), reader)
+    member.start(["a"])
+    await coordinator.assign(1, 0)
+    reader.position = 5
+    stopping = asyncio.create_task(member.stop(commit=True))
+    _, committed = await _next(coordinator, pb.CommitOffsetsRequest)
+    clock.now_s += 60
+    committed.set_result(pb.CommitOffsetsResponse())
+    _, left = await _next(coordinator, pb.GroupHeartbeatRequest, member_epoch=LEAVING)
+    left.set_result(pb.GroupHeartbeatResponse())
+    await stopping
+    assert timeouts_s[-1] > 0
+
+
 async def test_member_leaves_whose_join_has_no_response_yet(coordinator: ByHand, reader: SlowReader) -> None:
     """The coordinator may have admitted the member, and would keep its partitions until the session times out."""
     member = Membership(cast(Coordinator, coordinator), group_settings("g"), reader)
