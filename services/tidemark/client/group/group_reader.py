@@ -326,16 +326,19 @@ class GroupReader:
     async def take_up(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
         """Read these partitions, too, from the committed offsets, after `on_assigned`; returns those that are read.
 
-        A partition without a committed offset is not read while its leader does not answer.
+        A partition without a committed offset is not read while its leader does not answer. No partition is read whose
+        topic was created again, before the metadata of this client have the assigned topic.
         """
         membership = self._membership
         known = await self.fetch(sorted(partitions), timeout_s=_FETCH_TIMEOUT_S, as_member=True)
         committed = {where: known[where] for where in partitions if where in known and known[where].offset >= 0}
-        made = await self._starts(
-            {
-                where: committed[where].offset if where in committed else self._reset(where)
-                for where in sorted(partitions)
-            }
+        made = self._of_assigned_topics(
+            await self._starts(
+                {
+                    where: committed[where].offset if where in committed else self._reset(where)
+                    for where in sorted(partitions)
+                }
+            )
         )
         for where in made.keys() & committed.keys():
             self._check_same(made[where], committed[where])
@@ -360,6 +363,18 @@ class GroupReader:
             cursor.withheld = False
         self._fetcher.moved(*kept)
         return frozenset(made)
+
+    def _of_assigned_topics(self, made: Mapping[TopicPartition, Cursor]) -> dict[TopicPartition, Cursor]:
+        """The cursors of the assigned topics, without those of deleted topics of the same names."""
+        membership = self._membership
+        assigned = {
+            where: cursor
+            for where, cursor in made.items()
+            if membership is None or membership.topic_id(where.topic) in ("", cursor.topic_id)
+        }
+        if len(assigned) < len(made):
+            self._cluster.refresh()
+        return assigned
 
     def _check_same(self, cursor: Cursor, committed: pb.CommittedOffset) -> None:
         """Refuse an offset of another incarnation of the partition: metadata of a broker may be old for a moment."""

@@ -126,6 +126,10 @@ class Membership:
         """The assigned partitions that are not read yet."""
         return (self._wanted or frozenset()) - self.owned
 
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic in the last assignment that has the topic; "" without one."""
+        return self._topic_ids.get(topic, "")
+
     # -- start and stop ------------------------------------------------------------------------------------------------
 
     def start(self, topics: Iterable[str]) -> None:

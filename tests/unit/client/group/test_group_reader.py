@@ -70,7 +70,7 @@ def callbacks() -> Callbacks:
 @pytest.fixture
 def membership() -> SimpleNamespace:
     facts = {"member_id": "m", "member_epoch": 1, "owned": frozenset({ONE, OTHER}), "may_be_out": False}
-    return SimpleNamespace(**facts, began_at=lambda where, offset: None)
+    return SimpleNamespace(**facts, began_at=lambda where, offset: None, topic_id=lambda topic: "t")
 
 
 @pytest.fixture
@@ -324,6 +324,20 @@ async def test_an_offset_of_a_deleted_topic_is_not_a_position_in_its_successor(
     old.topic_id = "t"
     await assignable.take_up(frozenset({new}))
     assert new in fetcher.cursors
+
+
+async def test_a_partition_is_not_read_before_the_client_knows_the_topic_that_was_assigned(
+    assignable: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
+) -> None:
+    """The cursor of a deleted topic would raise UNKNOWN_TOPIC_ID for as long as the member has the partition."""
+    new, other, refreshed = TopicPartition("a", 2), TopicPartition("b", 0), asyncio.Event()
+    assignable._cluster = cast(Any, SimpleNamespace(refresh=refreshed.set))
+    membership.topic_id = {"a": "created again", "b": "t"}.get
+    assert await assignable.take_up(frozenset({new, other})) == {other}
+    assert refreshed.is_set()
+    assert new not in fetcher.cursors
+    membership.topic_id = {"a": "t"}.get
+    assert await assignable.take_up(frozenset({new})) == {new}
 
 
 async def test_on_assigned_may_seek_and_pause_before_the_first_record(
