@@ -75,23 +75,29 @@ class MoveFeed:
     def follow(self, view: MoveView) -> list[EndedReassignment]:
         """Wait until all ended, and start the remaining ones meanwhile; returns how each ended."""
         ended: list[EndedReassignment] = []
+        patience = _Patience()
         while self._running or self._waiting:
-            self.begin()
+            try:
+                self.begin()
+            except TidemarkError as error:
+                patience.wait_after(error)
+                continue
             ended += self._follow_some(view)
+            patience = _Patience()
         return ended
 
     def _follow_some(self, view: MoveView) -> list[EndedReassignment]:
         """Wait until all running reassignments ended, or enough of them that waiting reassignments can start."""
         ended: list[EndedReassignment] = []
         begun = len(self._running)
-        patience_until_s = time.monotonic() + _PATIENCE_S
+        patience = _Patience()
         while self._running:
             try:
                 updates = self._client.watch_partition_reassignments(
                     sorted(self._running), interval_ms=_INTERVAL_MS, request_id=self._request_id
                 )
                 for moves, found in updates:
-                    patience_until_s = time.monotonic() + _PATIENCE_S
+                    patience = _Patience()
                     ends = [_as_it_ended(one, self._targets[one.partition]) for one in found]
                     ended += ends
                     self._running -= {one.partition for one in ends}
@@ -99,11 +105,21 @@ class MoveFeed:
                     if self._waiting and len(self._running) <= begun // 2:
                         return ended
             except TidemarkError as error:
-                # The service or ZooKeeper is unavailable for a while; the reassignments continue.
-                if not error.retriable or time.monotonic() > patience_until_s:
-                    raise
-                time.sleep(_PAUSE_S)
+                patience.wait_after(error)
         return ended
+
+
+class _Patience:
+    """Time for an outage of the service or of ZooKeeper; the reassignments continue meanwhile."""
+
+    def __init__(self) -> None:
+        self._until_s = time.monotonic() + _PATIENCE_S
+
+    def wait_after(self, error: TidemarkError) -> None:
+        """Pause before the next call; raises the error if a retry cannot help, or at the end of the patience."""
+        if not error.retriable or time.monotonic() > self._until_s:
+            raise error
+        time.sleep(_PAUSE_S)
 
 
 def _as_it_ended(ended: EndedReassignment, target: tuple[BrokerId, ...]) -> EndedReassignment:

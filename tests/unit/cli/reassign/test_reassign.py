@@ -510,6 +510,22 @@ def test_requests_are_retried_during_an_outage_of_the_service(monkeypatch: pytes
         MoveFeed(client, many(2), 0, "r").follow(view)  # type: ignore[arg-type]
 
 
+def test_waiting_reassignments_start_after_an_outage_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the command ended, and the other reassignments never started."""
+    pauses: list[float] = []
+    monkeypatch.setattr(submit.time, "sleep", pauses.append)
+    client = Client(takes=4)
+    feed = MoveFeed(client, many(10), 0, "r")  # type: ignore[arg-type]
+    assert feed.begin() == 6
+    client.ends_first = [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "away")]
+    with MoveView(silent=True) as view:
+        assert len(feed.follow(view)) == 10
+    assert len(pauses) == 1
+    client.ends_first = [TidemarkError(ErrorCode.INTERNAL, "broken")]
+    with pytest.raises(TidemarkError), MoveView(silent=True) as view:
+        MoveFeed(client, many(2), 0, "r").follow(view)  # type: ignore[arg-type]
+
+
 def test_a_reassignment_that_ends_with_other_replicas_is_an_error_without_a_kept_refusal() -> None:
     """The service keeps the latest 100 refusals only."""
     client = Client()
