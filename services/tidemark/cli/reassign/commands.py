@@ -171,22 +171,19 @@ def execute(
         before = {one.partition: one.before for one in checked}
         missing = [move for move in moves if before[move.partition] != move.replicas or named_log_dirs(move)]
         feed = MoveFeed(client, missing, requested.throttle_bytes_per_s, request_id)
-        ended = _carry_out(cluster, feed, len(missing), no_wait=no_wait)
-        errors = {one.partition: one.error for one in ended if one.error is not None}
-        placed = [] if no_wait else follow_directories(client, missing, errors.keys(), silent=cluster.json)
+        document: dict[str, object] = {"begun": bool(missing), "request_id": request_id, "ended": [], "directories": []}
+        document["rollback"] = json.loads(format_reassignments(back(checked, present)))
+        try:
+            ended = _carry_out(cluster, feed, len(missing), no_wait=no_wait)
+            document["ended"] = [ended_json(one) for one in ended]
+            errors = {one.partition: one.error for one in ended if one.error is not None}
+            placed = [] if no_wait else follow_directories(client, missing, errors.keys(), silent=cluster.json)
+            document["directories"] = [found_json(found) for found, _ in placed]
+        finally:
+            if cluster.json and (feed.has_begun or not missing):
+                print_json(document)  # an error or Ctrl-C ends the wait only: the rollback must not be lost
     failed = list(errors.values())
-    if cluster.json:
-        rollback = json.loads(format_reassignments(back(checked, present)))
-        print_json(
-            {
-                "begun": bool(missing),
-                "request_id": request_id,
-                "ended": [ended_json(one) for one in ended],
-                "directories": [found_json(found) for found, _ in placed],
-                "rollback": rollback,
-            }
-        )
-    else:
+    if not cluster.json:
         if len(missing) < len(moves):
             print_line(f"{counted(len(moves) - len(missing), 'partition')} had these replicas already")
         done = f"{counted(len(ended) - len(failed), 'reassignment')} completed"

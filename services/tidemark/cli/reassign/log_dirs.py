@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tidemark.cli.common.output import error_json, name_of, print_table
-from tidemark.cli.reassign.submit import EXIT_INTERRUPTED
+from tidemark.cli.reassign.submit import EXIT_INTERRUPTED, Patience
 from tidemark.cli.reassign.views import MoveView
 from tidemark.client.units import shown_bytes
 from tidemark.core.reassignment.copy_rates import CopyRates
@@ -179,9 +179,16 @@ class PlaceFollower:
         """Wait until all moves ended; returns each replica, with an error if its move failed."""
         ended: list[Placed] = []
         left = list(places)
+        patience = Patience(self._pause)
         while left:
             moved: list[FoundReplica] = []
-            for found in look(self._client, left):
+            try:
+                replicas = look(self._client, left)
+            except TidemarkError as error:
+                patience.wait_after(error)
+                continue
+            patience = Patience(self._pause)
+            for found in replicas:
                 why, there = self._failure(found), found.state is PlaceState.THERE
                 if there or why is not None:
                     ended.append((found, why))

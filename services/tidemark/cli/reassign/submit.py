@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +44,11 @@ class MoveFeed:
         self._running: set[TopicPartition] = set()
         self._targets = {move.partition: move.replicas for move in moves}
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a reassignment was started."""
+        return bool(self._running) or len(self._waiting) < len(self._targets)
+
     def begin(self) -> int:
         """Start as many reassignments as fit; returns the number of the remaining ones.
 
@@ -75,7 +80,7 @@ class MoveFeed:
     def follow(self, view: MoveView) -> list[EndedReassignment]:
         """Wait until all ended, and start the remaining ones meanwhile; returns how each ended."""
         ended: list[EndedReassignment] = []
-        patience = _Patience()
+        patience = Patience()
         while self._running or self._waiting:
             try:
                 self.begin()
@@ -83,21 +88,21 @@ class MoveFeed:
                 patience.wait_after(error)
                 continue
             ended += self._follow_some(view)
-            patience = _Patience()
+            patience = Patience()
         return ended
 
     def _follow_some(self, view: MoveView) -> list[EndedReassignment]:
         """Wait until all running reassignments ended, or enough of them that waiting reassignments can start."""
         ended: list[EndedReassignment] = []
         begun = len(self._running)
-        patience = _Patience()
+        patience = Patience()
         while self._running:
             try:
                 updates = self._client.watch_partition_reassignments(
                     sorted(self._running), interval_ms=_INTERVAL_MS, request_id=self._request_id
                 )
                 for moves, found in updates:
-                    patience = _Patience()
+                    patience = Patience()
                     ends = [_as_it_ended(one, self._targets[one.partition]) for one in found]
                     ended += ends
                     self._running -= {one.partition for one in ends}
@@ -109,17 +114,18 @@ class MoveFeed:
         return ended
 
 
-class _Patience:
-    """Time for an outage of the service or of ZooKeeper; the reassignments continue meanwhile."""
+class Patience:
+    """Time for an outage of the service or of ZooKeeper; the reassignments continue meanwhile. `pause` sleeps."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[float], None] | None = None) -> None:
+        self._pause = pause or time.sleep
         self._until_s = time.monotonic() + _PATIENCE_S
 
     def wait_after(self, error: TidemarkError) -> None:
         """Pause before the next call; raises the error if a retry cannot help, or at the end of the patience."""
         if not error.retriable or time.monotonic() > self._until_s:
             raise error
-        time.sleep(_PAUSE_S)
+        self._pause(_PAUSE_S)
 
 
 def _as_it_ended(ended: EndedReassignment, target: tuple[BrokerId, ...]) -> EndedReassignment:

@@ -19,6 +19,7 @@ from tidemark.rpc.broker_log_dirs import BrokerLogDirs
 from tidemark.rpc.log_dirs import LogDirectoryContent, ReplicaOnDisk
 from typer.testing import CliRunner
 
+from tests.refusals import raises_code
 from tests.unit.cli.fake_admin import FakeAdmin
 
 P = TopicPartition("orders", 0)
@@ -271,6 +272,24 @@ def test_wait_survives_an_unavailable_broker_and_names_it() -> None:
     assert (found.state, error) == (PlaceState.THERE, None)
     assert view.moves[1].waiting_for == "state of broker 1 unknown: broker 1 is not live"
     assert "nothing was copied for" in view.moves[-1].waiting_for
+
+
+def test_wait_survives_an_outage_of_the_admin_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the command ended, as a restart of the service ended the wait for a copy of hours."""
+    client, pauses = Client(copying(0), copying(5), AFTER), list[float]()
+    describe, failures = client.describe_log_dirs, [TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "away")] * 3
+
+    def away(*arguments: Any, **more: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return describe(*arguments, **more)
+
+    monkeypatch.setattr(client, "describe_log_dirs", away)
+    ((found, error),) = PlaceFollower(client, pauses.append, Ticks()).follow([PLACE], Shown())  # type: ignore[arg-type]
+    assert (found.state, error, failures) == (PlaceState.THERE, None, [])
+    failures.append(TidemarkError(ErrorCode.INTERNAL, "broken"))
+    with raises_code(ErrorCode.INTERNAL, "broken"):
+        PlaceFollower(client, pauses.append, Ticks()).follow([PLACE], Shown())  # type: ignore[arg-type]
 
 
 # -- state of a replica -----------------------------------------------------------------------------------------

@@ -292,6 +292,28 @@ def test_ctrl_c_ends_the_wait_but_not_the_reassignment(client: Client, tmp_path:
     assert (client.wanted, client.cancelled) == ([T2], [])
 
 
+def test_the_rollback_is_in_the_json_of_a_wait_that_ends_early(client: Client, tmp_path: Path) -> None:
+    """Regression: the reassignment ran, and its rollback was lost."""
+    client.interrupted = True
+    result = run("execute", file_of(tmp_path), "-o", "json")
+    assert result.exit_code == 130
+    found = json.loads(result.stdout)
+    assert (found["begun"], found["ended"]) == (True, [])
+    assert found["rollback"]["partitions"] == [{"topic": "test", "partition": 2, "replicas": [1, 2]}]
+    client.interrupted, client.wanted = False, []
+    client.failures = [TidemarkError(ErrorCode.INTERNAL, "broken")]
+    result = run("execute", file_of(tmp_path), "-o", "json")
+    assert code_of(result) is ErrorCode.INTERNAL
+    assert json.loads(result.stdout)["rollback"] == found["rollback"]
+
+
+def test_a_start_that_is_refused_has_no_json(client: Client, tmp_path: Path) -> None:
+    client.ends_first = [TidemarkError(ErrorCode.INTERNAL, "broken")]
+    result = run("execute", file_of(tmp_path), "-o", "json")
+    assert code_of(result) is ErrorCode.INTERNAL
+    assert result.stdout == ""
+
+
 def test_a_reassignment_that_fails_is_an_error(client: Client, tmp_path: Path) -> None:
     client.ends_with = TidemarkError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "cancelled by another client")
     assert code_of(run("execute", file_of(tmp_path))) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
