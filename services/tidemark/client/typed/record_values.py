@@ -6,9 +6,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import enum
 import math
 import operator
 import struct
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -61,6 +63,8 @@ def converter(column: Column, kind: type) -> Convert | None:
         if column.nullable:
             return None
         raise MisfitError(_NULL_FORBIDDEN)
+    if issubclass(kind, enum.Enum):
+        return lambda value: checked(value.value, column)
     stored = plain_type(column.type)
     match stored:
         case StructOf(columns):
@@ -261,6 +265,8 @@ def _as_float32(number: float) -> float:
 
 
 def _string_converter(kind: type, wanted: Primitive) -> Convert:
+    if issubclass(kind, uuid.UUID):
+        return str
     if not issubclass(kind, str):
         raise _other(kind, wanted)
 

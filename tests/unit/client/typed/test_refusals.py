@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import mmap
 import struct
+import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from random import Random
@@ -42,6 +43,11 @@ NOON = datetime(2026, 11, 24, 12, tzinfo=UTC)
 ROW: dict[str, Any] = {"carrier": "UA", "scheduled_at": NOON}
 
 
+class Plain(enum.Enum):
+    TEXT = "UA"
+    NUMBER = 7
+
+
 def schema_of(ddl: str) -> TopicSchema:
     return first_version(draft_from_ddl(ddl))
 
@@ -62,6 +68,8 @@ BAD_RECORDS: list[tuple[str, Any, str, str]] = [
     ("no_name", ROW | {1: 1}, "1", "no such column"),
     ("null", ROW | {"carrier": None}, "carrier", "never null"),
     ("text_for_int", ROW | {"flight": "7"}, "flight", "a value of type str, and the column is int32"),
+    ("enum_of_text_for_int", ROW | {"flight": Plain.TEXT}, "flight", "of type str"),
+    ("uuid_for_int", ROW | {"flight": uuid.UUID(int=1)}, "flight", "of type UUID"),
     ("bool_for_int", ROW | {"flight": True}, "flight", "of type bool"),
     ("numpy_bool_for_int", ROW | {"flight": np.True_}, "flight", "of type bool"),
     ("float_for_int", ROW | {"flight": 7.0}, "flight", "of type float"),
@@ -185,6 +193,11 @@ Named = collections.namedtuple("Named", ["carrier", "scheduled_at"])
         (Named("UA", NOON), {}),
         (Model(carrier="UA", scheduled_at=NOON, delay=3), {"delay": 3}),
         (ROW | {"carrier": Carrier.UNITED}, {}),
+        (
+            ROW | {"carrier": Plain.TEXT, "flight": Plain.NUMBER, "tags": {Plain.TEXT: 1}},
+            {"flight": 7, "tags": [("UA", 1)]},
+        ),
+        (ROW | {"tags": {uuid.UUID(int=1): 2}}, {"tags": [("00000000-0000-0000-0000-000000000001", 2)]}),
         (ROW | {"flight": np.int64(7), "delay": np.int8(-1)}, {"flight": 7, "delay": -1}),
         (ROW | {"price": 3}, {"price": Decimal("3.00")}),
         (ROW | {"scheduled_at": pd.Timestamp(NOON)}, {}),
