@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import inspect
 import types
 import typing
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 MakeValue = Callable[[dict[str, Any]], Any]
@@ -15,6 +17,7 @@ MakeValue = Callable[[dict[str, Any]], Any]
 
 _LISTS: Final = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _MAPS: Final = (dict, collections.abc.Mapping)
+_BY_NAMES: Final = {"by_alias": True, "by_name": True}
 _UNIONS: Final = (typing.Union, types.UnionType)
 
 
@@ -32,11 +35,19 @@ def maker_of(value_class: type | None) -> MakeValue | None:
         raise TypeError(f"value_class is {value_class!r}, not a class")
     validate = getattr(value_class, "model_validate", None)
     if callable(validate):
-        made: MakeValue = validate
+        made: MakeValue = partial(validate, **_BY_NAMES) if _takes_names(validate) else validate
         return made
     if dataclasses.is_dataclass(value_class):
         return _dataclass_maker(value_class, {})
     return lambda row: value_class(**row)
+
+
+def _takes_names(validate: Callable[..., Any]) -> bool:
+    """Whether this pydantic, from 2.11 on, takes the names of fields besides their aliases."""
+    try:
+        return _BY_NAMES.keys() <= inspect.signature(validate).parameters.keys()
+    except ValueError:
+        return False
 
 
 def _dataclass_maker(kind: type, made: dict[type, MakeValue]) -> MakeValue:

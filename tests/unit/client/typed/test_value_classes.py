@@ -50,6 +50,14 @@ class Model(pydantic.BaseModel):
     delay: int | None
 
 
+class Stop(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(alias_generator=pydantic.alias_generators.to_camel)
+
+    air_port: str
+    gate_name: str = "?"
+    next_stop: Stop | None = None
+
+
 def made(value_class: type, row: dict[str, Any]) -> Any:
     make = maker_of(value_class)
     assert make is not None
@@ -83,6 +91,13 @@ def test_models_and_other_classes_get_the_columns() -> None:
     assert maker_of(None) is None
     with pytest.raises(TypeError, match="value_class is 7, not a class"):
         maker_of(7)  # type: ignore[arg-type]
+
+
+def test_a_model_with_aliases_gets_columns_of_its_names_and_of_its_aliases() -> None:
+    """A schema that is made of the model, and records that are its instances, have the names."""
+    row = {"air_port": "EWR", "gate_name": "A1", "next_stop": {"air_port": "JFK", "gate_name": "B2"}}
+    aliased = {"airPort": "EWR", "gateName": "A1", "nextStop": {"airPort": "JFK", "gateName": "B2"}}
+    assert made(Stop, row) == made(Stop, aliased) == Stop.model_validate(aliased)
 
 
 def test_a_row_that_makes_no_instance_is_an_error_with_its_place() -> None:
