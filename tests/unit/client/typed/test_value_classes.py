@@ -10,6 +10,7 @@ from typing import Annotated, Any, Optional
 import pyarrow as pa
 import pydantic
 import pytest
+from pydantic.alias_generators import to_camel
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.record_reader import RecordReader, WaitingRecords
 from tidemark.client.producing.typed_format import TypedFormat
@@ -51,7 +52,7 @@ class Model(pydantic.BaseModel):
 
 
 class Stop(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(alias_generator=pydantic.alias_generators.to_camel)
+    model_config = pydantic.ConfigDict(alias_generator=to_camel)
 
     air_port: str
     gate_name: str = "?"
