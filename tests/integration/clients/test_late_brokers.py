@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from tidemark.client import aio
-from tidemark.client.consuming import offset_lookup, range_reader
+from tidemark.client.consuming import offset_lookup
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.group import coordinator
-from tidemark.client.metadata import cluster, coordinator_calls
+from tidemark.client.metadata import blocking_cluster, cluster, coordinator_calls
 from tidemark.client.metadata.backoff import ATTEMPT_S_MAX, AttemptTimeout
 from tidemark.client.producing import sender
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -31,8 +31,8 @@ TIMED_OUT = TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "late")
 def _short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_METADATA_S", FIRST_S)
     monkeypatch.setattr(offset_lookup, "_ATTEMPT_S", FIRST_S)
-    monkeypatch.setattr(range_reader, "_METADATA_S", FIRST_S)
-    monkeypatch.setattr(range_reader, "_CALL_S", FIRST_S)
+    monkeypatch.setattr(blocking_cluster, "_METADATA_S", FIRST_S)
+    monkeypatch.setattr(blocking_cluster, "CALL_S", FIRST_S)
     monkeypatch.setattr(coordinator_calls, "_FIND_TIMEOUT_S", FIRST_S)
     monkeypatch.setattr(coordinator_calls, "_CALL_TIMEOUT_S", FIRST_S)
 

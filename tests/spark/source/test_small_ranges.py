@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from tidemark.client import AdminClient, Producer
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.metadata.blocking_cluster import BlockingCluster
 from tidemark.local.cluster import LocalCluster, broker_name
 from tidemark.rpc.raw_methods import fetch_method
 from tidemark_spark import topics
@@ -61,14 +62,14 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[RangeReader]:
 def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of partitions in each fetch during the test."""
     found: list[int] = []
-    call = RangeReader._call
+    call = BlockingCluster.call
 
-    def note(reader: RangeReader, address: str, method: Any, request: Any, *more: Any) -> Any:
+    def note(kept: BlockingCluster, address: str, method: Any, request: Any, *more: Any) -> Any:
         if method is fetch_method:
             found.append(len(request.partitions))
-        return call(reader, address, method, request, *more)
+        return call(kept, address, method, request, *more)
 
-    monkeypatch.setattr(RangeReader, "_call", note)
+    monkeypatch.setattr(BlockingCluster, "call", note)
     return found
 
 

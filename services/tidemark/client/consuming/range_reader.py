@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import grpc
 import pyarrow as pa
@@ -21,39 +21,23 @@ import pyarrow as pa
 from tidemark.client.consuming.fetch_ahead import FetchAhead
 from tidemark.client.consuming.isolation import aborted_in, check_level, level_of
 from tidemark.client.consuming.preferred_replica import PreferredReplicas
-from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
-from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
-from tidemark.client.metadata.cluster import (
-    ON_ITS_WAY,
-    REPLACED_LEADER_S,
-    TOPIC_PATIENCE_S,
-    Leader,
-    hears_no_controller,
-    leader_in,
-    may_be_new,
-    no_brokers,
-    none_answers,
-)
-from tidemark.client.metadata.other_clusters import replacement, why_unusable
-from tidemark.client.metadata.silence import Silence
-from tidemark.client.metadata.tls import Credentials, client_identity
+from tidemark.client.metadata.blocking_cluster import CALL_S, BlockingCluster
+from tidemark.client.metadata.bootstrap import Bootstrap
+from tidemark.client.metadata.cluster import REPLACED_LEADER_S, Leader
+from tidemark.client.metadata.tls import Credentials
 from tidemark.client.settings import checked_client_id
 from tidemark.client.typed.topic_schemas import versions_of
-from tidemark.core.cluster_view import ClusterView, TopicView, taken_over
+from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
 from tidemark.core.topic_name import check_topic_name
 from tidemark.errors import LogTruncatedError
-from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition, unknown_partition, unknown_topic
+from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
 from tidemark.record.transactions import has_records
 from tidemark.rpc import errors
-from tidemark.rpc.channel import blocking_channels
 from tidemark.rpc.codecs.fetch import Fetched, Results
-from tidemark.rpc.codecs.metadata import view_from_proto
-from tidemark.rpc.quotas.client_id import headers_with
 from tidemark.rpc.quotas.told import told_wait_s
 from tidemark.rpc.raw_methods import fetch_method
-from tidemark.rpc.receiver import receiver_headers
 from tidemark.rpc.request_limits import in_requests
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
@@ -63,13 +47,8 @@ from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest, GetTopicSchema
 if TYPE_CHECKING:
     from tidemark.client.typed.batch_rows import BatchRows
 
-T = TypeVar("T")
-
 _FETCH_BYTES: Final = 4 << 20
 """Soft limit of a response: each has a fixed cost of a millisecond of CPU time at brokers and clients."""
-_CALL_S: Final = 5.0
-_METADATA_S: Final = 2.0
-"""Timeout of a metadata request, which any healthy broker answers immediately."""
 _WAIT_MS: Final = 500
 
 
@@ -132,21 +111,18 @@ class RangeReader:
         isolation_level: str = "read_uncommitted",
     ) -> None:
         self._isolation_level = level_of(isolation_level)
-        self._headers = headers_with(checked_client_id(client_id))
         self._free_at_s: dict[str, float] = {}
         """Time by address before which no fetch is sent there, because of a quota (rule Q2)."""
-        self._bootstrap = parse_bootstrap(bootstrap)
+        self._cluster = BlockingCluster(
+            bootstrap,
+            deadline_s=deadline_s,
+            connect_timeout_s=connect_timeout_s,
+            tls=tls,
+            client_id=checked_client_id(client_id),
+        )
         self._deadline_s = deadline_s
-        self._connect_timeout_s = connect_timeout_s
-        self._calls = _Calls()
-        self._metadata_attempt = AttemptTimeout(_METADATA_S, METADATA_ATTEMPT_S_MAX)
-        self._view = ClusterView()
-        self._channels = blocking_channels(client_identity(tls))
-        self._is_closed = False
         self._closing = threading.Event()
-        self._lock = threading.Lock()
-        self._nearest = PreferredReplicas(rack, lambda: self._view)
-        self._turn = 0
+        self._nearest = PreferredReplicas(rack, lambda: self._cluster.view)
 
     def __enter__(self) -> RangeReader:
         return self
@@ -156,19 +132,17 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the connections; calls of other threads end with CLIENT_CLOSED."""
-        with self._lock:
-            self._is_closed = True
+        self._cluster.close()
         self._closing.set()
-        self._channels.close()
 
     @property
     def cluster_id(self) -> str:
         """Id of the cluster that answered; "" before the first call."""
-        return self._view.cluster_id
+        return self._cluster.view.cluster_id
 
     def ask_another(self) -> None:
         """Ask another broker for the next metadata, since one broker's metadata may be stale."""
-        self._turn += 1
+        self._cluster.ask_another()
 
     def topics(self, names: Sequence[str] | None = None) -> Mapping[str, TopicView]:
         """Return topics with all their partitions (None: all topics, some possibly in part).
@@ -180,12 +154,12 @@ class RangeReader:
             check_topic_name(name)
 
         def ask() -> Mapping[str, TopicView]:
-            self._refresh(names)
+            self._cluster.refresh(names)
             if names is None:
-                return {name: self._known(name) for name in sorted(self._view.topics)}
-            return {name: self._whole(name) for name in names}
+                return {name: self._cluster.known(name) for name in sorted(self._cluster.view.topics)}
+            return {name: self._cluster.whole(name) for name in names}
 
-        return self._retrying(ask)
+        return self._cluster.retrying(ask)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
         """Return the log start and the high watermark of each partition."""
@@ -214,7 +188,7 @@ class RangeReader:
                 raise next((error for error in refusals if not error.retriable), refusals[0])
             return found
 
-        return self._retrying(ask)
+        return self._cluster.retrying(ask)
 
     def read(
         self,
@@ -313,7 +287,7 @@ class RangeReader:
         found: list[Fetched | None] = [None] * len(ranges)
         if self._nearest.rack:
             return found
-        self._calls.begin(time.monotonic() + min(_CALL_S, self._deadline_s))
+        self._cluster.begin(min(CALL_S, self._deadline_s))
         for address, (indexes, parts) in self._parts_by_leader(ranges, fetch_bytes).items():
             for part in parts:
                 part.column_ids.extend(column_ids)
@@ -356,20 +330,20 @@ class RangeReader:
         check_topic_name(topic)
 
         def ask() -> dict[int, TopicSchema]:
-            self._refresh([topic])
-            view = self._known(topic)
+            self._cluster.refresh([topic])
+            view = self._cluster.known(topic)
             if not view.schema_version:
                 return {}
             request = GetTopicSchemasRequest(topic=topic, topic_id=view.topic_id, versions=versions)
-            addresses = {broker: one.address for broker, one in self._view.brokers.items()}
+            addresses = {broker: one.address for broker, one in self._cluster.view.brokers.items()}
             leaders = {one.leader for one in view.partitions.values()} & set(addresses)
             if versions or not leaders:
-                return versions_of(self._of_any(list(addresses.values()), _schemas_method, request))
-            answers = [self._call(addresses[leader], _schemas_method, request) for leader in sorted(leaders)]
+                return versions_of(self._cluster.of_any(list(addresses.values()), _schemas_method, request))
+            answers = [self._cluster.call(addresses[leader], _schemas_method, request) for leader in sorted(leaders)]
             known = {one.version: one for answer in answers for one in answer.schemas}
             return versions_of(GetTopicSchemasResponse(schemas=known.values()))
 
-        return self._retrying(ask)
+        return self._cluster.retrying(ask)
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
@@ -379,7 +353,7 @@ class RangeReader:
         replaced_until_s = time.monotonic() + min(REPLACED_LEADER_S, self._deadline_s / 2)
 
         def ask() -> Fetched:
-            leader = self._leader(*where)
+            leader = self._cluster.leader(*where)
             self._nearest.revalidate(where, leader, time.monotonic())
             part = _partition_fetch(begin, leader, fetch_bytes, check=check)
             if typed is not None:
@@ -391,23 +365,23 @@ class RangeReader:
                     raise
                 raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, error.message) from error
 
-        return self._retrying(ask)
+        return self._cluster.retrying(ask)
 
     def _parts_by_leader(
         self, ranges: Sequence[RangeStart], fetch_bytes: int
     ) -> dict[str, tuple[list[int], list[pb.PartitionFetch]]]:
         """Indexes and requests of the ranges by address of the leader, without the ranges that have none."""
-        unknown = {one.topic for one in ranges} - set(self._view.topics)
+        unknown = {one.topic for one in ranges} - set(self._cluster.view.topics)
         found: dict[str, tuple[list[int], list[pb.PartitionFetch]]] = defaultdict(lambda: ([], []))
         try:
             if unknown:
-                self._refresh(sorted(unknown))
+                self._cluster.refresh(sorted(unknown))
         except TidemarkError:
             return found
         part_bytes = max(1, fetch_bytes // len(ranges))
         for index, one in enumerate(ranges):
             try:
-                leader = self._leader(one.topic, one.partition)
+                leader = self._cluster.leader(one.topic, one.partition)
             except TidemarkError:
                 continue
             indexes, parts = found[leader.address]
@@ -457,10 +431,10 @@ class RangeReader:
         """Fetch as soon as the broker's quotas allow it; the wait prolongs the call's deadline."""
         while (wait_s := self._free_at_s.get(address, 0.0) - time.monotonic()) > 0:
             self._closing.wait(wait_s)
-            if self._is_closed:
+            if self._cluster.is_closed:
                 break
-            self._calls.until_s += wait_s
-        results: Results = self._call(address, fetch_method, request)
+            self._cluster.prolong(wait_s)
+        results: Results = self._cluster.call(address, fetch_method, request)
         if results.throttle_time_ms > 0:
             self._free_at_s[address] = time.monotonic() + told_wait_s(results.throttle_time_ms)
         for fetched in results:
@@ -475,7 +449,7 @@ class RangeReader:
         parts: dict[str, list[pb.PartitionListOffsets]] = defaultdict(list)
         for where, position in positions.items():
             try:
-                leader = self._leader(*where)
+                leader = self._cluster.leader(*where)
             except TidemarkError as error:
                 refusals.append(error)
                 continue
@@ -483,17 +457,17 @@ class RangeReader:
                 topic=where.topic,
                 partition=where.partition,
                 current_leader_epoch=leader.leader_epoch,
-                topic_id=self._known(where.topic).topic_id,
+                topic_id=self._cluster.known(where.topic).topic_id,
             )
             parts[leader.address].append(part)
             if isinstance(position, int):
                 part.timestamp_us = position
             else:
                 setattr(part, position, True)
-        timeout_s, headers = self._call_s(), (*self._headers, *receiver_headers(self._view.cluster_id))
+        timeout_s, headers = self._cluster.left_s(), self._cluster.headers
         calls = []
         for address, led in parts.items():
-            stub = BrokerServiceStub(self._channel(address))
+            stub = BrokerServiceStub(self._cluster.channel(address))
             for some in in_requests(led):
                 request = pb.ListOffsetsRequest(partitions=some, isolation_level=self._isolation_level)
                 calls.append((address, stub.ListOffsets.future(request, timeout=timeout_s, metadata=headers)))
@@ -510,162 +484,6 @@ class RangeReader:
                     where = TopicPartition(result.topic, result.partition)
                     found[where] = StatedOffset(result.offset, result.leader_epoch)
         return refusals
-
-    def _leader(self, topic: str, partition: int) -> Leader:
-        if topic not in self._view.topics:
-            self._refresh([topic])
-        found = self._known(topic)
-        if partition not in found.partitions:
-            raise unknown_partition(topic, partition, len(found.partitions))
-        leader = leader_in(found, partition, self._view.brokers)
-        if leader is None:
-            raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
-        return leader
-
-    def _whole(self, topic: str) -> TopicView:
-        """Return a topic; while brokers know a part of its partitions only, an error that is retried."""
-        found = self._known(topic)
-        if len(found.partitions) < found.count:
-            known = f"{len(found.partitions)} of {found.count}"
-            raise TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}: brokers know {known} partitions yet")
-        return found
-
-    def _known(self, topic: str) -> TopicView:
-        found = self._view.topics.get(topic)
-        if found is None:
-            raise unknown_topic(topic)
-        if found.error is not None:
-            raise found.error
-        return found
-
-    def _refresh(self, names: Sequence[str] | None) -> None:
-        request = pb.GetMetadataRequest(topics=names or (), all_topics=names is None)
-        live = [broker.address for broker in self._view.brokers.values()]
-        causes: dict[str, str] = {}
-        failures: list[TidemarkError] = []
-        others: dict[str, ClusterView | None] = {}
-        addresses = list(dict.fromkeys([*live, *self._bootstrap]))
-        first = self._turn % len(addresses)
-        for address in addresses[first:] + addresses[:first]:
-            try:
-                answer = self._call(address, _metadata_method, request, self._metadata_attempt)
-                update = view_from_proto(answer.metadata)
-            except TidemarkError as error:
-                causes[address] = error.message
-                failures.append(error)
-                others[address] = None
-                continue
-            self._metadata_attempt.reset()
-            if not (why := why_unusable(self._view, update)):
-                self._take_over(update)
-                return
-            causes[address] = why
-            others[address] = update if update.brokers else None
-        if (other := replacement(others, self._bootstrap, is_silent=False)) is not None:
-            self._take_over(other)
-            return
-        self._metadata_attempt.note(failures)
-        if all(": unimplemented: " in cause for cause in causes.values()):  # such as the admin service
-            raise no_brokers(causes)
-        raise none_answers(causes)
-
-    def _take_over(self, update: ClusterView) -> None:
-        self._view = view = taken_over(self._view, update)
-        for broker in view.brokers.values():
-            self._channels.note(broker.address, broker.broker_epoch)
-
-    def _of_any(self, addresses: Sequence[str], method: Callable[[grpc.Channel], Any], request: Any) -> Any:
-        """The first response; after a retriable error of one address, the next address is asked."""
-        failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
-        for address in addresses:
-            try:
-                return self._call(address, method, request)
-            except TidemarkError as error:
-                if not error.retriable:
-                    raise
-                failure = error
-        raise failure
-
-    def _call(
-        self, address: str, method: Callable[[grpc.Channel], Any], request: Any, attempt: AttemptTimeout | None = None
-    ) -> Any:
-        try:
-            # brokers of a cluster that replaces the known one answer only calls for metadata
-            cluster = () if method is _metadata_method else receiver_headers(self._view.cluster_id)
-            headers = {"metadata": named} if (named := (*self._headers, *cluster)) else {}
-            return method(self._channel(address))(request, timeout=self._call_s(attempt), **headers)
-        except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=address) from None
-
-    def _channel(self, address: str) -> grpc.Channel:
-        with self._lock:
-            if self._is_closed:
-                raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this reader is closed; open another one")
-            return self._channels.get(address)
-
-    def _call_s(self, attempt: AttemptTimeout | None = None) -> float:
-        until_s = self._calls.until_s if self.cluster_id else min(self._calls.until_s, self._calls.connect_by_s)
-        return (attempt or self._calls.attempt).within(until_s - time.monotonic())
-
-    def _retrying(self, ask: Callable[[], T]) -> T:
-        """Repeat the request until it succeeds, is permanently refused, or its deadline passes."""
-        backoff = Backoff()
-        started_s = time.monotonic()
-        self._calls.begin(started_s + self._deadline_s, started_s + self._connect_timeout_s)
-        silence = Silence(min(self._deadline_s, self._connect_timeout_s))
-        missing: TidemarkError | None = None
-        while True:
-            try:
-                return ask()
-            except TidemarkError as caught:
-                is_silent = caught.code in ON_ITS_WAY and hears_no_controller(self._view)
-                error = may_be_new(caught) if is_silent else caught
-                self._calls.attempt.note([error])
-                again_s = time.monotonic() + (pause_s := backoff.next_s())
-                in_time = again_s < self._calls.until_s
-                if self._never_answered(error):
-                    if again_s >= started_s + self._connect_timeout_s:
-                        raise
-                    silence.note(error)
-                if not error.retriable or error.code is ErrorCode.CORRUPT_BATCH:  # no replica has a valid copy
-                    if error.code not in ON_ITS_WAY or again_s >= started_s + TOPIC_PATIENCE_S or not in_time:
-                        raise
-                    missing = error
-                    self.ask_another()
-                elif in_time:
-                    missing = None
-                    if error.code is ErrorCode.LEADER_NOT_AVAILABLE:  # this is the answer of a broker without metadata
-                        self.ask_another()
-                elif missing is not None:  # the last attempts timed out after answers that the topic is missing
-                    raise missing from None
-                else:
-                    raise TidemarkError(
-                        ErrorCode.REQUEST_TIMED_OUT, f"not completed within its deadline; the last refusal: {error}"
-                    ) from error
-                time.sleep(pause_s)
-                self._refresh_quietly()
-
-    def _never_answered(self, error: TidemarkError) -> bool:
-        return not self.cluster_id and error.code is ErrorCode.BROKER_NOT_AVAILABLE
-
-    def _refresh_quietly(self) -> None:
-        try:
-            self._refresh(list(self._view.topics) or None)
-        except TidemarkError:
-            return  # the next attempt gets the same error
-
-
-class _Calls(threading.local):
-    """The calls of one thread: their deadline, and the timeout of each attempt."""
-
-    def __init__(self) -> None:
-        self.until_s = self.connect_by_s = 0.0
-        self.attempt = AttemptTimeout(_CALL_S)
-
-    def begin(self, until_s: float, connect_by_s: float = math.inf) -> None:
-        """Begin a series of attempts with a deadline, and an earlier one while no broker has ever answered."""
-        self.until_s, self.connect_by_s = until_s, connect_by_s
-        self.attempt.reset()
 
 
 def _partition_fetch(begin: RangeStart, leader: Leader, max_bytes: int, *, check: bool = False) -> pb.PartitionFetch:
@@ -693,7 +511,3 @@ def _ask_for(part: pb.PartitionFetch, typed: BatchRows) -> None:
 
 def _schemas_method(channel: grpc.Channel) -> Any:
     return BrokerServiceStub(channel).GetTopicSchemas
-
-
-def _metadata_method(channel: grpc.Channel) -> Any:
-    return BrokerServiceStub(channel).GetMetadata

@@ -10,18 +10,13 @@ from typing import Any, Final, NamedTuple, Self
 import grpc
 
 from tidemark.client.metadata.backoff import Backoff
-from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
-from tidemark.client.metadata.cluster import none_answers
-from tidemark.client.metadata.other_clusters import why_unusable
-from tidemark.client.metadata.tls import client_identity
+from tidemark.client.metadata.blocking_cluster import BlockingCluster
+from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.replicas.comparison import Piece, pieces_of
 from tidemark.core.cluster_view import ClusterView
-from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition, unknown_topic
+from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc import errors
-from tidemark.rpc.channel import blocking_channels
-from tidemark.rpc.codecs.metadata import view_from_proto
 from tidemark.rpc.receiver import Headers, receiver_headers
-from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1 import replica_reads_pb2
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
@@ -29,6 +24,8 @@ READ_BYTES: Final = 4 << 20
 _CALL_S: Final = 10.0
 _PATIENCE_S: Final = 5.0
 """Time to retry while a broker opens the replica, or has no metadata yet."""
+_TOPIC_PATIENCE_S: Final = 0.5
+"""Time to ask other brokers for a topic that some do not know."""
 
 
 class BrokerAddress(NamedTuple):
@@ -72,44 +69,24 @@ class ReplicaReader:
 
     def __init__(self, bootstrap: Bootstrap | None, *, repair: bool = False) -> None:
         self._repair = repair
-        self._bootstrap = parse_bootstrap(bootstrap)
-        self._known = ClusterView()
-        self._channels = blocking_channels(client_identity(None))
+        self._cluster = BlockingCluster(bootstrap, deadline_s=_PATIENCE_S, connect_timeout_s=_PATIENCE_S)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channels.close()
+        self._cluster.close()
 
     def view(self, topics: Sequence[str] = ()) -> ClusterView:
         """Return the cluster with these topics (empty: all); raises BROKER_NOT_AVAILABLE, UNKNOWN_TOPIC."""
-        request = pb.GetMetadataRequest(topics=topics, all_topics=not topics)
-        until_s = time.monotonic() + _PATIENCE_S
-        backoff = Backoff()
-        while True:
-            causes: dict[str, str] = {}
-            missing: TidemarkError | None = None
-            asked = list(dict.fromkeys([*self._bootstrap, *_hosts(self._known)]))
-            for address in asked:
-                try:
-                    view = view_from_proto(self._call(address, "GetMetadata", request).metadata)
-                except TidemarkError as error:
-                    causes[address] = error.message
-                    continue
-                if why := why_unusable(self._known, view):
-                    causes[address] = why
-                    continue
-                self._known = view
-                missing = _missing(view, topics)
-                if missing is None:
-                    return view
-                asked += [one for one in _hosts(view) if one not in asked]  # these brokers may know a new topic
-            if missing is not None:
-                raise missing
-            if time.monotonic() >= until_s:
-                raise none_answers(causes)
-            time.sleep(backoff.next_s())
+
+        def ask() -> ClusterView:
+            self._cluster.refresh(topics or None)
+            for topic in topics:
+                self._cluster.whole(topic)
+            return self._cluster.view
+
+        return self._cluster.retrying(ask, patience_s=_TOPIC_PATIENCE_S)
 
     def read(
         self,
@@ -143,7 +120,7 @@ class ReplicaReader:
         backoff = Backoff()
         while True:
             try:
-                answer = self._call(broker.address, "ReadReplica", request, broker.headers)
+                answer = self._read(broker, request)
             except TidemarkError as error:
                 if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or time.monotonic() >= until_s:
                     raise
@@ -160,12 +137,12 @@ class ReplicaReader:
                 tuple(answer.repaired_offsets),
             )
 
-    def _call(self, address: str, method: str, request: Any, headers: Headers = ()) -> Any:
-        stub = BrokerServiceStub(self._channels.get(address))
+    def _read(self, broker: BrokerAddress, request: replica_reads_pb2.ReadReplicaRequest) -> Any:
+        stub = BrokerServiceStub(self._cluster.channel(broker.address))
         try:
-            return getattr(stub, method)(request, timeout=_CALL_S, metadata=headers)
+            return stub.ReadReplica(request, timeout=_CALL_S, metadata=broker.headers)
         except grpc.RpcError as error:
-            raise errors.from_rpc_error(error, address=address) from None
+            raise errors.from_rpc_error(error, address=broker.address) from None
 
 
 def addresses(view: ClusterView) -> Mapping[int, BrokerAddress]:
@@ -174,17 +151,3 @@ def addresses(view: ClusterView) -> Mapping[int, BrokerAddress]:
         broker_id: BrokerAddress(broker.address, receiver_headers(view.cluster_id, broker_id))
         for broker_id, broker in view.brokers.items()
     }
-
-
-def _hosts(view: ClusterView) -> Sequence[str]:
-    return [one.address for one in addresses(view).values()]
-
-
-def _missing(view: ClusterView, topics: Sequence[str]) -> TidemarkError | None:
-    """The error of the first topic that the view does not describe."""
-    for topic in topics:
-        found = view.topics.get(topic)
-        if found is None or not found.partitions:
-            error = found.error if found is not None else None
-            return error or unknown_topic(topic)
-    return None

@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 import pytest
-from tidemark.client.consuming import range_reader
 from tidemark.client.consuming.range_reader import RangeReader
-from tidemark.client.metadata import silence
+from tidemark.client.metadata import blocking_cluster, silence
+from tidemark.client.metadata.blocking_cluster import BlockingCluster
 from tidemark.client.metadata.cluster import none_answers
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
@@ -35,16 +35,16 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(range_reader, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=made.sleep))
+    monkeypatch.setattr(blocking_cluster, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=made.sleep))
     return made
 
 
 def asks(reader: RangeReader, clock: Clock, *, answers: bool) -> Callable[..., None]:
     """Brokers with metadata without topics, which answer requests with enough time."""
-    reader._view = ClusterView(controller_id=BrokerId(100))
+    reader._cluster.view = ClusterView(controller_id=BrokerId(100))
 
     def refresh(names: object) -> None:
-        left_s = reader._call_s()
+        left_s = reader._cluster.left_s()
         clock.sleep(min(CALL_S, left_s))
         if not answers or left_s < CALL_S:
             raise none_answers({"broker": "deadline exceeded"})
@@ -57,7 +57,7 @@ def test_unknown_topic_is_reported_instead_of_a_timeout(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, deadline_s: float
 ) -> None:
     with RangeReader("127.0.0.1:1", deadline_s=deadline_s) as reader:
-        monkeypatch.setattr(reader, "_refresh", asks(reader, clock, answers=True))
+        monkeypatch.setattr(reader._cluster, "refresh", asks(reader, clock, answers=True))
         with pytest.raises(TidemarkError) as refused:
             reader.topics(["nope"])
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC
@@ -66,7 +66,7 @@ def test_unknown_topic_is_reported_instead_of_a_timeout(
 
 def test_without_answers_the_deadline_raises_the_last_error(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with RangeReader("127.0.0.1:1", deadline_s=2.0) as reader:
-        monkeypatch.setattr(reader, "_refresh", asks(reader, clock, answers=False))
+        monkeypatch.setattr(reader._cluster, "refresh", asks(reader, clock, answers=False))
         with pytest.raises(TidemarkError, match="no broker answers") as refused:
             reader.topics(["nope"])
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
@@ -77,12 +77,12 @@ def test_broker_without_metadata_makes_the_reader_ask_another(clock: Clock, monk
     brokers = {BrokerId(one): BrokerRegistration(BrokerId(one), "h", 9000 + one, BrokerEpoch(0)) for one in range(2)}
     unheard = TidemarkError(ErrorCode.LEADER_NOT_AVAILABLE, "this broker has received no topic yet")
 
-    def call(reader: RangeReader, address: str, *_: object, **__: object) -> Any:
+    def call(cluster: BlockingCluster, address: str, *_: object, **__: object) -> Any:
         found = TopicView("t", "", error=unheard) if address.endswith("9000") else TopicView("t", "id", created_zxid=1)
         view = ClusterView(brokers=brokers, controller_epoch=ControllerEpoch(1), topics={"t": found})
         return SimpleNamespace(metadata=view_to_proto(view))
 
-    monkeypatch.setattr(RangeReader, "_call", call)
+    monkeypatch.setattr(BlockingCluster, "call", call)
     with RangeReader("h:9000,h:9001", deadline_s=30.0) as reader:
         assert reader.topics(["t"])["t"].topic_id == "id"
 
@@ -93,13 +93,13 @@ def test_a_topic_of_which_a_broker_knows_a_part_is_asked_for_again(
     brokers = {BrokerId(0): BrokerRegistration(BrokerId(0), "h", 9000, BrokerEpoch(0))}
     parts = iter([2, 2, 4])
 
-    def call(reader: RangeReader, address: str, *_: object, **__: object) -> Any:
+    def call(cluster: BlockingCluster, address: str, *_: object, **__: object) -> Any:
         known = {index: PartitionView(index, 0, 1, (0,), (0,)) for index in range(next(parts))}
         topic = TopicView("t", "id", created_zxid=1, partitions=known, partition_count=4)
         view = ClusterView(brokers=brokers, controller_epoch=ControllerEpoch(1), topics={"t": topic})
         return SimpleNamespace(metadata=view_to_proto(view))
 
-    monkeypatch.setattr(RangeReader, "_call", call)
+    monkeypatch.setattr(BlockingCluster, "call", call)
     with RangeReader("h:9000", deadline_s=30.0) as reader:
         assert sorted(reader.topics(["t"])["t"].partitions) == [0, 1, 2, 3]
     assert next(parts, None) is None
@@ -134,7 +134,7 @@ def test_a_reader_that_no_broker_has_answered_says_so_once_in_the_log(
 ) -> None:
     monkeypatch.setattr(silence, "SHOWN_AFTER_S", 0.0)
     with RangeReader("127.0.0.1:1", deadline_s=30.0, connect_timeout_s=10.0) as reader:
-        monkeypatch.setattr(reader, "_refresh", asks(reader, clock, answers=False))
+        monkeypatch.setattr(reader._cluster, "refresh", asks(reader, clock, answers=False))
         with raises_code(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers"):
             reader.topics(["t"])
     (line,) = [one.message for one in caplog.records if one.name == silence.LOGGER]
@@ -148,11 +148,11 @@ def test_a_reader_that_no_broker_ever_answered_gives_up_after_the_connect_timeou
 ) -> None:
     monkeypatch.setitem(globals(), "CALL_S", call_s)
     with RangeReader("127.0.0.1:1", deadline_s=30.0, connect_timeout_s=10.0) as reader:
-        monkeypatch.setattr(reader, "_refresh", asks(reader, clock, answers=False))
+        monkeypatch.setattr(reader._cluster, "refresh", asks(reader, clock, answers=False))
         with raises_code(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers"):
             reader.topics(["t"])
         assert 108.0 < clock.now_s <= 110.0 + 0.05
-        reader._view = ClusterView(cluster_id="c", controller_id=BrokerId(100))
+        reader._cluster.view = ClusterView(cluster_id="c", controller_id=BrokerId(100))
         with raises_code(ErrorCode.REQUEST_TIMED_OUT, "no broker answers"):
             reader.topics(["t"])
         assert clock.now_s > 130.0

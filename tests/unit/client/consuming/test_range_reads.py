@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidemark.client.consuming import range_reader
 from tidemark.client.consuming.range_reader import RangeReader, RangeStart
+from tidemark.client.metadata import blocking_cluster
+from tidemark.client.metadata.blocking_cluster import BlockingCluster
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import (
     BrokerEpoch,
@@ -80,8 +82,8 @@ class Cluster:
         topic = TopicView("t", "id", created_zxid=1, partitions=partitions, partition_count=PARTITIONS)
         return ClusterView(brokers=brokers, controller_epoch=ControllerEpoch(1), topics={"t": topic}, complete=True)
 
-    def call(self, reader: RangeReader, address: str, method: Any, request: Any, at_most_s: float = 5.0) -> Any:
-        """Takes the place of `RangeReader._call`."""
+    def call(self, cluster: BlockingCluster, address: str, method: Any, request: Any, at_most_s: float = 5.0) -> Any:
+        """Takes the place of `BlockingCluster.call`."""
         if method is not fetch_method:
             return SimpleNamespace(metadata=view_to_proto(self.view()))
         self.fetches.append([part.partition for part in request.partitions])
@@ -110,8 +112,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     def sleep(seconds: float) -> None:
         made.now_s += seconds
 
-    monkeypatch.setattr(range_reader, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=sleep))
-    monkeypatch.setattr(RangeReader, "_call", lambda *arguments: made.call(*arguments))
+    for module in (blocking_cluster, range_reader):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=sleep))
+    monkeypatch.setattr(BlockingCluster, "call", lambda *arguments: made.call(*arguments))
     return made
 
 
@@ -149,8 +152,9 @@ def test_shared_fetches_give_the_rows_of_each_range_for_any_leaders_and_response
 ) -> None:
     cluster = Cluster()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(range_reader, "time", SimpleNamespace(monotonic=lambda: 100.0, sleep=lambda seconds: None))
-        patch.setattr(RangeReader, "_call", lambda *arguments: cluster.call(*arguments))
+        for module in (blocking_cluster, range_reader):
+            patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 100.0, sleep=lambda seconds: None))
+        patch.setattr(BlockingCluster, "call", lambda *arguments: cluster.call(*arguments))
         with reader() as shares:
             shares.topics(["t"])
             for partition in moved:
@@ -175,12 +179,12 @@ def test_a_reader_finds_the_leaders_that_were_elected_since_its_last_read(cluste
 def test_a_reader_resolves_the_names_of_restarted_brokers_again(cluster: Cluster) -> None:
     with reader() as kept:
         kept.topics(["t"])
-        first = kept._channel("h:9001")
+        first = kept._cluster.channel("h:9001")
         kept.topics(["t"])
-        assert kept._channel("h:9001") is first, "the broker has not restarted"
+        assert kept._cluster.channel("h:9001") is first, "the broker has not restarted"
         cluster.broker_epoch = BrokerEpoch(3)
         kept.topics(["t"])
-        assert kept._channel("h:9001") is not first
+        assert kept._cluster.channel("h:9001") is not first
 
 
 @pytest.mark.parametrize("end_offset", [0, RECORDS], ids=["before the range", "behind the range"])
@@ -234,7 +238,7 @@ def test_an_abandoned_read_does_not_wait_for_its_fetch_in_flight(
             ended.set()
         return cluster.call(*arguments)
 
-    monkeypatch.setattr(RangeReader, "_call", call)
+    monkeypatch.setattr(BlockingCluster, "call", call)
     with reader() as abandoned:
         rows = abandoned.read("t", 0, 0, RECORDS, fetch_bytes=len(LOG[0]))
         next(rows)
@@ -250,7 +254,7 @@ def test_a_closed_reader_opens_no_connection(cluster: Cluster) -> None:
     closed = reader()
     closed.close()
     with raises_code(ErrorCode.CLIENT_CLOSED) as refused:
-        closed._channel("h:9000")
+        closed._cluster.channel("h:9000")
     assert not refused.value.retriable
 
 
@@ -269,7 +273,7 @@ def test_a_call_has_its_own_deadline_when_another_thread_calls(
             raise TidemarkError(ErrorCode.NOT_LEADER, "another broker leads it")
         return cluster.call(*arguments)
 
-    monkeypatch.setattr(RangeReader, "_call", call)
+    monkeypatch.setattr(BlockingCluster, "call", call)
     with reader() as busy, raises_code(ErrorCode.REQUEST_TIMED_OUT):
         next(busy.read("t", 0, 0, RECORDS))
     assert len(asked) == 2, "30 s allow a fetch at 0 s and one at 20 s"
@@ -279,9 +283,9 @@ def test_a_wait_that_a_broker_asks_for_prolongs_the_deadline_and_counts_for_that
     """The deadline is three seconds; each fetch of broker 0 asks for ten."""
     call, waits_s = cluster.call, []
 
-    def throttled(reader: RangeReader, address: str, method: Any, request: Any, at_most_s: float = 5.0) -> Any:
-        assert reader._call_s() == 3, "no part of the deadline is used up"
-        results = call(reader, address, method, request, at_most_s)
+    def throttled(cluster: BlockingCluster, address: str, method: Any, request: Any, at_most_s: float = 5.0) -> Any:
+        assert cluster.left_s() == 3, "no part of the deadline is used up"
+        results = call(cluster, address, method, request, at_most_s)
         if method is fetch_method and address.endswith("0"):
             results.throttle_time_ms = 10_000 if waits_s else (1 << 31) - 1
         return results
@@ -318,7 +322,7 @@ def test_offsets_of_more_partitions_than_a_request_may_name_take_several(
         return SimpleNamespace(ListOffsets=SimpleNamespace(future=ask))
 
     monkeypatch.setattr(request_limits, "NAMED_MAX", 1)
-    monkeypatch.setattr(RangeReader, "_channel", lambda _, address: address)
+    monkeypatch.setattr(BlockingCluster, "channel", lambda _, address: address)
     monkeypatch.setattr(range_reader, "BrokerServiceStub", stub)
     with RangeReader("h:9000", deadline_s=30.0, client_id="nightly") as kept:
         found = kept.offsets({TopicPartition("t", index): "latest" for index in range(PARTITIONS)})

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from tidemark.client.consuming import range_reader
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.metadata import blocking_cluster
+from tidemark.client.metadata.blocking_cluster import BlockingCluster
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.core.schemas.compatibility import Compatibility
 from tidemark.core.schemas.ddl import draft_from_ddl
@@ -48,8 +50,8 @@ class Brokers:
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def call(self, reader: RangeReader, address: str, method: Any, request: Any, *_: object) -> Any:
-        """Takes the place of `RangeReader._call`."""
+    def call(self, cluster: BlockingCluster, address: str, method: Any, request: Any, *_: object) -> Any:
+        """Takes the place of `BlockingCluster.call`."""
         if not isinstance(request, pb.GetTopicSchemasRequest):
             return SimpleNamespace(metadata=view_to_proto(self.view()))
         newest = self.newest[int(address[-1])]
@@ -76,8 +78,9 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers()
-    monkeypatch.setattr(range_reader, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=made.sleep))
-    monkeypatch.setattr(RangeReader, "_call", lambda *arguments: made.call(*arguments))
+    for module in (blocking_cluster, range_reader):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=made.sleep))
+    monkeypatch.setattr(BlockingCluster, "call", lambda *arguments: made.call(*arguments))
     return made
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from tidemark.client.consuming.range_reader import RangeReader
+from tidemark.client.metadata.blocking_cluster import BlockingCluster
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerId, BrokerRegistration, ControllerEpoch, LeaderEpoch
@@ -57,7 +58,7 @@ def test_a_range_reader_takes_over_the_metadata_of_a_new_cluster(monkeypatch: py
     def call(*_: Any) -> Any:
         return SimpleNamespace(metadata=view_to_proto(told.pop(0)))
 
-    monkeypatch.setattr(RangeReader, "_call", call)
+    monkeypatch.setattr(BlockingCluster, "call", call)
     with RangeReader("127.0.0.1:1", deadline_s=1) as reader:
         assert [reader.topics([TOPIC])[TOPIC].topic_id for _ in range(2)] == ["id of old", "id of new"]
         assert reader.cluster_id == "new"
@@ -148,7 +149,7 @@ def test_a_range_reader_keeps_its_cluster_if_the_address_of_one_broker_passes_to
     def call(_: Any, address: str, *__: Any) -> Any:
         return SimpleNamespace(metadata=view_to_proto(views[address]))
 
-    monkeypatch.setattr(RangeReader, "_call", call)
+    monkeypatch.setattr(BlockingCluster, "call", call)
     with RangeReader("bootstrap:1", deadline_s=1) as reader:
         reader.topics([TOPIC])
         views["10.0.0.1:2"] = view_of("new", 2)
@@ -165,7 +166,7 @@ def test_a_range_reader_keeps_its_cluster_if_bootstrap_names_another_one(monkeyp
     def call(_: Any, address: str, *__: Any) -> Any:
         return SimpleNamespace(metadata=view_to_proto(views[address]))
 
-    monkeypatch.setattr(RangeReader, "_call", call)
+    monkeypatch.setattr(BlockingCluster, "call", call)
     with RangeReader("127.0.0.1:1,elsewhere:2", deadline_s=1) as reader:
         for _ in range(4):
             assert reader.topics([TOPIC])[TOPIC].topic_id == "id of old"

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tidemark.client.consuming import range_reader
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata import cluster as cluster_module
+from tidemark.client.metadata.blocking_cluster import BlockingCluster
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.errors import unknown_topic
@@ -51,8 +51,8 @@ class Asked(Cluster):
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cluster_module, range_reader):
-        monkeypatch.setattr(module, "TOPIC_PATIENCE_S", 0.0)
+    monkeypatch.setattr(cluster_module, "TOPIC_PATIENCE_S", 0.0)
+    monkeypatch.setitem(BlockingCluster.retrying.__kwdefaults__, "patience_s", 0.0)
 
 
 def client(*views: ClusterView) -> Asked:
@@ -88,7 +88,7 @@ def test_a_range_reader_waits_for_a_topic_until_a_controller_has_updated_the_bro
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     views = [*[view(0, NO_LEADER)] * 4, view(2, ACTIVE)]
-    monkeypatch.setattr(RangeReader, "_call", lambda *_: SimpleNamespace(metadata=view_to_proto(_next(views))))
+    monkeypatch.setattr(BlockingCluster, "call", lambda *_: SimpleNamespace(metadata=view_to_proto(_next(views))))
     with RangeReader("127.0.0.1:1", deadline_s=60) as reader:
         assert reader.topics([TOPIC])[TOPIC].count == 2
 
@@ -97,7 +97,7 @@ def test_a_range_reader_does_not_call_a_topic_unknown_while_no_controller_is_act
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer = SimpleNamespace(metadata=view_to_proto(view(0, NO_LEADER)))
-    monkeypatch.setattr(RangeReader, "_call", lambda *_: answer)
+    monkeypatch.setattr(BlockingCluster, "call", lambda *_: answer)
     with RangeReader("127.0.0.1:1", deadline_s=0.1) as reader, raises_code(ErrorCode.REQUEST_TIMED_OUT):
         reader.topics([TOPIC])
 

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tidemark.client.metadata import blocking_cluster
+from tidemark.client.metadata.blocking_cluster import BlockingCluster
 from tidemark.client.replicas.reader import ReplicaReader
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.errors import unknown_topic
@@ -25,10 +27,10 @@ def reader(monkeypatch: pytest.MonkeyPatch, *topics: TopicView) -> ReplicaReader
     """A reader whose broker N describes the topic as `topics[N]`; it knows the address of broker 0."""
 
     def call(_: Any, address: str, *__: Any) -> Any:
-        view = ClusterView(brokers=BROKERS, topics={"new": topics[int(address[-1])]})
+        view = ClusterView(brokers=BROKERS, controller_id=BrokerId(100), topics={"new": topics[int(address[-1])]})
         return SimpleNamespace(metadata=view_to_proto(view))
 
-    monkeypatch.setattr(ReplicaReader, "_call", call)
+    monkeypatch.setattr(BlockingCluster, "call", call)
     return ReplicaReader("host:9000")
 
 
@@ -37,9 +39,12 @@ def test_a_topic_that_only_some_brokers_know_is_found(monkeypatch: pytest.Monkey
         assert made.view(["new"]).topics["new"].topic_id == "id"
 
 
-def test_a_topic_that_no_broker_knows_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_no_broker_knows_is_refused_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_s: list[float] = []
+    monkeypatch.setattr(blocking_cluster, "time", SimpleNamespace(monotonic=lambda: sum(waits_s), sleep=waits_s.append))
     with reader(monkeypatch, UNKNOWN, UNKNOWN, UNKNOWN) as made, raises_code(ErrorCode.UNKNOWN_TOPIC):
         made.view(["new"])
+    assert sum(waits_s) <= 0.5
 
 
 def test_a_view_is_never_one_of_another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +54,6 @@ def test_a_view_is_never_one_of_another_cluster(monkeypatch: pytest.MonkeyPatch)
         view = ClusterView(cluster_id=next(clusters, "shop"), brokers=BROKERS, topics={"new": KNOWN})
         return SimpleNamespace(metadata=view_to_proto(view))
 
-    monkeypatch.setattr(ReplicaReader, "_call", call)
+    monkeypatch.setattr(BlockingCluster, "call", call)
     with ReplicaReader("host:9000") as made:
         assert [made.view().cluster_id for _ in range(2)] == ["shop", "shop"]
