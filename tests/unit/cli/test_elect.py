@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -87,14 +87,13 @@ LAST_KNOWN = (ElectionKind.LAST_KNOWN, (T0,), ())
 def test_the_loss_is_shown_before_the_question_and_no_changes_nothing(
     client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", Terminal())
     seen: list[str] = []
 
-    def confirm(question: str, **_: Any) -> bool:
+    def answer() -> str:
         seen.append(capsys.readouterr().out)
-        return False
+        return "n\n"
 
-    monkeypatch.setattr("typer.confirm", confirm)
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
     with raises_code(ErrorCode.INVALID_REQUEST):
         module._elect_uncleanly(  # type: ignore[arg-type]
             options.Cluster(), client, ElectionKind.LAST_KNOWN, [T0], yes=False, dry_run=False
@@ -107,13 +106,15 @@ def test_the_loss_is_shown_before_the_question_and_no_changes_nothing(
 class Terminal:
     """Standard input that is a terminal."""
 
+    def __init__(self, readline: Callable[[], str]) -> None:
+        self.readline = readline
+
     def isatty(self) -> bool:
         return True
 
 
 def test_a_yes_at_the_terminal_elects(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", Terminal())
-    monkeypatch.setattr("typer.confirm", lambda *_, **__: True)
+    monkeypatch.setattr("sys.stdin", Terminal(lambda: "Y\n"))
     module._elect_uncleanly(  # type: ignore[arg-type]
         options.Cluster(), client, ElectionKind.LAST_KNOWN, [T0], yes=False, dry_run=False
     )

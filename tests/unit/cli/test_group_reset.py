@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from tidemark.cli.common.output import Output
 from tidemark.cli.group import commands
 from tidemark.cli.group.commands import delete, reset_offsets
 from tidemark.client.group.offset_reset import OffsetChange
@@ -63,3 +66,14 @@ def test_delete_deletes_a_group_that_is_named_twice_once(
     delete(["g", "h", "g"], yes=True, bootstrap="b:1")
     assert groups.deleted == ["g", "h"]
     assert capsys.readouterr().out == "deleted group g\ndeleted group h\n"
+
+
+def test_delete_names_the_deleted_groups_in_json_if_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = Groups([])
+    groups.deleted = ["h"]
+    monkeypatch.setattr(commands, "_connect", lambda _: groups)
+    with raises_code(ErrorCode.GROUP_NOT_FOUND):
+        delete(["g", "h"], yes=True, bootstrap="b:1", output=Output.JSON)
+    assert json.loads(capsys.readouterr().out) == {"deleted": ["g"]}

@@ -238,7 +238,12 @@ def confirm(question: str) -> None:
     if not sys.stdin.isatty():
         sentence = "nothing was changed: stdin is not a terminal, so no answer can confirm the change; add --yes"
         raise invalid_request(sentence)
-    if not typer.confirm(question, err=True):
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        sys.stderr.write("\n")
+    if answer.strip().lower() not in ("y", "yes"):
         raise invalid_request("nothing was changed: not confirmed")
 
 

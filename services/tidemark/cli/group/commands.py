@@ -172,12 +172,16 @@ def delete(
         client.describe_groups(groups, offsets=False)  # for a missing group, the command ends here
         if not yes:
             confirm(f"Delete {', '.join(groups)} with all committed offsets?")
-        for group in groups:
-            client.delete(group)
-            if output is Output.TEXT:
-                print_line(f"deleted group {group}")
-    if output is Output.JSON:
-        print_json({"deleted": groups})
+        deleted: list[str] = []
+        try:
+            for group in groups:
+                client.delete(group)
+                deleted.append(group)
+                if output is Output.TEXT:
+                    print_line(f"deleted group {group}")
+        finally:
+            if output is Output.JSON:
+                print_json({"deleted": deleted})
 
 
 def _connect(bootstrap: str) -> Groups:

@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Annotated
 
 import pytest
 import typer
-from tidemark.cli.common.options import AdminOption, BootstrapOption, Commands, DryRunOption
+from tidemark.cli.common.options import AdminOption, BootstrapOption, Commands, DryRunOption, confirm
+from tidemark.model import ErrorCode
 from typer.testing import CliRunner
+
+from tests.refusals import raises_code
 
 
 @dataclass(frozen=True)
@@ -108,3 +114,34 @@ def test_an_address_of_the_command_line_is_never_used_with_one_of_the_environmen
     environment = {"TIDEMARK_BOOTSTRAP": "other:1", "TIDEMARK_ADMIN": "other:2"}
     assert CliRunner().invoke(addressed, words, env=environment).exit_code == 0
     assert seen == [used]
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch, readline: Callable[[], str]) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True, readline=readline))
+
+
+def test_ctrl_c_at_a_question_ends_the_command_as_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the status was 1, without a line `error CODE: sentence`."""
+
+    def press() -> str:
+        raise KeyboardInterrupt
+
+    terminal(monkeypatch, press)
+    with pytest.raises(KeyboardInterrupt):
+        confirm("Delete?")
+
+
+@pytest.mark.parametrize("answer", ["", "\n", "n\n", "yeah\n"])
+def test_no_other_answer_than_yes_confirms(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str
+) -> None:
+    terminal(monkeypatch, lambda: answer)
+    with raises_code(ErrorCode.INVALID_REQUEST, "nothing was changed: not confirmed"):
+        confirm("Delete?")
+    assert capsys.readouterr() == ("", "Delete? [y/N]: " + "\n" * (not answer))
+
+
+@pytest.mark.parametrize("answer", ["y\n", "YES\n"])
+def test_yes_confirms(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    terminal(monkeypatch, lambda: answer)
+    confirm("Delete?")
