@@ -197,6 +197,11 @@ def _only_isolated(known: Position, now: Position) -> bool:
     return now.leader_epoch <= known.leader_epoch
 
 
+def is_cut(known: Position, now: Position) -> bool:
+    """Whether a partition ends below the position of a query, at a leader that was elected since."""
+    return known.incarnation == now.incarnation and now.offset < known.offset and not _only_isolated(known, now)
+
+
 def _moved(way: _Way, count: int) -> Position:
     if way.known is not None and way.begin + count == way.known.offset:
         return way.known

@@ -10,7 +10,8 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ from tidemark_spark.stream_offsets import (
     clamp,
     deleted,
     from_json,
+    is_cut,
     losses,
     truncated,
     waiting,
@@ -261,6 +263,8 @@ class StreamPlanner:
         for where, stated in latest.items():
             incarnation = self._topics[where.topic].partitions[where.partition].incarnation
             found[where.topic][where.partition] = Position(stated.offset, stated.leader_epoch, incarnation)
+        if start is not None:
+            self._keep_uncommitted(start, found)
         self._latest = StreamOffset(
             client.cluster_id,
             {name: TopicPosition(self._topics[name].topic_id, partitions) for name, partitions in found.items()},
@@ -270,6 +274,25 @@ class StreamPlanner:
         return Available(
             self._latest, {(where.topic, where.partition): stated.offset for where, stated in earliest.items()}
         )
+
+    def _keep_uncommitted(self, start: StreamOffset, found: dict[str, dict[int, Position]]) -> None:
+        """Keep positions below which the query has read uncommitted records, in place of lower last stable offsets."""
+        lower = {
+            TopicPartition(name, index): known
+            for name, partitions in found.items()
+            for index, now in partitions.items()
+            if (known := start.position(name, index)) is not None and is_cut(known, now)
+        }
+        for where, now in self._high_watermarks(lower).items():
+            if now.offset >= lower[where].offset:
+                found[where.topic][where.partition] = lower[where]
+
+    def _high_watermarks(self, wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, StatedOffset]:
+        """The ends of logs, uncommitted records included: a lower one shows a truncation."""
+        if not wanted:
+            return {}
+        with topics.open_reader(replace(self._options, isolation_level="read_uncommitted")) as client:
+            return topics.find_latest(client, list(wanted))
 
     def _needs_start(self, start: StreamOffset, where: TopicPartition) -> bool:
         """Whether the log start offset is needed: for a new partition, and if deleted records are skipped."""
@@ -358,11 +381,12 @@ class StreamPlanner:
         same = [where for where, one in whole.items() if known.get(where[0]) == one.topic_id]
         try:
             latest = topics.find_latest(self._client(), [TopicPartition(*where) for where in same]) if same else {}
+            lower = [where for where in same if whole[where].lacks(latest[TopicPartition(*where)])]
+            ends = self._high_watermarks([TopicPartition(*where) for where in lower])
         except TidemarkError as error:
             self._check_may_continue(error, start)
             return whole  # the tasks skip the partitions that were deleted
-        ends = {where: latest[TopicPartition(*where)] for where in same}
-        cut = {where: now for where, now in ends.items() if whole[where].lacks(now)}
+        cut = {where: now for where in lower if whole[where].lacks(now := ends[TopicPartition(*where)])}
         if cut:
             self._note_losses([truncated(*where, whole[where].end, now) for where, now in cut.items()])
         return whole | {where: whole[where].end_at(now.offset) for where, now in cut.items()}

@@ -459,6 +459,11 @@ def test_a_query_that_changes_its_isolation_level_reads_no_record_again(
         assert places(reader, reader.partitions(reader.initialOffset(), start)) == [(name, 0, 0)]
         committed = stream_reader(options)
         assert next_end(committed, start) == start
+        earlier = json.loads(json.dumps(start))
+        earlier["topics"][name]["partitions"]["0"]["leaderEpoch"] -= 1  # before the election of the present leader
+        assert next_end(stream_reader(options), earlier) == earlier, "this is no truncation"
+        again = stream_reader({**options, "failOnDataLoss": "true"}).partitions(reader.initialOffset(), earlier)
+        assert [part.end for task in again for part in (one.offsets for one in task.ranges)] == [1]
     strict = stream_reader({**options, "failOnDataLoss": "true"})
     assert places(strict, planned(strict, start)[0]) == [], "only the marker of the transaction came"
 
