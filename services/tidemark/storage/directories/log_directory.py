@@ -55,6 +55,7 @@ from tidemark.storage.files import (
     sync_file_system,
 )
 from tidemark.storage.log.durability import Captured
+from tidemark.storage.log.log_segments import NOT_TRUNCATED
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.epoch_file import write_epochs
 from tidemark.storage.recovery.log_loader import make_segment
@@ -354,11 +355,13 @@ class LogDirectory:
             capture = log.durability.capture()
             if capture is None:
                 continue
-            has_high_watermark = key[0] in high_watermarks
-            high_watermark = high_watermarks.get(key[0], max(points.high_watermarks.get(key, 0), 0))
-            offsets = CheckpointOffsets(
-                min(high_watermark, capture.high_watermark_max), capture.log_end, capture.log_start
-            )
+            reported = high_watermarks.get(key[0])
+            has_high_watermark = reported is not None
+            if reported is None or (
+                reported > capture.log_end and log.durability.high_watermark_max == NOT_TRUNCATED
+            ):  # the high watermark is that of a deleted topic
+                reported = Offset(max(points.high_watermarks.get(key, 0), 0))
+            offsets = CheckpointOffsets(min(reported, capture.high_watermark_max), capture.log_end, capture.log_start)
             covered.append(_Covered(key, log, capture, offsets, has_high_watermark))
             bounded = has_high_watermark and capture.high_watermark_max < capture.log_end
             changed = changed or not points.has(key, offsets) or log.durability.checkpoint_due or bounded

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log that is opened again in the same process trusts the checkpoints on disk only (rules R3, T5)."""
+"""A log that is opened again, or created again, in the same process gets the offsets of its own checkpoints on disk
+(rules R3, T5)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.core.replication.events import RecoveredLog
-from tidemark.model import ErrorCode, Offset
+from tidemark.model import ErrorCode, Offset, ReplicaIdentity
 from tidemark.storage.directories.checkpoint_files import Checkpoints
 from tidemark.storage.directories.log_directory import LogDirectory
 from tidemark.storage.directories.log_manager import LogManager
@@ -19,6 +20,7 @@ from tests.refusals import raises_code
 from tests.unit.storage.batches import IDENTITY, PARTITION, lead, make_batch, open_one, read_all
 
 CONFIGS = {"segment.bytes": "1000"}
+NEXT = ReplicaIdentity("topic-two", "incarnation-two")
 
 
 def opened(logs: LogManager) -> tuple[PartitionLog, RecoveredLog]:
@@ -96,3 +98,15 @@ def test_a_log_that_is_reopened_during_a_checkpoint_counts_as_flushed_after_the_
     logs.close()
     log, found = opened(open_one(directory))
     assert (found.damaged, found.flushed_offset, found.high_watermark) == (None, 2, 2)
+
+
+def test_a_checkpoint_gives_no_log_the_high_watermark_of_the_deleted_topic_of_its_name(directory: Path) -> None:
+    """High watermarks are read before a checkpoint, and the checkpoint waits for the disks of other directories."""
+    logs = open_one(directory)
+    fill(opened(logs)[0], 6)
+    logs.set_aside(PARTITION, "delete")
+    fill(logs.open(PARTITION, NEXT, CONFIGS)[0], 3)
+    logs.checkpoint({PARTITION: Offset(6)})
+    logs.close()
+    _, found = open_one(directory).open(PARTITION, NEXT, CONFIGS)
+    assert (found.log_end_offset, found.high_watermark, found.damaged) == (3, 0, None)
