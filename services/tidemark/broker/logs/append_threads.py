@@ -91,6 +91,9 @@ LogEffect = (
 _DRAIN_MAX: Final = 64
 _SPACE_S: Final = 1.0
 """Retry delay for a truncation that failed with ENOSPC."""
+_CALM_S: Final = 0.5
+"""Time after an append without space from which on a successful one proves space. On a full disk, small appends may
+still fit."""
 
 
 _Job = tuple[OpenReplica, LogEffect, float]
@@ -134,6 +137,8 @@ class LogThreads:
         self._held: dict[TopicPartition, deque[LogEffect]] = {}
         self._paused: set[TopicPartition] = set()
         self._offline: dict[int, TidemarkError] = {}
+        self._full_s: dict[int, float] = {}
+        """By full directory, the time of its last append without space."""
         self._opened_listener: Callable[[TopicPartition], None] = lambda partition: None
         self._openers = openers or RecoveryThreads(logs)
         self._queues: list[queue.SimpleQueue[_Job | None]] = [queue.SimpleQueue() for _ in logs.directory_ids]
@@ -253,8 +258,7 @@ class LogThreads:
         if moved is not None:
             current = self._replicas[partition] = OpenReplica(partition, identity, *moved)
             current.full, current.opening = replica.full, replica.opening
-            if replica.was_full:
-                self._note_space(replica.directory, True)
+            self._has_space(replica.directory)
             if replica.failed:
                 current.fail()
             self._configure(current)
@@ -409,8 +413,7 @@ class LogThreads:
                         self._on_loop(self._completed, [*done], [*truncated], [])
                         done.clear()
                         truncated.clear()
-                    if replica.was_full:
-                        self._on_loop(self._note_space, replica.directory, True)
+                    self._has_space(replica.directory)
                     self._close(effect)
                 elif not replica.failed:
                     self._attempt(replica, effect, done, partial(_do, replica, effect, done))
@@ -419,10 +422,15 @@ class LogThreads:
 
     def _append(self, replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
         _append(replica, effects, done)
-        if replica.was_full:
-            replica.was_full = False
-            self._on_loop(self._note_space, replica.directory, True)
+        full_s = self._full_s.get(replica.directory)
+        if full_s is not None and time.monotonic() - full_s >= _CALM_S:
+            self._has_space(replica.directory)
         self._flush.written(replica)
+
+    def _has_space(self, directory: int) -> None:
+        """Report space after an append, or where a log was closed or has left; a later append may be refused again."""
+        if self._full_s.pop(directory, None) is not None:
+            self._on_loop(self._note_space, directory, True)
 
     def _attempt(self, replica: OpenReplica, effect: LogEffect, done: list[Event], act: Callable[[], None]) -> None:
         try:
@@ -442,7 +450,8 @@ class LogThreads:
         if isinstance(effect, AppendToLog):
             end = replica.log.log_end_offset
             done.append(LogFull(replica.partition, replica.identity, end, replica.log.truncate(end), error))
-            replica.full = replica.was_full = True
+            replica.full = True
+            self._full_s[replica.directory] = time.monotonic()
             self._on_loop(self._note_space, replica.directory, False)
             return True
         if isinstance(effect, TruncateLog | ResetLog):  # the core waits for this effect, and submits no other effect

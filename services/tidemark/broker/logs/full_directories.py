@@ -24,7 +24,7 @@ class FullDirectories:
         self._full: set[int] = set()
 
     def note(self, directory: int, has_space: bool) -> None:
-        """An append failed with ENOSPC in a directory, or the first append after that succeeded."""
+        """An append failed with ENOSPC in a directory, or `LogThreads` has seen space there again."""
         if has_space == (directory not in self._full):
             return
         if has_space:

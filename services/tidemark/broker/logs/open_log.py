@@ -20,7 +20,6 @@ class OpenReplica:
         failed: an effect on the log or a flush failed, and the core was notified; later effects are dropped.
         full: an append failed with ENOSPC; later appends are dropped until the core resumes. Owned by the append
             thread.
-        was_full: no append has succeeded since the last ENOSPC. Owned by the append thread.
         opening: identity of this opening; the same object after a move to another directory.
         truncations: number of truncations and resets that were answered; changed by the event loop only.
     """
@@ -37,7 +36,6 @@ class OpenReplica:
         "opening",
         "partition",
         "truncations",
-        "was_full",
     )
 
     def __init__(
@@ -58,7 +56,6 @@ class OpenReplica:
         self.flush_interval_s = flush_interval_s
         self.failed = False
         self.full = False
-        self.was_full = False
         self.opening = object()
         self.truncations = 0
         self._first_failure = threading.Lock()

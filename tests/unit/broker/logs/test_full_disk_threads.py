@@ -14,7 +14,7 @@ from tidemark.broker.logs.open_log import OpenReplica
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog, ResumeLog, TruncateLog
 from tidemark.core.replication.events import LogAppended, LogFailed, LogFull, LogMoved, LogOpened, LogTruncated
-from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError
+from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
 
 from tests.fakes.logs import MemoryLog, MemoryLogs
@@ -141,6 +141,24 @@ async def test_a_directory_whose_full_replica_is_closed_is_no_longer_reported_as
     harness.threads.submit(CloseLog(PARTITION, IDENTITY, set_aside))
     await harness.open()
     assert harness.spaces == [(0, False), (0, True)]
+
+
+@pytest.mark.parametrize(("calm_s", "spaces"), [(0.0, [(0, False), (0, True)]), (60.0, [(0, False)])])
+async def test_a_directory_has_space_again_with_the_append_of_another_replica_some_time_after_the_refusal(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch, calm_s: float, spaces: list[tuple[int, bool]]
+) -> None:
+    """No record may follow in the refused log."""
+    monkeypatch.setattr(append_threads, "_CALM_S", calm_s)
+    other = TopicPartition("flights", 1)
+    harness.threads.submit(OpenLog(other, IDENTITY))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(append(0))
+    await harness.wait_for(2)
+    disk.full = False
+    harness.threads.submit(AppendToLog(other, IDENTITY, Offset(0), LeaderEpoch(1), (BATCH,), stamp=True))
+    await harness.wait_for(3)
+    assert harness.spaces == spaces
 
 
 class Timers:
