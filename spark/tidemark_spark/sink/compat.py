@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import datasource
+from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 ROWS_A_BATCH: Final = 10_000
@@ -20,20 +20,12 @@ _arrow_base: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
 
 
 def batches_of_rows(rows: Iterator[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Record batches of the schema from the rows that PySpark 4.0 passes to a streaming sink."""
-    wanted = to_arrow_schema(schema)
+    """Record batches of the schema from the rows that PySpark 4.0 passes to a streaming sink.
+
+    PySpark converts back what it made of Arrow's values: a timestamp is a datetime in the machine's time zone there.
+    """
     while chunk := list(itertools.islice(rows, ROWS_A_BATCH)):
-        columns = [
-            pa.array([_plain(row[index]) for row in chunk], type=column.type) for index, column in enumerate(wanted)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=wanted)
-
-
-def _plain(value: Any) -> Any:
-    """Nested rows (headers) in a form that pyarrow accepts."""
-    if isinstance(value, list):
-        return [_plain(element) for element in value]
-    return value.asDict() if hasattr(value, "asDict") else value
+        yield from LocalDataToArrowConversion.convert(chunk, schema, False).to_batches()
 
 
 class _StreamWriter:

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +22,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 from tidemark.record.schema import SCHEMA
@@ -199,6 +203,28 @@ def test_rows_as_pyspark_4_0_gives_them_become_the_same_columns() -> None:
             {"key": "a", "value": b"1", "headers": [{"key": "n", "value": b"x"}]},
             {"key": None, "value": None, "headers": None},
         ]
+    ]
+
+
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clock does not show UTC."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")
+def test_times_as_pyspark_4_0_gives_them_are_the_same_instants() -> None:
+    """PySpark makes datetimes without a time zone of them, of the machine's time zone."""
+    instants = [datetime(2026, month, 1, 12, tzinfo=UTC) for month in (1, 7)]
+    local = [instant.astimezone().replace(tzinfo=None) for instant in instants]
+    wanted = schema(timestamp=TimestampType(), clock=TimestampNTZType(), times=ArrayType(TimestampType()))
+    (batch,) = batches_of_rows(iter([Row(one, one, [one]) for one in local]), wanted)
+    assert batch.to_pylist() == [
+        {"timestamp": instant, "clock": one, "times": [instant]} for instant, one in zip(instants, local, strict=True)
     ]
 
 
