@@ -65,6 +65,8 @@ class GroupReader:
         """The callbacks `on_assigned`, `on_revoked` and `on_lost` of the application."""
         self._processing: TopicPartition | None = None
         self._processing_ended = asyncio.Event()
+        self._lost_in_process: TopicPartition | None = None
+        """The partition of the records that the application processes, if the member has lost it meanwhile."""
         self._working_since_s: float | None = None
         self._ending: set[asyncio.Future[None]] = set()
         """Running `on_lost`, and a leave; `on_assigned` of other partitions waits for their end."""
@@ -173,7 +175,7 @@ class GroupReader:
             self.suspend(suspended=True)  # the process may have been suspended, so that `_watch` has not run
         self._working_since_s = None
         if self._processing is not None:
-            self._processing = None
+            self._processing = self._lost_in_process = None
             self._processing_ended.set()
 
     def gave(self, partition: TopicPartition | None) -> None:
@@ -209,6 +211,9 @@ class GroupReader:
         application may be processing a returned record of another partition meanwhile. `before`: the first record of
         the polled batch that was not returned.
 
+        The commit of all records is refused with FENCED_MEMBER_EPOCH if the member has lost the partition of the last
+        returned records before the application polled again.
+
         A transaction may have results of records whose partition has left. The partition may even be assigned again,
         with its position set back. So the commit in the transaction is refused with FENCED_MEMBER_EPOCH.
         """
@@ -219,6 +224,8 @@ class GroupReader:
             processed = self.processed()
             positions = [processed[cursor.partition] for cursor in self._cursors()]
         elif offsets is None:
+            if self._lost_in_process is not None:
+                raise _lost_before_commit(self._lost_in_process)
             within = self._settle_before(before)
             positions = [_processed(one) if one is within else _returned(one) for one in self._cursors()]
         else:
@@ -246,7 +253,7 @@ class GroupReader:
 
     async def seek_to_committed(self, *, timeout_s: float) -> None:
         """Move all cursors back to the committed offsets, or without one to the first position."""
-        self._left = None
+        self._left = self._lost_in_process = None
         cursors = {cursor.partition: cursor for cursor in self._cursors()}
         known = await self.fetch(sorted(cursors), timeout_s=timeout_s)
         # Others left during the wait. All are checked first, so that a failed call moves none.
@@ -404,6 +411,8 @@ class GroupReader:
         dropped = mine & self._fetcher.cursors.keys()
         lost = sorted(mine & self._announced)
         self._announced -= mine
+        if self._processing in lost:
+            self._lost_in_process = self._processing
         for where in dropped:
             cursor = self._fetcher.cursors.pop(where)
             if cursor.position > cursor.covered:
@@ -498,4 +507,12 @@ def _left_before_commit(where: TopicPartition) -> TidemarkError:
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"{where} was revoked or lost after its records were returned, and before their offsets were committed. The "
         "member that has it reads them again, so the transaction can only be aborted. Then call seek_to_committed()",
+    )
+
+
+def _lost_before_commit(where: TopicPartition) -> TidemarkError:
+    return TidemarkError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"{where} was lost after its records were returned, and before their offsets were committed. The member that "
+        "has it reads them again",
     )

@@ -714,6 +714,30 @@ async def test_seek_to_committed_does_not_go_to_an_offset_of_a_deleted_topic(
     assert fetcher.cursors[ONE].position == 4, "a failed call moves no partition"
 
 
+async def test_a_commit_is_refused_whose_records_other_members_read_again(
+    reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
+) -> None:
+    """The member was evicted while the application processed the records; a success would say that they are done."""
+    committed: list[TopicPartition] = []
+
+    async def commit(positions: Iterable[GroupPosition], **_: object) -> None:
+        committed.extend(one.partition for one in positions)
+
+    membership.commit = commit
+    fetcher.cursors[ONE].position += 3
+    reader.gave(ONE)
+    reader.drop([ONE, OTHER])
+    membership.owned = frozenset()
+    for _ in range(2):
+        with pytest.raises(FencedMemberError, match="a-0 was lost"):
+            await reader.commit(None, timeout_s=1)
+    fetcher.cursors[OTHER] = Cursor(OTHER, 0, topic_id="t", incarnation="i")
+    membership.owned = frozenset({OTHER})
+    reader.asked()
+    await reader.commit(None, timeout_s=1)
+    assert committed == [OTHER]
+
+
 async def test_committed_offsets_are_those_of_the_group_before_the_consumer_has_joined(
     reader: GroupReader, membership: SimpleNamespace
 ) -> None:
