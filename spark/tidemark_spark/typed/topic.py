@@ -6,7 +6,7 @@ Spark requests the columns in a separate process, so the check for a schema impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,12 +14,9 @@ from tidemark_spark.common_options import parse_bootstrap, parse_client_id, pars
 
 if TYPE_CHECKING:
     from tidemark.client.consuming.range_reader import RangeReader
-    from tidemark.client.metadata.tls import Credentials
     from tidemark.core.cluster_view import TopicView
     from tidemark.core.schemas.model import TopicSchema
-    from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
-_CALL_S: Final = 2.0
 _DEADLINE_MS: Final = 60_000
 
 
@@ -71,20 +68,20 @@ def typed_topic(given: Mapping[str, str], topic: str) -> TypedTopic | None:
         ValueError: for a wrong option.
         TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT with the cause of each address.
     """
+    from tidemark.client.metadata.blocking_cluster import BlockingCluster
     from tidemark.client.metadata.tls import Credentials
+    from tidemark.client.typed.blocking_schemas import schemas_of
 
-    bootstrap, credentials = parse_bootstrap(given), Credentials(parse_tls(given), parse_token_file(given))
-    found = _quickly(bootstrap, credentials, topic)
-    if found is not None:
-        return found if found.versions else None
-    from tidemark.client.consuming.range_reader import RangeReader
-
-    text = given.get("deadlinems", "").strip()
-    deadline_ms = parse_whole(text) or _DEADLINE_MS
-    with RangeReader(
-        bootstrap, deadline_s=deadline_ms / 1000, tls=credentials, client_id=parse_client_id(given)
-    ) as reader:
-        return with_schema(reader, reader.topics([topic])[topic])
+    deadline_ms = parse_whole(given.get("deadlinems", "").strip()) or _DEADLINE_MS
+    with BlockingCluster(
+        parse_bootstrap(given),
+        deadline_s=deadline_ms / 1000,
+        tls=Credentials(parse_tls(given), parse_token_file(given)),
+        client_id=parse_client_id(given),
+    ) as cluster:
+        view = cluster.topics([topic])[topic]
+        versions = schemas_of(cluster, topic) if view.schema_version else {}
+    return TypedTopic(topic, view.topic_id, versions) if versions else None
 
 
 def with_schema(reader: RangeReader, view: TopicView) -> TypedTopic | None:
@@ -115,47 +112,3 @@ def check_version(topic: TypedTopic, found: Mapping[str, TopicView]) -> None:
             f"topic {topic.name} has version {view.schema_version} of its schema, and the query began with version "
             f"{newest}. Start it again, with a new load(); schemaChange=latestAtRestart continues until then"
         )
-
-
-def _quickly(bootstrap: str, credentials: Credentials, topic: str) -> TypedTopic | None:
-    """The topic, without versions if it has no schema, by one attempt at each address; None: no broker answered."""
-    import grpc
-    from tidemark.client.metadata.bootstrap import parse_bootstrap as addresses_of
-    from tidemark.client.metadata.tls import client_identity
-    from tidemark.model import host_port
-    from tidemark.rpc.channel import blocking_channels
-    from tidemark.v1.broker_service_pb2 import GetMetadataRequest
-    from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
-
-    channels = blocking_channels(client_identity(credentials))
-    try:
-        for address in addresses_of(bootstrap):
-            stub = BrokerServiceStub(channels.get(address))
-            try:
-                view = stub.GetMetadata(GetMetadataRequest(topics=[topic]), timeout=_CALL_S).metadata
-                for found in view.topics:
-                    if found.topic != topic or found.HasField("error"):
-                        continue
-                    if not found.schema_version:
-                        return TypedTopic(topic, found.topic_id, {})
-                    brokers = {one.broker_id: host_port(one.host, one.port) for one in view.brokers}
-                    leaders = {one.leader for one in found.partitions} & brokers.keys()
-                    if leaders:
-                        stubs = [BrokerServiceStub(channels.get(brokers[leader])) for leader in sorted(leaders)]
-                        return TypedTopic(topic, found.topic_id, _versions(stubs, topic, found.topic_id))
-            except grpc.RpcError:
-                continue
-    finally:
-        channels.close()
-    return None
-
-
-def _versions(leaders: Iterable[BrokerServiceStub], topic: str, topic_id: str) -> dict[int, TopicSchema]:
-    """All versions that a leader knows: another broker may not know the newest version yet."""
-    from tidemark.core.schemas.text import from_text
-    from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest
-
-    request = GetTopicSchemasRequest(topic=topic, topic_id=topic_id)
-    answers = [leader.GetTopicSchemas(request, timeout=_CALL_S) for leader in leaders]
-    texts = {one.version: one.text for answer in answers for one in answer.schemas}
-    return {version: from_text(text) for version, text in texts.items()}

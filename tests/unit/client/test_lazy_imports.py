@@ -22,6 +22,7 @@ ADMINISTERS = """
 import sys
 from tidemark.client import AdminClient
 import tidemark.cli.app
+import tidemark.client.typed.blocking_schemas  # for Spark, in a new process at each load()
 print(*({"pyarrow", "numpy", "pandas"} & set(sys.modules)))
 """
 
@@ -53,7 +54,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
         from tidemark.client import Admin  # noqa: F401
 
 
-def test_admin_client_imports_no_arrow() -> None:
+def test_admin_client_and_requests_for_schemas_import_no_arrow() -> None:
     done = subprocess.run([sys.executable, "-c", ADMINISTERS], capture_output=True, text=True, timeout=200, check=True)
     assert done.stdout.split() == []
 

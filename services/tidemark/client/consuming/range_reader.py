@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import grpc
 import pyarrow as pa
@@ -26,10 +26,9 @@ from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.cluster import REPLACED_LEADER_S, Leader
 from tidemark.client.metadata.tls import Credentials
 from tidemark.client.settings import checked_client_id
-from tidemark.client.typed.topic_schemas import versions_of
+from tidemark.client.typed.blocking_schemas import schemas_of
 from tidemark.core.cluster_view import TopicView
 from tidemark.core.schemas.model import TopicSchema
-from tidemark.core.topic_name import check_topic_name
 from tidemark.errors import LogTruncatedError
 from tidemark.model import NO_EPOCH, ErrorCode, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
@@ -42,7 +41,6 @@ from tidemark.rpc.request_limits import in_requests
 from tidemark.rpc.security.paths import TlsFiles
 from tidemark.v1 import broker_service_pb2 as pb
 from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
-from tidemark.v1.topic_schemas_pb2 import GetTopicSchemasRequest, GetTopicSchemasResponse
 
 if TYPE_CHECKING:
     from tidemark.client.typed.batch_rows import BatchRows
@@ -150,16 +148,7 @@ class RangeReader:
         Raises:
             TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME; BROKER_NOT_AVAILABLE after `connect_timeout_s`.
         """
-        for name in names or ():
-            check_topic_name(name)
-
-        def ask() -> Mapping[str, TopicView]:
-            self._cluster.refresh(names)
-            if names is None:
-                return {name: self._cluster.known(name) for name in sorted(self._cluster.view.topics)}
-            return {name: self._cluster.whole(name) for name in names}
-
-        return self._cluster.retrying(ask)
+        return self._cluster.topics(names)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
         """Return the log start and the high watermark of each partition."""
@@ -318,32 +307,8 @@ class RangeReader:
         return typed.rows(batch, partition, start, end)
 
     def schemas(self, topic: str, versions: Sequence[int] = ()) -> dict[int, TopicSchema]:
-        """Return versions of a topic's schema, by default all that a leader knows; empty for a topic without a schema.
-
-        A leader knows the version of each batch that it stores. Another broker may not know the newest version
-        yet (rule S4).
-
-        Raises:
-            TidemarkError: UNKNOWN_TOPIC; REQUEST_TIMED_OUT at the deadline, also for a version that no broker knows;
-                the errors of `topics`.
-        """
-        check_topic_name(topic)
-
-        def ask() -> dict[int, TopicSchema]:
-            self._cluster.refresh([topic])
-            view = self._cluster.known(topic)
-            if not view.schema_version:
-                return {}
-            request = GetTopicSchemasRequest(topic=topic, topic_id=view.topic_id, versions=versions)
-            addresses = {broker: one.address for broker, one in self._cluster.view.brokers.items()}
-            leaders = {one.leader for one in view.partitions.values()} & set(addresses)
-            if versions or not leaders:
-                return versions_of(self._cluster.of_any(list(addresses.values()), _schemas_method, request))
-            answers = [self._cluster.call(addresses[leader], _schemas_method, request) for leader in sorted(leaders)]
-            known = {one.version: one for answer in answers for one in answer.schemas}
-            return versions_of(GetTopicSchemasResponse(schemas=known.values()))
-
-        return self._cluster.retrying(ask)
+        """Return versions of a topic's schema, as `schemas_of`."""
+        return schemas_of(self._cluster, topic, versions)
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
 
@@ -507,7 +472,3 @@ def _ask_for(part: pb.PartitionFetch, typed: BatchRows) -> None:
         part.timestamp_from_us = typed.times.from_us
     if typed.times.until_us is not None:
         part.timestamp_until_us = typed.times.until_us
-
-
-def _schemas_method(channel: grpc.Channel) -> Any:
-    return BrokerServiceStub(channel).GetTopicSchemas

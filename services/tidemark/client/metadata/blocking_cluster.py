@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import grpc
 
@@ -30,6 +30,7 @@ from tidemark.client.metadata.other_clusters import replacement, why_unusable
 from tidemark.client.metadata.silence import Silence
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.core.cluster_view import ClusterView, TopicView, taken_over
+from tidemark.core.topic_name import check_topic_name
 from tidemark.model import ErrorCode, TidemarkError, unknown_partition, unknown_topic
 from tidemark.rpc import errors
 from tidemark.rpc.channel import blocking_channels
@@ -83,6 +84,12 @@ class BlockingCluster:
         self._lock = threading.Lock()
         self._turn = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close the connections; calls of other threads end with CLIENT_CLOSED."""
         with self._lock:
@@ -94,6 +101,23 @@ class BlockingCluster:
     def ask_another(self) -> None:
         """Ask another broker for the next metadata, since one broker's metadata may be stale."""
         self._turn += 1
+
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicView]:
+        """Return topics with all their partitions (None: all topics, some possibly in part).
+
+        Raises:
+            TidemarkError: UNKNOWN_TOPIC, INVALID_TOPIC_NAME; the errors of `retrying`.
+        """
+        for name in names or ():
+            check_topic_name(name)
+
+        def ask() -> dict[str, TopicView]:
+            self.refresh(names)
+            if names is None:
+                return {name: self.known(name) for name in sorted(self.view.topics)}
+            return {name: self.whole(name) for name in names}
+
+        return self.retrying(ask)
 
     def known(self, topic: str) -> TopicView:
         """Return a topic of the view; raises UNKNOWN_TOPIC, or the error that brokers state for the topic."""
@@ -174,6 +198,10 @@ class BlockingCluster:
         Args:
             ask: makes the request once.
             patience_s: seconds in which an unknown topic or partition may still become known.
+
+        Raises:
+            TidemarkError: the refusal; REQUEST_TIMED_OUT at the deadline, with the last refusal; BROKER_NOT_AVAILABLE
+                after `connect_timeout_s`.
         """
         backoff = Backoff()
         started_s = time.monotonic()
@@ -218,18 +246,6 @@ class BlockingCluster:
     def prolong(self, wait_s: float) -> None:
         """Move the deadline of this thread's calls, after a wait that a broker asked for."""
         self._calls.until_s += wait_s
-
-    def of_any(self, addresses: Sequence[str], method: Callable[[grpc.Channel], Any], request: Any) -> Any:
-        """Return the first response; after a retriable error of one address, the next address is asked."""
-        failure = TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
-        for address in addresses:
-            try:
-                return self.call(address, method, request)
-            except TidemarkError as error:
-                if not error.retriable:
-                    raise
-                failure = error
-        raise failure
 
     def call(
         self, address: str, method: Callable[[grpc.Channel], Any], request: Any, attempt: AttemptTimeout | None = None
