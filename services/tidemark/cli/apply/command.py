@@ -22,6 +22,7 @@ from tidemark.cli.config import change_lines
 from tidemark.core.config_resource import CLUSTER_DEFAULT, ConfigKind, ConfigResource
 from tidemark.model import ErrorCode, TidemarkError, invalid_request
 from tidemark.runtime.configuration.entries import ConfigSource
+from tidemark.runtime.interrupts import signals_as_interrupt
 
 if TYPE_CHECKING:
     from tidemark.cli.apply.cluster_file import ClusterFile, Problem
@@ -104,8 +105,8 @@ def apply(
     \b
     A topic is deleted only for delete: true, or with --prune. Each error in the file is reported with its line; then
     no change is made. Each change of a topic or broker is atomic. If a change is refused, the other changes are still
-    made; run the command again for the remaining changes. After Ctrl-C the output has
-    the changes that are made.
+    made; run the command again for the remaining changes. After Ctrl-C or SIGTERM
+    the output has the changes that are made.
     Exit status 0: the cluster matches the file (or --dry-run). 1: refused. 2: --check found differences.
 
     \b
@@ -200,17 +201,20 @@ def _checked(client: AdminClient, steps: Sequence[Step]) -> tuple[list[Problem],
 
 
 def _carry_out(client: AdminClient, steps: Sequence[Step]) -> Done:
-    """Execute every step, until Ctrl-C."""
+    """Execute every step, until Ctrl-C or SIGTERM."""
     done = Done()
-    for index, step in enumerate(steps):
-        try:
-            step.run(client, False, uuid.uuid4().hex)
-            done.made.add(index)
-        except TidemarkError as error:
-            done.failed[index] = TidemarkError(error.code, f"{step.resource}: {error.message}", error.metadata)
-        except KeyboardInterrupt:
-            done.interrupted_at = step.resource
-            break
+    resource = ""
+    try:
+        with signals_as_interrupt():
+            for index, step in enumerate(steps):
+                resource = step.resource
+                try:
+                    step.run(client, False, uuid.uuid4().hex)
+                    done.made.add(index)
+                except TidemarkError as error:
+                    done.failed[index] = TidemarkError(error.code, f"{resource}: {error.message}", error.metadata)
+    except KeyboardInterrupt:
+        done.interrupted_at = resource
     return done
 
 

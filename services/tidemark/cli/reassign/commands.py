@@ -58,6 +58,7 @@ from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentO
 from tidemark.core.reassignment.request import ANY_LOG_DIR, format_reassignments, named_log_dirs, parse_reassignments
 from tidemark.model import ErrorCode, PartitionReassignment, TidemarkError, TopicPartition, invalid_request
 from tidemark.rpc.request_limits import in_requests
+from tidemark.runtime.interrupts import signals_as_interrupt
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -174,7 +175,8 @@ def execute(
         document: dict[str, object] = {"begun": bool(missing), "request_id": request_id, "ended": [], "directories": []}
         document["rollback"] = json.loads(format_reassignments(back(checked, present)))
         try:
-            ended = _carry_out(cluster, feed, len(missing), no_wait=no_wait)
+            with signals_as_interrupt():
+                ended = _carry_out(cluster, feed, len(missing), no_wait=no_wait)
             document["ended"] = [ended_json(one) for one in ended]
             errors = {one.partition: one.error for one in ended if one.error is not None}
             placed = [] if no_wait else follow_directories(client, missing, errors.keys(), silent=cluster.json)

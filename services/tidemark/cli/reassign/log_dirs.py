@@ -27,6 +27,7 @@ from tidemark.core.reassignment.progress import (
 from tidemark.core.reassignment.request import ANY_LOG_DIR, named_log_dirs
 from tidemark.core.reassignment.status import ReplicaState
 from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
+from tidemark.runtime.interrupts import signals_as_interrupt
 
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
@@ -299,7 +300,7 @@ def follow_places(client: AdminClient, places: Sequence[ReplicaLogDir], *, silen
     """Show the progress of log directory moves until their end, or until Ctrl-C."""
     follower = PlaceFollower(client)
     try:
-        with MoveView(silent=silent, ends=follower.ends) as view:
+        with signals_as_interrupt(), MoveView(silent=silent, ends=follower.ends) as view:
             return follower.follow(places, view)
     except KeyboardInterrupt:
         typer.echo("the copy continues; tidemark log-dirs describe --replicas shows its progress", err=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -194,15 +195,16 @@ def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
         assert ended.exception.message == f"{shown} has more than 16 MiB"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("options", [(), ("-o", "json")])
 def test_an_interrupted_run_shows_the_changes_that_are_made(
-    client: Client, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+    client: Client, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], number: signal.Signals
 ) -> None:
     create = client.create_topic
 
     def interrupted(name: str, **more: object) -> CreatedTopic:
         if name == "orders" and not more["validate_only"]:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         return create(name, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(client, "create_topic", interrupted)

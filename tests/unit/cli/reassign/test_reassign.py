@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +78,7 @@ class Client(FakeAdmin):
         self.asked: list[tuple[list[TopicPartition], int, bool]] = []
         self.cancelled: list[TopicPartition] = []
         self.refusals: dict[TopicPartition, TidemarkError] = {}
-        self.interrupted = False
+        self.interrupted = 0
         self.failures: list[TidemarkError] = []
         self.ends_with: TidemarkError | None = None
         self.ends_first: list[TidemarkError] = []
@@ -125,7 +126,7 @@ class Client(FakeAdmin):
         left = [name for name in self.wanted if name in partitions]
         yield ReassignmentUpdate([moved(name, waiting_for="the moon") for name in left], [])
         if self.interrupted:
-            raise KeyboardInterrupt
+            signal.raise_signal(self.interrupted)
         if self.failures:
             raise self.failures.pop()
         while left:
@@ -285,22 +286,25 @@ def test_no_wait_names_the_list_command(client: Client, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_the_wait_but_not_the_reassignment(client: Client, tmp_path: Path) -> None:
-    client.interrupted = True
+    client.interrupted = signal.SIGINT
     result = run("execute", file_of(tmp_path))
     assert result.exit_code == 130
     assert "the reassignment continues in the cluster; tidemark reassign list shows its progress" in result.stderr
     assert (client.wanted, client.cancelled) == ([T2], [])
 
 
-def test_the_rollback_is_in_the_json_of_a_wait_that_ends_early(client: Client, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_rollback_is_in_the_json_of_a_wait_that_ends_early(
+    client: Client, tmp_path: Path, number: signal.Signals
+) -> None:
     """Regression: the reassignment ran, and its rollback was lost."""
-    client.interrupted = True
+    client.interrupted = number
     result = run("execute", file_of(tmp_path), "-o", "json")
     assert result.exit_code == 130
     found = json.loads(result.stdout)
     assert (found["begun"], found["ended"]) == (True, [])
     assert found["rollback"]["partitions"] == [{"topic": "test", "partition": 2, "replicas": [1, 2]}]
-    client.interrupted, client.wanted = False, []
+    client.interrupted, client.wanted = 0, []
     client.failures = [TidemarkError(ErrorCode.INTERNAL, "broken")]
     result = run("execute", file_of(tmp_path), "-o", "json")
     assert code_of(result) is ErrorCode.INTERNAL
