@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 
 from tidemark.core.security.listeners import Listener
-from tidemark.model import BrokerEpoch, invalid_request
+from tidemark.model import BrokerRegistration, invalid_request
 from tidemark.rpc.errors import from_rpc_error
 from tidemark.rpc.security.channels import BlockingChannels, ReopeningChannel, RestartedBrokers, reopening
 
@@ -166,13 +166,13 @@ class AddressChannels:
             channel = self._channels[address] = open_channel(address, self._identity)
         return channel
 
-    def note(self, address: str, broker_epoch: BrokerEpoch) -> None:
+    def note(self, cluster_id: str, broker: BrokerRegistration) -> None:
         """Resolve the name again for the next call if the broker has restarted: a pod then has another address.
 
         Without a restart a channel keeps its address: while a part of the network is lost, name servers may not answer.
         """
-        restarted = self._restarted.has_restarted(address, broker_epoch)
-        if restarted and (channel := self._channels.get(address)) is not None:
+        restarted = self._restarted.has_restarted(cluster_id, broker)
+        if restarted and (channel := self._channels.get(broker.address)) is not None:
             cast("ReopeningChannel", channel).reopen()
 
     async def close(self) -> None:

@@ -183,7 +183,7 @@ class BlockingCluster:
     def _take_over(self, update: ClusterView) -> None:
         self.view = view = taken_over(self.view, update)
         for broker in view.brokers.values():
-            self._channels.note(broker.address, broker.broker_epoch)
+            self._channels.note(view.cluster_id, broker)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 

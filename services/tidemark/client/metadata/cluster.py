@@ -463,7 +463,7 @@ class Cluster:
             self._others.clear()
         if self._view != before:
             for broker in self._view.brokers.values():
-                self._channels.note(broker.address, broker.broker_epoch)
+                self._channels.note(self._view.cluster_id, broker)
             self._notify()
 
     def _notify(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import grpc
 
-from tidemark.model import BrokerEpoch
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration
 from tidemark.rpc.security.token_source import TokenSource, call_credentials
 
 if TYPE_CHECKING:
@@ -148,16 +148,17 @@ class _Method:
 
 
 class RestartedBrokers:
-    """The highest broker epoch of each address."""
+    """The highest epoch of each broker at its address. Another broker, or another cluster, may get the address."""
 
     def __init__(self) -> None:
-        self._epochs: dict[str, BrokerEpoch] = {}
+        self._epochs: dict[tuple[str, BrokerId, str], BrokerEpoch] = {}
 
-    def has_restarted(self, address: str, broker_epoch: BrokerEpoch) -> bool:
+    def has_restarted(self, cluster_id: str, broker: BrokerRegistration) -> bool:
         """Note an epoch; whether it is higher than the known one. An epoch of stale metadata is lower."""
-        known = self._epochs.get(address, broker_epoch)
-        self._epochs[address] = max(known, broker_epoch)
-        return broker_epoch > known
+        key = cluster_id, broker.broker_id, broker.address
+        known = self._epochs.get(key, broker.broker_epoch)
+        self._epochs[key] = max(known, broker.broker_epoch)
+        return broker.broker_epoch > known
 
 
 class BlockingChannels:
@@ -195,10 +196,10 @@ class BlockingChannels:
             unused.close()
         return channel
 
-    def note(self, address: str, broker_epoch: BrokerEpoch) -> None:
+    def note(self, cluster_id: str, broker: BrokerRegistration) -> None:
         """Resolve the name again for the next call if the broker has restarted, as `AddressChannels.note` does."""
         with self._lock:
-            unused = self._retire(address) if self._restarted.has_restarted(address, broker_epoch) else None
+            unused = self._retire(broker.address) if self._restarted.has_restarted(cluster_id, broker) else None
         if unused is not None:
             unused.close()
 

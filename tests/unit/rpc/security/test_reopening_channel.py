@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import grpc
 import pytest
 from tidemark.core.security.principals import Role
 from tidemark.local.certificates import Authority
-from tidemark.model import BrokerEpoch
+from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration
 from tidemark.rpc.channel import CHANNEL_OPTIONS
 from tidemark.rpc.security import files as tls
 from tidemark.rpc.security.channels import BlockingChannels, ReopeningChannel
@@ -145,14 +146,15 @@ def test_blocking_channels_keep_one_former_channel_for_its_calls(authority: Auth
 
 def test_blocking_channels_open_another_channel_after_a_restart_of_the_broker_only() -> None:
     channels, address = BlockingChannels(None, CHANNEL_OPTIONS), "127.0.0.1:1"
-    channels.note(address, BrokerEpoch(7))
+    broker = BrokerRegistration(BrokerId(0), "127.0.0.1", 1, BrokerEpoch(7))
+    channels.note("c", broker)
     first = channels.get(address)
-    channels.note(address, BrokerEpoch(7))
-    channels.note("127.0.0.1:2", BrokerEpoch(9))
+    channels.note("c", broker)
+    channels.note("c", replace(broker, port=2, broker_epoch=BrokerEpoch(9)))
     assert channels.get(address) is first
-    channels.note(address, BrokerEpoch(8))
+    channels.note("c", replace(broker, broker_epoch=BrokerEpoch(8)))
     second = channels.get(address)
     assert second is not first
-    channels.note(address, BrokerEpoch(7))  # from a broker that is behind
+    channels.note("c", broker)  # from a broker that is behind
     assert channels.get(address) is second
     channels.close()
