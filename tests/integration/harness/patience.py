@@ -7,8 +7,7 @@ import os
 from typing import Final
 
 import pytest
-from tidemark.client.consuming import range_reader
-from tidemark.client.metadata import cluster
+from tidemark.client.metadata import blocking_cluster, cluster
 
 PATIENCE_S: Final = "1.0"
 _TOPICS: Final = "PATIENCE_WITH_TOPICS_S"
@@ -34,7 +33,7 @@ def as_told() -> None:
 
 def _take(patch: pytest.MonkeyPatch) -> None:
     if _TOPICS in os.environ:
-        for module in (cluster, range_reader):
+        for module in (cluster, blocking_cluster):
             patch.setattr(module, "TOPIC_PATIENCE_S", float(os.environ[_TOPICS]))
     if _BROKERS in os.environ:
         patch.setattr(cluster, "CONNECT_TIMEOUT_S", float(os.environ[_BROKERS]))

@@ -192,18 +192,19 @@ class BlockingCluster:
         """Metadata of calls: the client id, for quotas, and the known cluster, since others refuse the calls."""
         return (*self._client_headers, *receiver_headers(self.view.cluster_id))
 
-    def retrying(self, ask: Callable[[], T], *, patience_s: float = TOPIC_PATIENCE_S) -> T:
+    def retrying(self, ask: Callable[[], T], *, patience_s: float | None = None) -> T:
         """Repeat the request until it succeeds, is permanently refused, or its deadline passes.
 
         Args:
             ask: makes the request once.
-            patience_s: seconds in which an unknown topic or partition may still become known.
+            patience_s: seconds in which an unknown topic or partition may still become known; None: TOPIC_PATIENCE_S.
 
         Raises:
             TidemarkError: the refusal; REQUEST_TIMED_OUT at the deadline, with the last refusal; BROKER_NOT_AVAILABLE
                 after `connect_timeout_s`.
         """
         backoff = Backoff()
+        patience_s = TOPIC_PATIENCE_S if patience_s is None else patience_s
         started_s = time.monotonic()
         self._calls.begin(started_s + self._deadline_s, started_s + self._connect_timeout_s)
         silence = Silence(min(self._deadline_s, self._connect_timeout_s))
