@@ -81,6 +81,9 @@ def _converter(hint: Any, made: dict[type, MakeValue]) -> Callable[[Any], Any] |
     if origin in _LISTS and len(arguments) == 1:
         element = _converter(arguments[0], made)
         return element and (lambda values: [None if one is None else element(one) for one in values])
+    if origin is tuple and arguments[1:] == (...,):
+        part = _converter(arguments[0], made)
+        return part and (lambda values: tuple(None if one is None else part(one) for one in values))
     if origin in _MAPS and len(arguments) == 2:
         item = _converter(arguments[1], made)
         return item and (lambda values: {name: None if one is None else item(one) for name, one in values.items()})

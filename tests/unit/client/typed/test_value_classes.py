@@ -42,6 +42,7 @@ class Flight:
     first: Leg | None = None
     by_gate: Optional[dict[str, Leg]] = None  # noqa: UP045 - applications write this form
     others: Sequence[Leg | None] = ()
+    stops: tuple[Leg, ...] = ()
     next: Flight | None = None
     late: bool = dataclasses.field(init=False, default=False)
 
@@ -68,8 +69,9 @@ def made(value_class: type, row: dict[str, Any]) -> Any:
 def test_nested_dataclasses_are_made_where_their_types_say_so() -> None:
     leg = {"origin": "EWR", "miles": 7}
     row = {"carrier": "UA", "legs": [leg, leg], "first": leg, "by_gate": {"A": leg}, "others": [leg, None], "x": 1}
+    row["stops"] = [leg]
     wanted = Leg("EWR", 7)
-    flight = Flight("UA", [wanted, wanted], wanted, {"A": wanted}, [wanted, None])
+    flight = Flight("UA", [wanted, wanted], wanted, {"A": wanted}, [wanted, None], (wanted,))
     assert made(Flight, row | {"next": row, "late": True}) == dataclasses.replace(flight, next=flight)
     assert made(Flight, {"carrier": "UA", "legs": [], "first": None}) == Flight("UA", [])
 
