@@ -151,9 +151,9 @@ class Shard(Generic[_S, _C, _N]):
         """Carry out a request, and answer when its changes and all earlier ones are committed.
 
         Raises:
-            TidemarkError: the refusal of the request. After NOT_COORDINATOR, COORDINATOR_LOADING and
-                NOT_ENOUGH_REPLICAS the state is unchanged; after NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT
-                the outcome is unknown.
+            TidemarkError: the refusal of the request. After COORDINATOR_LOADING and NOT_ENOUGH_REPLICAS the state is
+                unchanged; after NOT_COORDINATOR, NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT the outcome is
+                unknown.
         """
         state = self.coordinator
         self.log.check_writable()

@@ -285,7 +285,7 @@ class Groups(CoordinatorAdmin):
                 try:
                     return await stub.DeleteGroup(request, **options)
                 except grpc.RpcError as failure:
-                    maybe_deleted |= errors.from_rpc_error(failure, address="").code in _UNKNOWN_OUTCOME
+                    maybe_deleted |= _may_be_done(errors.from_rpc_error(failure, address=""))
                     raise
 
             return ask
@@ -326,6 +326,12 @@ class Groups(CoordinatorAdmin):
         group_settings(group)  # checks the id
         timeout_s = self._timeout_s if deadline_s is None else deadline_s - time.monotonic()
         return await Coordinator(self._cluster, group).call(method, request, timeout_s=timeout_s)
+
+
+def _may_be_done(error: TidemarkError) -> bool:
+    """Whether the coordinator may have carried out an attempt: a broker that was deposed meanwhile names no other."""
+    is_deposed = error.code is ErrorCode.NOT_COORDINATOR and "host" not in error.metadata
+    return is_deposed or error.code in _UNKNOWN_OUTCOME
 
 
 def _listing(found: pb.GroupListing, broker_id: int) -> GroupListing:

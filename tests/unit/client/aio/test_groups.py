@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2
 from tidemark.client.aio import groups as groups_module
 from tidemark.client.aio import transaction_admin
 from tidemark.client.aio.groups import Groups, OffsetChange, _description
@@ -18,6 +19,7 @@ from tidemark.client.metadata.cluster import Cluster
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerId, BrokerRegistration, ErrorCode, LeaderEpoch, TidemarkError, TopicPartition
 from tidemark.rpc import request_limits
+from tidemark.rpc.errors import DOMAIN
 from tidemark.v1 import group_service_pb2 as pb
 from tidemark.v1 import transaction_service_pb2 as transaction_pb
 
@@ -213,3 +215,19 @@ async def test_delete_refuses_a_group_that_is_missing(monkeypatch: pytest.Monkey
     for results in ([NOT_FOUND], [loading, NOT_FOUND]):
         with raises_code(ErrorCode.GROUP_NOT_FOUND):
             await deleting(monkeypatch, *results).delete("g")
+
+
+def refused(code: ErrorCode, **facts: str) -> Exception:
+    """A refused call, as gRPC raises it."""
+    status = status_pb2.Status(code=grpc.StatusCode.UNAVAILABLE.value[0], message="refused")
+    status.details.add().Pack(error_details_pb2.ErrorInfo(reason=code, domain=DOMAIN, metadata=facts))
+    trailing = grpc.aio.Metadata(("grpc-status-details-bin", status.SerializeToString()))
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), trailing, details="refused")
+
+
+async def test_delete_succeeds_if_the_coordinator_that_deleted_the_group_was_deposed_before_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await deleting(monkeypatch, refused(ErrorCode.NOT_COORDINATOR), NOT_FOUND).delete("g")
+    with raises_code(ErrorCode.GROUP_NOT_FOUND):
+        await deleting(monkeypatch, refused(ErrorCode.NOT_COORDINATOR, host="b", port="1"), NOT_FOUND).delete("g")
