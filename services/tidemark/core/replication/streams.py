@@ -28,6 +28,8 @@ from tidemark.model import (
 )
 
 LAG_CHECKS_PER_LAG_TIME: Final = 20
+_STOP_MS_MIN: Final = 250
+"""Shortest time between two ticks that shows a stop of this process; a tick is due every 100 ms."""
 _FETCHED_MIN: Final = 10_000
 """Partitions fetched on a stream, beyond twice the present number, after which the stream is replaced: both
 ends remember each of them until the stream ends.
@@ -365,7 +367,7 @@ class BrokerStreams:
     def _check_lag(self, now_ms: int) -> None:
         lag_max_ms = self._ctx.config.replica_lag_time_max_ms
         before, self._ticked_ms = self._ticked_ms, now_ms
-        if before is None or now_ms - before > lag_max_ms // 4:
+        if before is None or now_ms - before > max(lag_max_ms // 4, _STOP_MS_MIN):
             # this process was stopped: it must read the messages of its followers before it evicts followers
             self._lag_checked_ms = now_ms
         if now_ms - self._lag_checked_ms < lag_max_ms // LAG_CHECKS_PER_LAG_TIME:

@@ -74,6 +74,16 @@ def test_a_follower_that_has_everything_and_falls_silent_leaves_though_nothing_i
     assert after_the_lag_time(leaves_within(stage, 20_000))
 
 
+@pytest.mark.parametrize("lag_max_ms", [100, 399])
+def test_a_leader_with_a_short_lag_time_checks_its_followers_too(lag_max_ms: int) -> None:
+    """Regression: each tick came later than a quarter of the lag time, as if the process had been stopped."""
+    stage = idle()
+    stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_time_max_ms=lag_max_ms)))
+    took_ms = leaves_within(stage, 10 * lag_max_ms)
+    assert took_ms is not None
+    assert took_ms <= lag_max_ms + 100
+
+
 def test_a_follower_whose_stream_breaks_was_caught_up_until_its_last_heartbeat() -> None:
     stage = idle(heartbeats_ms=30_000)
     stage.feed(ev.FollowerDisconnected(2, 12))
