@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from tidemark.client.argument_types import integer, integers, texts
+from tidemark.client.argument_types import int64, integer, integers, texts
 from tidemark.client.consuming.range_reader import Bounds, RangeReader, RangeStart
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.tls import Credentials
@@ -214,7 +214,8 @@ class TableScan:
     def _at_time(self, name: str, place: Timestamp | datetime, bounds: Mapping[int, Bounds]) -> dict[int, int]:
         if isinstance(place, datetime) and place.tzinfo is None:
             raise invalid_request(f"{name} is {place!r}, without a time zone: add one, for example with .astimezone()")
-        stamp_us = place.us if isinstance(place, Timestamp) else (place - _EPOCH) // _MICROSECOND
+        given_us = place.us if isinstance(place, Timestamp) else (place - _EPOCH) // _MICROSECOND
+        stamp_us = int64(f"the time of {name}", given_us)
         found = self._reader.offsets({TopicPartition(self.topic, index): stamp_us for index in bounds})
         offsets = {where.partition: stated.offset for where, stated in found.items()}
         logged = {i: bound.latest if offsets[i] < 0 else min(offsets[i], bound.latest) for i, bound in bounds.items()}

@@ -198,6 +198,16 @@ def test_offsets_by_partition_are_integers_of_partitions_of_the_topic(logs: Logs
         read_table(None, TOPIC, start={0: 1, 1: 1})
 
 
+def test_a_time_is_an_integer_of_64_bits(logs: Logs) -> None:
+    logs.append(0, flights(0, 3))
+    assert read_table(None, TOPIC, start=Timestamp(-(1 << 63))).read_all().num_rows == 3
+    with raises_code(ErrorCode.INVALID_REQUEST, "the time of start is 9223372036854775808"):
+        read_table(None, TOPIC, start=Timestamp(1 << 63))
+    seconds: Any = 1.5
+    with pytest.raises(TypeError, match=r"the time of end is 1\.5, a float, not an integer"):
+        read_table(None, TOPIC, end=Timestamp(seconds))
+
+
 def test_a_scan_takes_its_first_rows_before_the_filters_that_follow(logs: Logs) -> None:
     logs.append(0, flights(0, 6))
     frame = scan(None, TOPIC, columns=["delay", "at", "_offset"])
