@@ -214,6 +214,9 @@ class _Reader:
     def _configs(self, kind: ConfigKind, node: yaml.Node, what: str) -> tuple[dict[str, str], dict[str, int]]:
         configs: dict[str, str] = {}
         lines: dict[str, int] = {}
+        if _is_null(node):
+            remedy = "{} removes all overrides; without this line they do not change"
+            self._wrong(_line(node), f"{what} has no value: {remedy}")
         for key, line, value in self._mapping(node, what):
             text = self._scalar(f"{key} of {what}", line, value)
             if text is None:
@@ -227,7 +230,7 @@ class _Reader:
 
     def _mapping(self, node: yaml.Node, what: str) -> Iterator[tuple[str, int, yaml.Node]]:
         """Key, line and value of each entry; a null node has no entries."""
-        if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
+        if _is_null(node):
             return
         if not isinstance(node, yaml.MappingNode):
             self._wrong(_line(node), f"{what}: expected a mapping of names to values")
@@ -246,7 +249,7 @@ class _Reader:
     def _scalar(self, what: str, line: int, node: yaml.Node) -> str | None:
         if not isinstance(node, yaml.ScalarNode):
             self._wrong(line, f"{what}: expected one value")
-        elif node.tag == "tag:yaml.org,2002:null":
+        elif _is_null(node):
             self._wrong(line, f"{what} has no value; remove the line to set nothing")
         else:
             text: str = node.value
@@ -270,6 +273,10 @@ class _Reader:
 
     def _wrong(self, line: int, sentence: str) -> None:
         self.problems.append(_problem(line, sentence))
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
 
 
 def _line(node: yaml.Node) -> int:

@@ -219,3 +219,21 @@ def test_quotas_that_are_no_list_are_refused() -> None:
 def test_a_name_that_no_topic_can_have_is_reported_with_its_line(name: str) -> None:
     (problem,) = parse(f"topics:\n  a: {{}}\n  {name}: {{delete: true}}\n")[1]
     assert (problem.line, problem.error.code) == (3, ErrorCode.INVALID_TOPIC_NAME)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "sentence"),
+    [
+        (
+            "topics:\n  a:\n    configs:\n      # retention.ms: -1\n",
+            3,
+            "configs of topic a has no value: {} removes all overrides; without this line they do not change",
+        ),
+        ("brokers:\n  default:\n", 2, "broker default has no value: {} removes all overrides; without this line"),
+    ],
+)
+def test_settings_without_a_value_remove_no_overrides(text: str, line: int, sentence: str) -> None:
+    """With the default retention.ms, records would be deleted."""
+    (problem,) = parse(text)[1]
+    assert problem.line == line
+    assert problem.error.message.startswith(sentence)
