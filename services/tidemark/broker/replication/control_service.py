@@ -48,8 +48,8 @@ from tidemark.v1.controller_service_pb2_grpc import BrokerControlServiceServicer
 
 SLICE_PARTITIONS: Final = 50
 """Partitions of a command that are processed before the event loop gets control back: 2 ms."""
-_STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError)
-"""Errors of a write to a disconnected peer; gRPC raises another error if the connection breaks during the write."""
+_STREAM_ENDS: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
+"""Errors of a write to a disconnected peer, or on a stream that has ended; they depend on the moment of the end."""
 
 _log = logging.getLogger(__name__)
 

@@ -186,7 +186,14 @@ class Controller(PlainContext):
 
 
 @pytest.mark.parametrize(
-    "error", [grpc.aio.InternalError("execute_batch"), asyncio.InvalidStateError(), grpc.RpcError()]
+    "error",
+    [
+        grpc.aio.InternalError("execute_batch"),
+        grpc.aio.UsageError("the stream has ended"),
+        grpc.aio.AbortError("a newer controller is active"),
+        asyncio.InvalidStateError(),
+        grpc.RpcError(),
+    ],
 )
 async def test_a_stopping_broker_informs_every_controller_even_if_a_stream_to_another_one_breaks(
     error: Exception,
