@@ -39,6 +39,7 @@ from tidemark_spark.jobs.common import (
     say,
     start_stream,
     whole,
+    whole_from_1,
 )
 from tidemark_spark.typed.archive import archive_with, compact_with, is_typed_archive, is_typed_topic
 
@@ -92,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         default=4,
         help="uncompacted files of an hour, or neighbouring files of a partition, that start a compaction (4)",
     )
-    made.add_argument("--file-mib", type=whole, default=128, help="approximate size of a compacted file (128)")
+    made.add_argument("--file-mib", type=whole_from_1, default=128, help="approximate size of a compacted file (128)")
     made.add_argument(
         "--grace-hours",
         type=amount,

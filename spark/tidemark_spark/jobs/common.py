@@ -73,6 +73,14 @@ def whole(text: str) -> int:
     return number
 
 
+def whole_from_1(text: str) -> int:
+    """The type of a flag that is a whole number from 1."""
+    number = parse_whole(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1")
+    return number
+
+
 def amount(text: str) -> float:
     """The type of a flag that is a number from 0."""
     number = decimal_number(text)

@@ -18,6 +18,7 @@ FLIGHTS = ("--bootstrap", "a:1")
         (archive, (*ARCHIVE, "--max-offsets", "1_000")),
         (archive, (*ARCHIVE, "--min-files", "-1")),
         (archive, (*ARCHIVE, "--file-mib", "１２８")),
+        (archive, (*ARCHIVE, "--file-mib", "0")),
         (archive, (*ARCHIVE, "--grace-hours", "nan")),
         (archive, (*ARCHIVE, "--grace-hours", "-1")),
         (flights, (*FLIGHTS, "--days", "3_6")),

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemark.client.argument_types import positive
 from tidemark.client.consuming.range_reader import RangeReader
 from tidemark.client.metadata.bootstrap import Bootstrap
 from tidemark.client.metadata.tls import Credentials
@@ -120,11 +121,12 @@ def archive_topic(
             OFFSET_OUT_OF_RANGE: retention deleted rows before they were archived. LOG_TRUNCATED: an unclean election
             removed archived rows; archive the topic to another directory.
     """
+    file_bytes = positive("file_mib", file_mib) << 20
     archive = Archive(root)
     if iceberg is not None:
         check_place(archive, iceberg)
     with archive.lease():
-        tasks = plan(archive, bootstrap, topic, file_mib << 20, skip_lost=skip_lost, deadline_s=deadline_s)
+        tasks = plan(archive, bootstrap, topic, file_bytes, skip_lost=skip_lost, deadline_s=deadline_s)
         rows = sum(map(write_partition, tasks) if run is None else run(tasks))
         if iceberg is not None:
             publish(archive, iceberg, catalog)

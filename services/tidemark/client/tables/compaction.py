@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from tidemark.client.argument_types import integer, number, positive
 from tidemark.client.tables.archive_files import (
     MERGING,
     Archive,
@@ -101,6 +102,7 @@ def compact_archive(
             lacks the Iceberg table. Also INVALID_REQUEST: other runs keep changing the table. Errors of the catalog are
             raised, too.
     """
+    file_bytes, grace_s = positive("file_mib", file_mib) << 20, number("grace_hours", grace_hours) * 3600
     archive = Archive(root)
     if not archive.files():
         raise invalid_request(f"{archive.root} is not an archive of a topic with a schema")
@@ -108,14 +110,13 @@ def compact_archive(
         for table in tables:
             table.replace()
         folder = archive.new_folder(MERGING)
-        tasks = plan(
-            archive, folder, file_bytes=file_mib << 20, min_files=min_files, among=[one.held() for one in tables]
-        )
+        among = [one.held() for one in tables]
+        tasks = plan(archive, folder, file_bytes=file_bytes, min_files=integer("min_files", min_files), among=among)
         sources = sum(map(merge, tasks) if run is None else run(tasks))
         if tasks:
             for table in tables:
                 table.replace()
-        return Compacted(sources, len(tasks), _sweep(archive, grace_hours * 3600, tables))
+        return Compacted(sources, len(tasks), _sweep(archive, grace_s, tables))
 
 
 def plan(

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -206,6 +207,18 @@ def test_a_time_is_an_integer_of_64_bits(logs: Logs) -> None:
     seconds: Any = 1.5
     with pytest.raises(TypeError, match=r"the time of end is 1\.5, a float, not an integer"):
         read_table(None, TOPIC, end=Timestamp(seconds))
+
+
+@pytest.mark.parametrize("run", [partial(archive_topic, None, TOPIC), compact_archive])
+def test_the_size_of_a_file_is_a_number_of_mebibytes_from_1(
+    run: Callable[..., Any], logs: Logs, tmp_path: Path
+) -> None:
+    logs.append(0, flights(0, 3))
+    archive_topic(None, TOPIC, str(tmp_path))
+    with raises_code(ErrorCode.INVALID_REQUEST, "file_mib is 0: give 1 or more"):
+        run(str(tmp_path), file_mib=0)
+    with pytest.raises(TypeError, match="file_mib is '128', a str"):
+        run(str(tmp_path), file_mib="128")
 
 
 def test_a_scan_takes_its_first_rows_before_the_filters_that_follow(logs: Logs) -> None:
