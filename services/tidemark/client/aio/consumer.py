@@ -320,11 +320,15 @@ class Consumer(Lifecycle):
             partitions: TopicPartition, or pairs of topic and index.
 
         Raises:
+            TidemarkError: INVALID_REQUEST for a member of a group.
             TypeError: an argument has a wrong type.
 
         Example: `consumer.unassign([("orders", 0)])`
         """
-        for where in partitions_of("partitions", partitions):
+        wanted = partitions_of("partitions", partitions)
+        if self._group is not None and self._group.is_member:
+            raise invalid_request("the group assigns partitions: pause them, or subscribe to other topics")
+        for where in wanted:
             cursor = self._fetcher.cursors.pop(where, None)
             if cursor is not None:
                 cursor.withheld = True

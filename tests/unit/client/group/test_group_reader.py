@@ -30,6 +30,7 @@ from tidemark.record.payload import build_batch, from_columns
 from tidemark.rpc import request_limits
 from tidemark.v1 import group_service_pb2 as pb
 
+from tests.refusals import raises_code
 from tests.turns import turns
 
 ONE, OTHER = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -576,6 +577,19 @@ async def test_cancelled_reconciliation_ends(reader: GroupReader) -> None:
     await asyncio.wait([releasing])
     assert releasing.cancelled()
     assert reader.error is None
+
+
+async def test_a_member_cannot_unassign_a_partition_that_no_other_member_would_get(
+    reader: GroupReader, fetcher: SimpleNamespace
+) -> None:
+    consumer = Consumer("127.0.0.1:1", group="g")
+    consumer._read(cast(Fetcher, fetcher), reader, cast(TypedTopics, None))
+    with raises_code(ErrorCode.INVALID_REQUEST):
+        consumer.unassign([ONE])
+    assert ONE in fetcher.cursors
+    reader._membership = None
+    consumer.unassign([ONE])
+    assert ONE not in fetcher.cursors
 
 
 async def test_consumer_can_assign_after_leaving_a_suspended_group(
