@@ -453,7 +453,7 @@ class FollowerStreams(ReplicaServiceServicer):
             stream.end(None)
         except TidemarkError as error:
             stream.end(error)
-        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             stream.end(TidemarkError(ErrorCode.BROKER_NOT_AVAILABLE, f"the stream broke: {error}"))
         except Exception as error:  # noqa: BLE001 - without a reader, the follower would wait without end
             _log.exception("stream from follower ended by an unexpected error", extra={"follower": stream.follower})

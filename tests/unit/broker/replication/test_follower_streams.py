@@ -58,6 +58,16 @@ async def test_a_stream_whose_message_cannot_be_read_ends(caplog: pytest.LogCapt
     assert "a message of another world" in caplog.text
 
 
+@pytest.mark.parametrize("error", [grpc.aio.UsageError("ended"), grpc.aio.InternalError("broken"), grpc.RpcError()])
+async def test_a_broken_stream_ends_without_a_traceback(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    events: list[object] = []
+    streams = FollowerStreams(events.append, OwnEpoch(BrokerEpoch(5)))
+    async with asyncio.timeout(5):
+        with pytest.raises(grpc.aio.AbortError):
+            await streams.Replicate(None, Context(HELLO, error))
+    assert (streams.count, events, caplog.text) == (0, [END], "")
+
+
 async def test_a_stream_to_a_follower_that_is_gone_before_the_answer_ends() -> None:
     events: list[object] = []
     streams = FollowerStreams(events.append, OwnEpoch(BrokerEpoch(5)))
