@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar, cast
@@ -48,6 +49,10 @@ _BACKOFF_MAX_S: Final = 1.0
 _CONNECT_S: Final = 3.0
 _LAST_MESSAGES_S: Final = 1.0
 """Time for a leader to read the last messages before the follower cancels the stream."""
+_UNREAD_MAX: Final = 1_000
+_UNREAD_S: Final = 60.0
+"""A follower that leaves so many messages unread for so long gets no more on this stream. While only its event loop
+hangs, gRPC answers pings, and the messages of each tick would fill the memory of the leader."""
 
 PART_MAX: Final = 200
 """Partitions that begin or end in one message; the leader handles them in 5 ms."""
@@ -65,10 +70,20 @@ class _Outbox(Generic[M]):
         self._waiting: deque[M] = deque()
         self._changed = asyncio.Event()
         self._ended = False
+        self._since_s = 0.0
+
+    @property
+    def is_unread(self) -> bool:
+        return len(self._waiting) >= _UNREAD_MAX and time.monotonic() - self._since_s >= _UNREAD_S
 
     def put(self, message: M) -> None:
+        if not self._waiting:
+            self._since_s = time.monotonic()
         self._waiting.append(message)
         self._changed.set()
+
+    def drop(self) -> None:
+        self._waiting.clear()
 
     def end(self) -> None:
         self._ended = True
@@ -388,8 +403,15 @@ class FollowerStreams(ReplicaServiceServicer):
     def send(self, effect: SendToFollower) -> None:
         """Queue a message; dropped when the stream is down."""
         stream = self._streams.get(effect.follower)
-        if stream is not None:
-            stream.outbox.put(effect.message)
+        if stream is None:
+            return
+        stream.outbox.put(effect.message)
+        if stream.outbox.is_unread:
+            _log.warning("a follower does not read its stream", extra={"follower": stream.follower})
+            del self._streams[stream.follower]
+            stream.outbox.drop()
+            stream.end(TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "the follower does not read its stream"))
+            self._submit(FollowerDisconnected(stream.follower, stream.broker_epoch))
 
     def disconnect(self, effect: DisconnectFollower) -> None:
         """End a stream with the error of the effect."""

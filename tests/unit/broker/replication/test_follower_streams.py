@@ -9,7 +9,10 @@ from collections.abc import Sequence
 import grpc
 import pytest
 from tidemark.broker.node.own_epoch import OwnEpoch
+from tidemark.broker.replication import stream_transport
 from tidemark.broker.replication.stream_transport import FollowerStreams
+from tidemark.core.messages import LeaderMessage
+from tidemark.core.replication.effects import SendToFollower
 from tidemark.core.replication.events import FollowerDisconnected
 from tidemark.model import BrokerEpoch, BrokerId
 from tidemark.v1 import replica_service_pb2 as pb
@@ -25,6 +28,8 @@ class Context:
         self._requests = list(requests)
         self._is_gone = is_gone
         self.status: grpc.StatusCode | None = None
+        self.greeted, self.unread, self.goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.written = 0
 
     def auth_context(self) -> dict[str, Sequence[bytes]]:
         return {}
@@ -40,6 +45,12 @@ class Context:
     async def send_initial_metadata(self, metadata: object) -> None:
         if self._is_gone:
             raise asyncio.InvalidStateError
+        self.greeted.set()
+
+    async def write(self, response: bytes) -> None:
+        self.unread.set()
+        await self.goes_on.wait()
+        self.written += 1
 
     async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: object) -> None:
         self.status = code
@@ -74,3 +85,26 @@ async def test_a_stream_to_a_follower_that_is_gone_before_the_answer_ends() -> N
     with pytest.raises(asyncio.InvalidStateError):
         await streams.Replicate(None, Context(HELLO, is_gone=True))
     assert (streams.count, events) == (0, [END])
+
+
+async def test_a_stream_that_its_follower_does_not_read_ends_and_keeps_no_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop of the follower hangs, and gRPC still answers pings."""
+    monkeypatch.setattr(stream_transport, "_UNREAD_S", 0.0)
+    events: list[object] = []
+    streams = FollowerStreams(events.append, OwnEpoch(BrokerEpoch(5)))
+    context = Context(HELLO)
+    serving = asyncio.create_task(streams.Replicate(None, context))
+    await context.greeted.wait()
+    streams.send(SendToFollower(BrokerId(1), LeaderMessage()))
+    await context.unread.wait()
+    for _ in range(stream_transport._UNREAD_MAX):
+        assert streams.count == 1
+        streams.send(SendToFollower(BrokerId(1), LeaderMessage()))
+    assert (streams.count, events) == (0, [END])
+    streams.send(SendToFollower(BrokerId(1), LeaderMessage()))
+    context.goes_on.set()
+    with pytest.raises(grpc.aio.AbortError):
+        await serving
+    assert (context.written, events) == (1, [END])
