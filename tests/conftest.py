@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,13 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Collect once, so that the five collections at the end of pytest visit few objects."""
     collect_seldom()
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """Tests that run in the background, or under nohup, ignore SIGINT or SIGHUP from the start."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -4,21 +4,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 from tidemark.runtime.interrupts import interrupts_held, signals_as_interrupt
 
-_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
-
-
-@pytest.fixture(autouse=True)
-def _usual_signals() -> Iterator[None]:
-    """Tests that run in the background, or under nohup, ignore SIGINT or SIGHUP from the start."""
-    before = {number: signal.signal(number, handler) for number, handler in _USUAL.items()}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("usual_signals")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -195,6 +195,7 @@ def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
         assert ended.exception.message == f"{shown} has more than 16 MiB"
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("options", [(), ("-o", "json")])
 def test_an_interrupted_run_shows_the_changes_that_are_made(

@@ -285,6 +285,7 @@ def test_no_wait_names_the_list_command(client: Client, tmp_path: Path) -> None:
     assert client.wanted == [T2]
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_ctrl_c_ends_the_wait_but_not_the_reassignment(client: Client, tmp_path: Path) -> None:
     client.interrupted = signal.SIGINT
     result = run("execute", file_of(tmp_path))
@@ -293,6 +294,7 @@ def test_ctrl_c_ends_the_wait_but_not_the_reassignment(client: Client, tmp_path:
     assert (client.wanted, client.cancelled) == ([T2], [])
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_rollback_is_in_the_json_of_a_wait_that_ends_early(
     client: Client, tmp_path: Path, number: signal.Signals
