@@ -33,16 +33,17 @@ def check_streams() -> None:
         raise invalid_request("stdout is closed: redirect it to /dev/null if the output is not needed")
 
 
-class _Shown(logging.Handler):
-    """Writes log lines as warnings to stderr."""
+class _Once(logging.Handler):
+    """Writes the first log line as a warning to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        logging.getLogger(record.name).removeHandler(self)
         print_warning(record.getMessage())
 
 
 def show_silence() -> None:
-    """Show on stderr that no broker has answered yet."""
-    logging.getLogger(LOGGER).addHandler(_Shown())
+    """Show on stderr, once, that no broker has answered yet."""
+    logging.getLogger(LOGGER).addHandler(_Once())
 
 
 def read_whole(file: TextIO, name: str) -> str:
