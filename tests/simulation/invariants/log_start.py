@@ -124,10 +124,10 @@ class StartReleased(Invariant):
 
 
 class DeletedStaysDeleted(Invariant):
-    """Records acknowledged as deleted are read again in two cases only.
+    """Records acknowledged as deleted are read again in three cases only.
 
     The leader is a replica that the acknowledgement named as lagging. Or all in-sync replicas were killed, and a
-    replica without a later checkpoint leads.
+    replica without a later checkpoint leads. Or a broker has not received that a reassignment removed its replica.
     """
 
     name = "DELETED"
@@ -146,7 +146,8 @@ class DeletedStaysDeleted(Invariant):
         assert leader is not None, "the replica that answers leads"
         key = (partition, leader.state.lineage)
         if before_offset > self._before.get(key, 0):
-            self._before[key], self._behind[key] = before_offset, set(behind)
+            removed = world.machines.keys() - set(leader.assigned)
+            self._before[key], self._behind[key] = before_offset, set(behind) | removed
             in_sync = {entry.broker_id for entry in leader.state.isr} - behind
             # Their disks may be slow: these replicas know their log starts in memory, until they are killed.
             self._had[key], self._lived[key] = in_sync, set(in_sync)
