@@ -55,7 +55,6 @@ from tidemark.storage.files import (
     sync_file_system,
 )
 from tidemark.storage.log.durability import Captured
-from tidemark.storage.log.log_segments import NOT_TRUNCATED
 from tidemark.storage.log.partition_log import PartitionLog
 from tidemark.storage.recovery.epoch_file import write_epochs
 from tidemark.storage.recovery.log_loader import make_segment
@@ -310,7 +309,14 @@ class LogDirectory:
                 self.fail(f"syncfs: {error.strerror}")
             raise storage_error(f"sync the log directory {self.path}", error) from error
 
-    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+    def open_logs(self) -> tuple[tuple[CheckpointKey, PartitionLog], ...]:
+        """The open logs, those included that a move copies to this directory.
+
+        Other threads open logs. A copy of a dict is atomic. A list of its items is not: each may begin a collection.
+        """
+        return (*self.logs.copy().items(), *self.futures.copy().items())
+
+    def checkpoint(self, high_watermarks: Mapping[PartitionLog, Offset]) -> None:
         """Write the three checkpoints with one syncfs, unless nothing has changed.
 
         Raises:
@@ -334,7 +340,7 @@ class LogDirectory:
 
     def _make_room(self) -> bool:
         """Release trimmed segments by marks, since the checkpoint that releases them needs space itself."""
-        logs = (*self.logs.copy().values(), *self.futures.copy().values())  # other threads open logs
+        logs = [log for _, log in self.open_logs()]
         had_trimmed = any(log.segments.has_trimmed for log in logs)
         prepared = [(log, one) for log in logs if (one := log.durability.prepare_release()) is not None]
         if prepared:
@@ -343,25 +349,22 @@ class LogDirectory:
             log.durability.release_by_mark(release)
         return had_trimmed
 
-    def _checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+    def _checkpoint(self, high_watermarks: Mapping[PartitionLog, Offset]) -> None:
         covered: list[_Covered] = []
         points = self.checkpoints
         changed = points.changed
         points.changed = False
-        # Other threads open logs. A copy of a dict is atomic. A list of its items is not: each may begin a collection.
-        for key, log in (*self.logs.copy().items(), *self.futures.copy().items()):
+        for key, log in self.open_logs():
             if not log.has_directory:
                 continue  # the replica holds no records, as does a replica without offsets in the checkpoints
             capture = log.durability.capture()
             if capture is None:
                 continue
-            reported = high_watermarks.get(key[0])
-            has_high_watermark = reported is not None
-            if reported is None or (
-                reported > capture.log_end and log.durability.high_watermark_max == NOT_TRUNCATED
-            ):  # the high watermark is that of a deleted topic
-                reported = Offset(max(points.high_watermarks.get(key, 0), 0))
-            offsets = CheckpointOffsets(min(reported, capture.high_watermark_max), capture.log_end, capture.log_start)
+            has_high_watermark = log in high_watermarks
+            high_watermark = high_watermarks.get(log, max(points.high_watermarks.get(key, 0), 0))
+            offsets = CheckpointOffsets(
+                min(high_watermark, capture.high_watermark_max), capture.log_end, capture.log_start
+            )
             covered.append(_Covered(key, log, capture, offsets, has_high_watermark))
             bounded = has_high_watermark and capture.high_watermark_max < capture.log_end
             changed = changed or not points.has(key, offsets) or log.durability.checkpoint_due or bounded
@@ -413,7 +416,7 @@ class LogDirectory:
         if refusal is not None:
             raise storage_error(action, refusal) from refusal
 
-    def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+    def close_clean(self, broker_epoch: BrokerEpoch, high_watermarks: Mapping[PartitionLog, Offset]) -> None:
         """Write the files of the next start, with one syncfs; then the clean-shutdown marker.
 
         Raises:

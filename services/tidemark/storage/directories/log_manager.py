@@ -385,11 +385,15 @@ class LogManager:
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """Write the HW, recovery-point and log-start checkpoints of every directory, one syncfs each.
 
+        Args:
+            high_watermarks: of the logs that are open now; one opened meanwhile may be of a later topic of the name.
+
         Raises:
             TidemarkError: STORAGE_ERROR; that directory is offline, all others are written.
         """
+        found = self._by_log(high_watermarks)
         try:
-            self._on_each(lambda directory: directory.checkpoint(high_watermarks))
+            self._on_each(lambda directory: directory.checkpoint(found))
         finally:  # even if the disk is full
             self._sweep_strays()
             self._sweep_files()
@@ -400,10 +404,19 @@ class LogManager:
         Raises:
             TidemarkError: STORAGE_ERROR; that directory has no marker. All logs are closed, even after an error.
         """
+        found = self._by_log(high_watermarks)
         try:
-            self._on_each(lambda directory: directory.close_clean(broker_epoch, high_watermarks))
+            self._on_each(lambda directory: directory.close_clean(broker_epoch, found))
         finally:
             self.close()
+
+    def _by_log(self, high_watermarks: Mapping[TopicPartition, Offset]) -> dict[PartitionLog, Offset]:
+        return {
+            log: high_watermarks[partition]
+            for directory in self._directories
+            for (partition, _), log in directory.open_logs()
+            if partition in high_watermarks
+        }
 
     def disown(self) -> None:
         """Let other brokers use the directories that were new at this start: this broker was refused."""

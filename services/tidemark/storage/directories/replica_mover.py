@@ -237,7 +237,7 @@ class ReplicaMover:
                 raise _not_open(future.partition)
         future.complete()
         target.checkpoints.changed = True
-        target.checkpoint({future.partition: high_watermark})
+        target.checkpoint({future.log: high_watermark})
         if home.failed is not None:
             raise TidemarkError(ErrorCode.STORAGE_ERROR, home.failed)
         try:

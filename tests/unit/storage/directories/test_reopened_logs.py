@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -100,13 +101,23 @@ def test_a_log_that_is_reopened_during_a_checkpoint_counts_as_flushed_after_the_
     assert (found.damaged, found.flushed_offset, found.high_watermark) == (None, 2, 2)
 
 
-def test_a_checkpoint_gives_no_log_the_high_watermark_of_the_deleted_topic_of_its_name(directory: Path) -> None:
+@pytest.mark.parametrize("records", [3, 8])
+def test_a_checkpoint_gives_no_log_the_high_watermark_of_the_deleted_topic_of_its_name(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
     """High watermarks are read before a checkpoint, and the checkpoint waits for the disks of other directories."""
     logs = open_one(directory)
     fill(opened(logs)[0], 6)
-    logs.set_aside(PARTITION, "delete")
-    fill(logs.open(PARTITION, NEXT, CONFIGS)[0], 3)
-    logs.checkpoint({PARTITION: Offset(6)})
+    checkpoint = LogDirectory.checkpoint
+
+    def wait_for_another_disk(here: LogDirectory, high_watermarks: Mapping[PartitionLog, Offset]) -> None:
+        logs.set_aside(PARTITION, "delete")
+        fill(logs.open(PARTITION, NEXT, CONFIGS)[0], records)
+        checkpoint(here, high_watermarks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogDirectory, "checkpoint", wait_for_another_disk)
+        logs.checkpoint({PARTITION: Offset(6)})
     logs.close()
     _, found = open_one(directory).open(PARTITION, NEXT, CONFIGS)
-    assert (found.log_end_offset, found.high_watermark, found.damaged) == (3, 0, None)
+    assert (found.log_end_offset, found.high_watermark, found.damaged) == (records, 0, None)
