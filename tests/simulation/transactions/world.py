@@ -8,7 +8,7 @@ follows rules X10 to X17. The invariants are checked at each record that is comm
 from __future__ import annotations
 
 from tidemark.core.internal_topics import OFFSETS_TOPIC
-from tidemark.core.transactions.requests import Situation, TransactionSettings
+from tidemark.core.transactions.requests import Abort, Situation, TransactionSettings
 from tidemark.core.transactions.state import Change, TransactionPartition
 
 from tests.simulation.coordination.coordinator import Reply, Request
@@ -251,5 +251,5 @@ class TransactionWorld(CoordinatorWorld):
     def _abort_by_operator(self, item: Item) -> str:
         name = self._names[item.number % len(self._names)]
         operator = Node(self.engine, "operator")
-        self.ask(operator, lambda core, now: core.abort(name, now), lambda _: None)
+        self.ask(operator, lambda core, now: core.abort(Abort(name), now), lambda _: None)
         return f"an operator aborts {name}"

@@ -10,7 +10,7 @@ from tidemark.broker.transactions.coordinators import TransactionCoordinators
 from tidemark.broker.transactions.partition_producers import PartitionProducers
 from tidemark.broker.transactions.requests import Requests
 from tidemark.core.transactions.refusals import check_versions
-from tidemark.core.transactions.requests import CommitMembers, End, Init, Initialized, Join
+from tidemark.core.transactions.requests import Abort, CommitMembers, End, Init, Initialized, Join
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc import errors
@@ -114,9 +114,8 @@ class TransactionService(TransactionServiceServicer):
         """Abort the open transaction in place of its producer."""
         transactional_id = request.transactional_id
         with audited("AbortTransaction", context, {"transactional_id": transactional_id}):
-            await self._requests.change(
-                transactional_id, lambda coordinator, now: coordinator.abort(transactional_id, now)
-            )
+            asked = Abort(transactional_id, request.generation, request.started_at_ms)
+            await self._requests.change(transactional_id, lambda coordinator, now: coordinator.abort(asked, now))
         return pb.AbortTransactionResponse()
 
     async def ListTransactions(self, request: pb.ListTransactionsRequest, context: Any) -> pb.ListTransactionsResponse:

@@ -290,8 +290,18 @@ class _Administered(TransactionCoordinator):
         return _description(await self._calls.call(ask, request, timeout_s=self._timeout_s))
 
     async def abort(self) -> None:
-        """Abort the open transaction of the id."""
-        await self._call("AbortTransaction", pb.AbortTransactionRequest(transactional_id=self.transactional_id))
+        """Abort the open transaction of the id.
+
+        The request names the transaction: without its name, a request that is repeated after a lost answer might abort
+        the next one.
+        """
+        found = await self.describe()
+        await self._call(
+            "AbortTransaction",
+            pb.AbortTransactionRequest(
+                transactional_id=self.transactional_id, generation=found.generation, started_at_ms=found.started_at_ms
+            ),
+        )
 
 
 def _listing(found: pb.TransactionSummary, broker_id: int) -> TransactionListing:

@@ -15,6 +15,7 @@ from typing import Final
 from tidemark.core.transactions import refusals
 from tidemark.core.transactions.phases import CLOSED, PREPARED, Input, Phase
 from tidemark.core.transactions.requests import (
+    Abort,
     Addition,
     CommitMembers,
     Description,
@@ -336,19 +337,26 @@ class TransactionCoordinator:
         changes = self._changed(known, known.marked(writer, partitions, now))
         return Outcome(bool(changes), changes)
 
-    def abort(self, transactional_id: str, now: Situation) -> Outcome[None]:
+    def abort(self, asked: Abort, now: Situation) -> Outcome[None]:
         """Abort the open transaction in place of its producer, which is fenced (an operator's request).
 
         Raises:
-            TidemarkError: INVALID_TRANSACTIONAL_ID, TRANSACTION_NOT_FOUND, INVALID_TXN_STATE: no transaction is open.
+            TidemarkError: INVALID_TRANSACTIONAL_ID, TRANSACTION_NOT_FOUND, INVALID_TXN_STATE: no transaction is open,
+                or another one than the request names.
         """
-        known = self._find(transactional_id)
+        known = self._find(asked.transactional_id)
         metadata = known.metadata
+        is_aborted = metadata.end_reason is EndReason.OPERATOR and metadata.phase in (
+            Phase.PREPARE_ABORT,
+            Phase.COMPLETE_ABORT,
+        )
+        if is_aborted and asked.generation in (0, metadata.generation - 1, metadata.generation):
+            return Outcome(None)
+        if asked.generation and (asked.generation, asked.started_ms) != (metadata.generation, metadata.started_ms):
+            raise refusals.invalid_state(asked.transactional_id, "the described transaction has ended")
         if metadata.phase is Phase.ONGOING:
             return Outcome(None, self._abort(known, EndReason.OPERATOR, now, previous=None))
-        if metadata.phase in (Phase.PREPARE_ABORT, Phase.COMPLETE_ABORT) and metadata.end_reason is EndReason.OPERATOR:
-            return Outcome(None)
-        raise refusals.invalid_state(transactional_id, f"no transaction is open, its phase is {metadata.phase}")
+        raise refusals.invalid_state(asked.transactional_id, f"no transaction is open, its phase is {metadata.phase}")
 
     def abort_overdue(self, now: Situation) -> Outcome[tuple[str, ...]]:
         """Abort the transactions that are open for longer than their timeout (rule X13); returns their ids."""

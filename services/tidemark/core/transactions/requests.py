@@ -113,6 +113,19 @@ class CommitMembers:
     sequence: int = NO_SEQUENCE
 
 
+class Abort(NamedTuple):
+    """AbortTransaction, of an operator.
+
+    Attributes:
+        generation: of the id when the transaction was described; 0: the transaction that is open.
+        started_ms: with a generation, the start of that transaction, since 1970, UTC.
+    """
+
+    transactional_id: str
+    generation: int = 0
+    started_ms: int = 0
+
+
 class Marker(NamedTuple):
     """A marker to write now: the end of a producer's transaction in some partitions.
 

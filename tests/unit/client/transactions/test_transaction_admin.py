@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from tidemark.client.aio import coordinator_admin, transaction_admin
-from tidemark.client.aio.transaction_admin import TransactionAdmin, TransactionListing
+from tidemark.client.aio.transaction_admin import TransactionAdmin, TransactionDescription, TransactionListing
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
 from tidemark.rpc import errors
 from tidemark.v1 import broker_service_pb2, metadata_pb2
@@ -102,6 +102,25 @@ async def test_ids_that_have_moved_are_asked_for_at_once_and_expired_ones_are_le
     assert [one.transactional_id for one in found] == ["a", "moved-1", "moved-2"]
     assert brokers.calls == [("b0:9", names), ("b1:9", ["moved-1", "moved-2"])]
     assert [error.code for error in missing] == [ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR]
+
+
+async def test_an_abort_names_the_described_transaction(
+    admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repetition after a lost answer aborts no later transaction."""
+    sent: list[tuple[str, pb.AbortTransactionRequest]] = []
+
+    async def describe(_: object) -> TransactionDescription:
+        return TransactionDescription("a", "ONGOING", 7, 0, 5, 60_000, 6, 3, -1, ())
+
+    async def call(_: object, name: str, request: pb.AbortTransactionRequest) -> None:
+        sent.append((name, request))
+
+    monkeypatch.setattr(transaction_admin._Administered, "describe", describe)
+    monkeypatch.setattr(transaction_admin._Administered, "_call", call)
+    await admin.abort("a")
+    request = pb.AbortTransactionRequest(transactional_id="a", generation=3, started_at_ms=5)
+    assert sent == [("AbortTransaction", request)]
 
 
 async def test_leaders_are_those_of_a_broker_with_metadata(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tidemark.core.transactions.phases import TRANSITIONS, Input, Phase
-from tidemark.core.transactions.requests import Addition, End, Init, Marker, TransactionSettings
+from tidemark.core.transactions.requests import Abort, Addition, End, Init, Marker, TransactionSettings
 from tidemark.core.transactions.state import (
     LAST_EPOCH,
     Change,
@@ -338,13 +338,13 @@ def test_a_stopped_coordinator_extends_timeouts(world: TransactionWorld) -> None
 def test_an_operator_aborts_and_fences(world: TransactionWorld) -> None:
     first = world.init()
     with refused(world, ErrorCode.INVALID_TXN_STATE):
-        world.coordinator.abort(NAME, world.now)
+        world.coordinator.abort(Abort(NAME), world.now)
     world.add(first.producer, ORDERS)
     for _ in range(2):  # a repeated request is answered alike
-        world.written(world.coordinator.abort(NAME, world.now))
+        world.written(world.coordinator.abort(Abort(NAME), world.now))
         assert (world.phase, world.metadata.end_reason) == (Phase.PREPARE_ABORT, EndReason.OPERATOR)
     world.mark()
-    world.written(world.coordinator.abort(NAME, world.now))
+    world.written(world.coordinator.abort(Abort(NAME), world.now))
     with refused(world, ErrorCode.PRODUCER_FENCED):
         world.end(first.producer)
     with refused(world, ErrorCode.PRODUCER_FENCED):
@@ -352,12 +352,31 @@ def test_an_operator_aborts_and_fences(world: TransactionWorld) -> None:
     assert world.init().producer == raised(first.producer, by=2)
 
 
+def test_a_repeated_abort_of_an_operator_ends_no_later_transaction(world: TransactionWorld) -> None:
+    first = world.init()
+    world.add(first.producer, ORDERS)
+    asked = Abort(NAME, world.metadata.generation, world.metadata.started_ms)
+    for _ in range(2):
+        world.written(world.coordinator.abort(asked, world.now))
+    world.mark()
+    second = world.init()
+    with refused(world, ErrorCode.INVALID_TXN_STATE):
+        world.coordinator.abort(asked, world.now)
+    world.ms += 1
+    world.add(second.producer, ORDERS)
+    with refused(world, ErrorCode.INVALID_TXN_STATE):
+        world.coordinator.abort(asked, world.now)
+    with refused(world, ErrorCode.INVALID_TXN_STATE):
+        world.coordinator.abort(asked._replace(generation=world.metadata.generation), world.now)
+    assert world.phase is Phase.ONGOING
+
+
 def test_an_operator_cannot_abort_a_decided_transaction(world: TransactionWorld) -> None:
     producer = world.init().producer
     world.add(producer, ORDERS)
     world.end(producer)
     with refused(world, ErrorCode.INVALID_TXN_STATE):
-        world.coordinator.abort(NAME, world.now)
+        world.coordinator.abort(Abort(NAME), world.now)
 
 
 def test_unused_ids_expire_oldest_first(world: TransactionWorld) -> None:
@@ -476,7 +495,7 @@ def test_every_phase_but_a_prepared_one_has_a_row_for_every_request() -> None:
         lambda world: world.join(1),
         lambda world: world.coordinator.keep(NAME, 1, world.now),
         lambda world: world.commit_members(1),
-        lambda world: world.coordinator.abort(NAME, world.now),
+        lambda world: world.coordinator.abort(Abort(NAME), world.now),
         lambda world: world.coordinator.describe(NAME),
     ],
 )
