@@ -91,9 +91,9 @@ LogEffect = (
 _DRAIN_MAX: Final = 64
 _SPACE_S: Final = 1.0
 """Retry delay for a truncation that failed with ENOSPC."""
-_CALM_S: Final = 0.5
-"""Time after an append without space from which on a successful one proves space. On a full disk, small appends may
-still fit."""
+_CALM_S: Final = 5.0
+"""Time after an append without space from which on one of another replica proves space. On a full disk, small appends
+may still fit; the refused replica tries again after a second, and its producer's pause."""
 
 
 _Job = tuple[OpenReplica, LogEffect, float]
@@ -137,8 +137,8 @@ class LogThreads:
         self._held: dict[TopicPartition, deque[LogEffect]] = {}
         self._paused: set[TopicPartition] = set()
         self._offline: dict[int, TidemarkError] = {}
-        self._full_s: dict[int, float] = {}
-        """By full directory, the time of its last append without space."""
+        self._full: dict[int, tuple[OpenReplica, float]] = {}
+        """By full directory, the replica and the time of its last append without space."""
         self._opened_listener: Callable[[TopicPartition], None] = lambda partition: None
         self._openers = openers or RecoveryThreads(logs)
         self._queues: list[queue.SimpleQueue[_Job | None]] = [queue.SimpleQueue() for _ in logs.directory_ids]
@@ -258,7 +258,7 @@ class LogThreads:
         if moved is not None:
             current = self._replicas[partition] = OpenReplica(partition, identity, *moved)
             current.full, current.opening = replica.full, replica.opening
-            self._has_space(replica.directory)
+            self._left(replica)
             if replica.failed:
                 current.fail()
             self._configure(current)
@@ -413,7 +413,7 @@ class LogThreads:
                         self._on_loop(self._completed, [*done], [*truncated], [])
                         done.clear()
                         truncated.clear()
-                    self._has_space(replica.directory)
+                    self._left(replica)
                     self._close(effect)
                 elif not replica.failed:
                     self._attempt(replica, effect, done, partial(_do, replica, effect, done))
@@ -422,14 +422,19 @@ class LogThreads:
 
     def _append(self, replica: OpenReplica, effects: Sequence[LogEffect], done: list[Event]) -> None:
         _append(replica, effects, done)
-        full_s = self._full_s.get(replica.directory)
-        if full_s is not None and time.monotonic() - full_s >= _CALM_S:
+        full = self._full.get(replica.directory)
+        if full is not None and (full[0] is replica or time.monotonic() - full[1] >= _CALM_S):
             self._has_space(replica.directory)
         self._flush.written(replica)
 
+    def _left(self, replica: OpenReplica) -> None:
+        """The log of a replica was closed, or has left its directory: if it was refused last, no append may follow."""
+        full = self._full.get(replica.directory)
+        if full is not None and full[0] is replica:
+            self._has_space(replica.directory)
+
     def _has_space(self, directory: int) -> None:
-        """Report space after an append, or where a log was closed or has left; a later append may be refused again."""
-        if self._full_s.pop(directory, None) is not None:
+        if self._full.pop(directory, None) is not None:
             self._on_loop(self._note_space, directory, True)
 
     def _attempt(self, replica: OpenReplica, effect: LogEffect, done: list[Event], act: Callable[[], None]) -> None:
@@ -451,8 +456,8 @@ class LogThreads:
             end = replica.log.log_end_offset
             done.append(LogFull(replica.partition, replica.identity, end, replica.log.truncate(end), error))
             replica.full = True
-            self._full_s[replica.directory] = time.monotonic()
-            self._on_loop(self._note_space, replica.directory, False)
+            self._on_loop(self._note_space, replica.directory, False)  # first: the event loop may note space now
+            self._full[replica.directory] = replica, time.monotonic()
             return True
         if isinstance(effect, TruncateLog | ResetLog):  # the core waits for this effect, and submits no other effect
             self._on_loop(self._submit_later, replica, effect)

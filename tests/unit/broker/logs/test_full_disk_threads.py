@@ -14,6 +14,7 @@ from tidemark.broker.logs.open_log import OpenReplica
 from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication.effects import AppendToLog, CloseLog, OpenLog, ResumeLog, TruncateLog
 from tidemark.core.replication.events import LogAppended, LogFailed, LogFull, LogMoved, LogOpened, LogTruncated
+from tidemark.core.replication.replica_log import FULL_PAUSE_MS
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.record.envelope import Batch
 
@@ -143,22 +144,75 @@ async def test_a_directory_whose_full_replica_is_closed_is_no_longer_reported_as
     assert harness.spaces == [(0, False), (0, True)]
 
 
+OTHER = TopicPartition("flights", 1)
+
+
+async def full_with_another(harness: Harness, disk: Disk) -> None:
+    """The directory refuses an append; from now on there is space, and another log is open there."""
+    harness.threads.submit(OpenLog(OTHER, IDENTITY))
+    await harness.wait_for(1)
+    disk.full = True
+    harness.threads.submit(append(0))
+    await harness.wait_for(2)
+    disk.full = False
+
+
+async def append_to_other(harness: Harness) -> None:
+    count = len(harness.events) + 1
+    harness.threads.submit(AppendToLog(OTHER, IDENTITY, Offset(0), LeaderEpoch(1), (BATCH,), stamp=True))
+    await harness.wait_for(count)
+
+
 @pytest.mark.parametrize(("calm_s", "spaces"), [(0.0, [(0, False), (0, True)]), (60.0, [(0, False)])])
 async def test_a_directory_has_space_again_with_the_append_of_another_replica_some_time_after_the_refusal(
     harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch, calm_s: float, spaces: list[tuple[int, bool]]
 ) -> None:
     """No record may follow in the refused log."""
     monkeypatch.setattr(append_threads, "_CALM_S", calm_s)
-    other = TopicPartition("flights", 1)
-    harness.threads.submit(OpenLog(other, IDENTITY))
-    await harness.wait_for(1)
-    disk.full = True
-    harness.threads.submit(append(0))
-    await harness.wait_for(2)
-    disk.full = False
-    harness.threads.submit(AppendToLog(other, IDENTITY, Offset(0), LeaderEpoch(1), (BATCH,), stamp=True))
-    await harness.wait_for(3)
+    await full_with_another(harness, disk)
+    await append_to_other(harness)
     assert harness.spaces == spaces
+
+
+def test_a_refused_replica_tries_again_before_the_append_of_another_one_proves_space() -> None:
+    """Regression: between two refusals, which a pause of the core separates, small appends ended the alert."""
+    assert 2 * FULL_PAUSE_MS < 1000 * append_threads._CALM_S
+
+
+async def test_a_directory_has_space_again_at_once_with_an_append_of_the_refused_replica(
+    harness: Harness, disk: Disk
+) -> None:
+    await full_with_another(harness, disk)
+    harness.threads.submit(ResumeLog(PARTITION, IDENTITY))
+    harness.threads.submit(append(0))
+    await harness.wait_for(3)
+    assert harness.spaces == [(0, False), (0, True)]
+
+
+async def test_a_full_directory_stays_full_when_another_log_there_is_closed(harness: Harness, disk: Disk) -> None:
+    await full_with_another(harness, disk)
+    harness.threads.submit(CloseLog(OTHER, IDENTITY, None))
+    harness.threads.submit(OpenLog(OTHER, IDENTITY))
+    await harness.wait_for(3)
+    assert harness.spaces == [(0, False)]
+
+
+async def test_space_that_the_event_loop_notes_during_a_refusal_leaves_no_directory_full_for_ever(
+    harness: Harness, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log directory move ends just when the append thread notes the refusal."""
+    monkeypatch.setattr(append_threads, "_CALM_S", 0.0)
+    on_loop = harness.threads._on_loop
+
+    def moved_before(call: Callable[..., None], *arguments: object) -> None:
+        if arguments == (0, False):
+            harness.threads._has_space(0)
+        on_loop(call, *arguments)
+
+    monkeypatch.setattr(harness.threads, "_on_loop", moved_before)
+    await full_with_another(harness, disk)
+    await append_to_other(harness)
+    assert harness.spaces[-1] == (0, True)
 
 
 class Timers:
