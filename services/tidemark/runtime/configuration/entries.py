@@ -16,6 +16,8 @@ from tidemark.runtime.configuration.keys import keys_of, unknown_config
 
 LAG_KEY: Final = "replica.lag.time.max.ms"
 HEARTBEAT_KEY: Final = "replica.heartbeat.interval.ms"
+_TICKS_MS: Final = 200
+"""Two ticks: a heartbeat is sent at the first tick after its interval, and the leader may handle the message late."""
 
 OWNERS: Final = {ConfigKind.TOPIC: "topic", ConfigKind.BROKER: "broker"}
 """Owner of the table rows of each kind of resource."""
@@ -89,12 +91,18 @@ def check_deletable(kind: ConfigKind, deleted: Collection[str], present: Collect
 
 def check_lag(lag_max_ms: int, heartbeat_interval_ms: int) -> None:
     """Raise INVALID_CONFIG if `replica.lag.time.max.ms` is too low for idle followers, which send heartbeats only."""
-    if lag_max_ms < 2 * heartbeat_interval_ms:
+    least = lag_ms_min(heartbeat_interval_ms)
+    if lag_max_ms < least:
         raise invalid_config(
             LAG_KEY,
-            f"{LAG_KEY} is {lag_max_ms}, less than twice {HEARTBEAT_KEY} ({heartbeat_interval_ms}): followers with "
-            "nothing to fetch would leave the ISR repeatedly",
+            f"{LAG_KEY} is {lag_max_ms}, expected {least} and up with {HEARTBEAT_KEY} {heartbeat_interval_ms}: "
+            "followers with nothing to fetch would leave the ISR repeatedly",
         )
+
+
+def lag_ms_min(heartbeat_interval_ms: int) -> int:
+    """Lowest `replica.lag.time.max.ms`, in milliseconds, with which idle followers stay in the ISR."""
+    return heartbeat_interval_ms + max(heartbeat_interval_ms, _TICKS_MS)
 
 
 def changes_between(before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigChange]:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from tidemark.model import ErrorCode, TidemarkError, invalid_config
 from tidemark.runtime.configuration.broker_settings import BrokerSettings
+from tidemark.runtime.configuration.entries import check_lag
 from tidemark.runtime.configuration.key import UNLIMITED, ConfigKey, Value
 from tidemark.runtime.configuration.keys import KEYS, keys_of, unknown_config
 from tidemark.runtime.configuration.service_settings import (
@@ -149,6 +150,8 @@ def _derive(owner: str, values: dict[str, Value]) -> None:
     else:
         derive_listeners(owner, values)
         _check_connect(str(values["zookeeper_connect"]))
+        if owner == BrokerSettings.owner:
+            _check_lag(values["replica_lag_time_max_ms"], values["replica_heartbeat_interval_ms"])
         _derive_metrics("listeners", values)
 
 
@@ -170,6 +173,12 @@ def _check_https(values: Mapping[str, Value]) -> None:
     if bool(values["https_certificate_file"]) != bool(values["https_key_file"]):
         missing = "https.key.file" if values["https_certificate_file"] else "https.certificate.file"
         raise invalid_config(missing, f"{missing} is not set: a certificate and its key are set together")
+
+
+def _check_lag(lag_max_ms: Value, heartbeat_interval_ms: Value) -> None:
+    assert isinstance(lag_max_ms, int)
+    assert isinstance(heartbeat_interval_ms, int)
+    check_lag(lag_max_ms, heartbeat_interval_ms)
 
 
 def _check_connect(connect: str) -> None:

@@ -106,6 +106,14 @@ def test_addresses_of_zookeeper_may_leave_out_the_port_and_name_a_root(connect: 
     assert broker("--zookeeper.connect", connect).zookeeper_connect == connect
 
 
+@pytest.mark.parametrize(("heartbeat_ms", "lag_ms"), [("10", "209"), ("100", "299"), ("500", "999")])
+def test_a_lag_time_that_idle_followers_exceed_is_refused(heartbeat_ms: str, lag_ms: str) -> None:
+    argv = ["--replica.heartbeat.interval.ms", heartbeat_ms, "--replica.lag.time.max.ms"]
+    refused = refusal(*REQUIRED, *argv, lag_ms)
+    assert (refused.code, refused.metadata) == (ErrorCode.INVALID_CONFIG, {"config": "replica.lag.time.max.ms"})
+    assert broker(*argv, str(int(lag_ms) + 1)).replica_lag_time_max_ms == int(lag_ms) + 1
+
+
 def test_each_service_has_its_port() -> None:
     common = ["--zookeeper.connect", "zk:2181"]
     assert read_settings(AdminSettings, common, {}).listeners.port == 9194

@@ -12,6 +12,7 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.core.replication import effects as fx
 from tidemark.core.replication import events as ev
 from tidemark.model import BrokerRegistration, ErrorCode, TidemarkError
+from tidemark.runtime.configuration.entries import lag_ms_min
 
 from tests.unit.core.replication.stage import ID, P, Stage, batch, node
 from tests.unit.core.replication.test_group_commit import fetches, flushed, reports
@@ -82,6 +83,22 @@ def test_a_leader_with_a_short_lag_time_checks_its_followers_too(lag_max_ms: int
     took_ms = leaves_within(stage, 10 * lag_max_ms)
     assert took_ms is not None
     assert took_ms <= lag_max_ms + 100
+
+
+@pytest.mark.parametrize("heartbeat_ms", [10, 100, 150, 500])
+def test_an_idle_follower_stays_in_sync_at_the_lowest_lag_time(heartbeat_ms: int) -> None:
+    """Its heartbeats are due at ticks, so each may be late by a tick."""
+    stage = idle()
+    lag_max_ms = lag_ms_min(heartbeat_ms)
+    stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_time_max_ms=lag_max_ms)))
+    heartbeat(stage)
+    for time_ms in range(10, 5_000, 10):
+        stage.now += 10
+        if time_ms % 100 == 0:
+            stage.feed(ev.Tick())
+            assert not stage.got(fx.WriteIsr)
+        if time_ms % (heartbeat_ms + 90) == 0:
+            heartbeat(stage)
 
 
 def test_a_follower_whose_stream_breaks_was_caught_up_until_its_last_heartbeat() -> None:
