@@ -65,8 +65,8 @@ class GroupReader:
         """The callbacks `on_assigned`, `on_revoked` and `on_lost` of the application."""
         self._processing: TopicPartition | None = None
         self._processing_ended = asyncio.Event()
-        self._lost_in_process: TopicPartition | None = None
-        """The partition of the records that the application processes, if the member has lost it meanwhile."""
+        self._lost_in_process: Cursor | None = None
+        """The cursor of the records that the application processes, if the member has lost the partition meanwhile."""
         self._working_since_s: float | None = None
         self._ending: set[asyncio.Future[None]] = set()
         """Running `on_lost`, and a leave; `on_assigned` of other partitions waits for their end."""
@@ -212,7 +212,7 @@ class GroupReader:
         the polled batch that was not returned.
 
         The commit of all records is refused with FENCED_MEMBER_EPOCH if the member has lost the partition of the last
-        returned records before the application polled again.
+        returned records before they were committed, and before the application polled again.
 
         A transaction may have results of records whose partition has left. The partition may even be assigned again,
         with its position set back. So the commit in the transaction is refused with FENCED_MEMBER_EPOCH.
@@ -224,18 +224,19 @@ class GroupReader:
             processed = self.processed()
             positions = [processed[cursor.partition] for cursor in self._cursors()]
         elif offsets is None:
-            if self._lost_in_process is not None:
-                raise _lost_before_commit(self._lost_in_process)
+            lost = self._lost_in_process
+            if lost is not None and _returned_end(lost, before) > lost.covered:
+                raise _lost_before_commit(lost.partition)
             within = self._settle_before(before)
             positions = [_processed(one) if one is within else _returned(one) for one in self._cursors()]
         else:
             positions = [self._at(where, offset) for where, offset in offsets.items()]
+        cursors = [self._fetcher.cursors.get(one.partition) for one in positions]  # some may leave during the commit
         if self._membership is not None:
             await self._membership.commit(positions, timeout_s=timeout_s, transaction=transaction)
         else:
             await self._commit_without_members(positions, time.monotonic() + timeout_s, transaction)
-        for one in positions:
-            cursor = self._fetcher.cursors.get(one.partition)
+        for one, cursor in zip(positions, cursors, strict=True):
             if cursor is not None:
                 cursor.covered = one.offset
 
@@ -411,10 +412,10 @@ class GroupReader:
         dropped = mine & self._fetcher.cursors.keys()
         lost = sorted(mine & self._announced)
         self._announced -= mine
-        if self._processing in lost:
-            self._lost_in_process = self._processing
         for where in dropped:
             cursor = self._fetcher.cursors.pop(where)
+            if where == self._processing and where in lost:
+                self._lost_in_process = cursor
             if cursor.position > cursor.covered:
                 self._left = where
             cursor.withheld = True
@@ -496,6 +497,11 @@ def _processed(cursor: Cursor) -> GroupPosition:
 
 def _returned(cursor: Cursor) -> GroupPosition:
     return _position(cursor, cursor.position, cursor.position_epoch)
+
+
+def _returned_end(cursor: Cursor, before: ConsumerRecord | None) -> int:
+    """The offset after the last record of a partition that the application got."""
+    return cursor.position if before is None or before[:2] != cursor.partition else before.offset
 
 
 def _position(cursor: Cursor, offset: int, epoch: int) -> GroupPosition:

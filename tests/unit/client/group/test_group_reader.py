@@ -21,6 +21,7 @@ from tidemark.client.group.membership import LEAVING
 from tidemark.client.group.offset_commits import GroupPosition, OpenTransaction
 from tidemark.client.group.settings import group_settings
 from tidemark.client.metadata.cluster import Cluster
+from tidemark.client.records import ConsumerRecord
 from tidemark.core.transactions.state import ProducerIdentity
 from tidemark.errors import FencedMemberError
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition
@@ -750,6 +751,45 @@ async def test_a_commit_is_refused_whose_records_other_members_read_again(
     reader.asked()
     await reader.commit(None, timeout_s=1)
     assert committed == [OTHER]
+
+
+async def test_a_commit_after_the_loss_of_committed_records_succeeds(
+    reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
+) -> None:
+    """The records are done, and no member reads them again, also if the answer of the commit came after the loss."""
+    stays = asyncio.Event()
+
+    async def commit(positions: Iterable[GroupPosition], **_: object) -> None:
+        await stays.wait()
+
+    membership.commit = commit
+    fetcher.cursors[ONE].position += 3
+    reader.gave(ONE)
+    committing = asyncio.create_task(reader.commit(None, timeout_s=1))
+    await turns()
+    reader.drop([ONE, OTHER])
+    membership.owned = frozenset()
+    stays.set()
+    await committing
+    await reader.commit(None, timeout_s=1)
+
+
+async def test_a_commit_after_the_loss_of_the_committed_part_of_a_batch_succeeds(
+    reader: GroupReader, fetcher: SimpleNamespace, membership: SimpleNamespace
+) -> None:
+    async def commit(positions: Iterable[GroupPosition], **_: object) -> None:
+        pass
+
+    membership.commit = commit
+    fetcher.cursors[ONE].position += 3
+    reader.gave(ONE)
+    second, third = (ConsumerRecord(*ONE, offset, 7, None, b"v", ()) for offset in (1, 2))
+    await reader.commit(None, timeout_s=1, before=second)
+    reader.drop([ONE, OTHER])
+    membership.owned = frozenset()
+    await reader.commit(None, timeout_s=1, before=second)
+    with pytest.raises(FencedMemberError, match="a-0 was lost"):
+        await reader.commit(None, timeout_s=1, before=third)
 
 
 async def test_committed_offsets_are_those_of_the_group_before_the_consumer_has_joined(
