@@ -87,7 +87,7 @@ def test_a_leader_with_a_short_lag_time_checks_its_followers_too(lag_max_ms: int
 
 @pytest.mark.parametrize("heartbeat_ms", [10, 100, 150, 500])
 def test_an_idle_follower_stays_in_sync_at_the_lowest_lag_time(heartbeat_ms: int) -> None:
-    """Its heartbeats are due at ticks, so each may be late by a tick."""
+    """Its heartbeats are due at ticks, so each may be late by a tick, and a little on the way."""
     stage = idle()
     lag_max_ms = lag_ms_min(heartbeat_ms)
     stage.feed(ev.SettingsChanged(ReplicationConfig(replica_lag_time_max_ms=lag_max_ms)))
@@ -97,7 +97,7 @@ def test_an_idle_follower_stays_in_sync_at_the_lowest_lag_time(heartbeat_ms: int
         if time_ms % 100 == 0:
             stage.feed(ev.Tick())
             assert not stage.got(fx.WriteIsr)
-        if time_ms % (heartbeat_ms + 90) == 0:
+        if time_ms % (heartbeat_ms + 110) == 0:
             heartbeat(stage)
 
 
