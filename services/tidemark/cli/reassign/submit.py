@@ -42,12 +42,13 @@ class MoveFeed:
         self._request_id = request_id
         self._at_once = max(1, len(self._waiting))
         self._running: set[TopicPartition] = set()
+        self._in_doubt = False
         self._targets = {move.partition: move.replicas for move in moves}
 
     @property
     def has_begun(self) -> bool:
-        """Whether a reassignment was started."""
-        return bool(self._running) or len(self._waiting) < len(self._targets)
+        """Whether a reassignment was started, or may have been started by a call without outcome."""
+        return self._in_doubt or bool(self._running) or len(self._waiting) < len(self._targets)
 
     def begin(self) -> int:
         """Start as many reassignments as fit; returns the number of the remaining ones.
@@ -57,11 +58,13 @@ class MoveFeed:
         """
         while self._waiting:
             some = in_requests(self._waiting[: self._at_once])[0]
+            self._in_doubt = True
             try:
                 answer = self._client.alter_partition_reassignments(
                     some, throttle_bytes_per_s=self._throttle_bytes_per_s, request_id=self._request_id
                 )
             except TidemarkError as error:
+                self._in_doubt = error.retriable
                 fitting = _fitting(error)
                 if fitting is None:
                     raise
@@ -72,6 +75,7 @@ class MoveFeed:
                     raise
                 self._at_once = max(1, min(room, len(some) - 1))
                 continue
+            self._in_doubt = False
             raise_refused(answer.outcomes)
             self._running |= {move.partition for move in some}
             self._waiting = self._waiting[len(some) :]

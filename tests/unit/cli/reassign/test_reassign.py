@@ -81,7 +81,7 @@ class Client(FakeAdmin):
         self.interrupted = 0
         self.failures: list[TidemarkError] = []
         self.ends_with: TidemarkError | None = None
-        self.ends_first: list[TidemarkError] = []
+        self.ends_first: list[BaseException] = []
         self.originals: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         self.too_late: set[TopicPartition] = set()
         self.sizes_bytes: dict[TopicPartition, int] | None = None
@@ -311,6 +311,19 @@ def test_the_rollback_is_in_the_json_of_a_wait_that_ends_early(
     result = run("execute", file_of(tmp_path), "-o", "json")
     assert code_of(result) is ErrorCode.INTERNAL
     assert json.loads(result.stdout)["rollback"] == found["rollback"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"), [(TidemarkError(ErrorCode.REQUEST_TIMED_OUT, "no answer"), 1), (KeyboardInterrupt(), 130)]
+)
+def test_the_rollback_is_in_the_json_of_a_start_without_outcome(
+    client: Client, tmp_path: Path, ends: BaseException, status: int
+) -> None:
+    client.ends_first = [ends]
+    result = run("execute", file_of(tmp_path), "-o", "json")
+    assert result.exit_code == status
+    (rollback,) = json.loads(result.stdout)["rollback"]["partitions"]
+    assert rollback == {"topic": "test", "partition": 2, "replicas": [1, 2]}
 
 
 def test_a_start_that_is_refused_has_no_json(client: Client, tmp_path: Path) -> None:
