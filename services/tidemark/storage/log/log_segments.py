@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tidemark.storage.files import DELETED_SUFFIX, Descriptor, has_no_room, write_temporary
 from tidemark.storage.log.context import LogContext
-from tidemark.storage.recovery.log_loader import make_segment, restart_empty
+from tidemark.storage.recovery.log_loader import Restart, make_segment, restart_empty
 from tidemark.storage.segments.descriptor_pool import DescriptorPool
 from tidemark.storage.segments.index import INDEX_SUFFIX, NO_TIMESTAMP_US, TIME_INDEX_SUFFIX, SegmentIndex
 from tidemark.storage.segments.segment import ABORTED_SUFFIX, LOG_SUFFIX, Segment, walk
@@ -286,14 +286,14 @@ class LogSegments:
             if size_bytes == 0:
                 segment.first_timestamp_us = None
 
-    def reset(self, start_offset: int, truncated_to: int) -> None:
+    def reset(self, restart: Restart, truncated_to: int) -> None:
         """Delete every segment and start empty; the caller holds both locks. Raises OSError."""
         self._begin_truncation(truncated_to)
         dropped = (*self._trimmed, *self.all)
-        self.start_offset = self.end_offset = start_offset
-        self.all = (restart_empty(self._context.path, dropped, start_offset),)
+        self.start_offset = self.end_offset = restart.start_offset
+        self.all = (restart_empty(self._context.path, dropped, restart),)
         self._trimmed = ()
-        self._tail = Tail(start_offset, 0)
+        self._tail = Tail(restart.start_offset, 0)
         for other in dropped:
             self._pool.drop(other)
 

@@ -35,7 +35,7 @@ from tidemark.storage.log.replayed_state import ReplayedState
 from tidemark.storage.recovery.cleaner_point import CleanPoint
 from tidemark.storage.recovery.damage import CutPoint
 from tidemark.storage.recovery.epoch_file import EPOCH_FILE
-from tidemark.storage.recovery.log_loader import Recovered, make_segment
+from tidemark.storage.recovery.log_loader import Recovered, Restart, make_segment, prepare_restart
 from tidemark.storage.segments.descriptor_pool import DescriptorPool
 from tidemark.storage.segments.segment import Damage, Segment, walk
 from tidemark.storage.settings import StorageSettings, storage_settings
@@ -337,17 +337,18 @@ class PartitionLog:
         `epoch_below`: leader epoch of the last record below; -1: unknown.
 
         Raises:
-            TidemarkError: STORAGE_ERROR: the replica is offline.
+            TidemarkError: STORAGE_ERROR: the replica is offline. DISK_FULL: the reset can be retried.
         """
         context, segments, durability = self._context, self.segments, self.durability
         context.check_usable()
         self.make_directory()
         try:
             with context.files_lock:
+                restart = self._prepare_restart(start_offset)
                 cut = CutPoint(min(start_offset, segments.end_offset), start_offset, epoch_below=epoch_below)
                 durability.mark_truncation(cut._replace(resetting=True))
                 with context.memory_lock:
-                    segments.reset(start_offset, cut.end_offset)
+                    segments.reset(restart, cut.end_offset)
                     durability.reset(start_offset, cut.end_offset)
                     self._replayed.restart_at(start_offset, epoch_below)
                 self._replayed.write_epochs()
@@ -358,6 +359,14 @@ class PartitionLog:
             context.suspect_disk(error)
             context.broken = f"reset {self.path.name}: {error}"
             raise_storage_error(f"reset {self.path.name}", error)
+
+    def _prepare_restart(self, start_offset: Offset) -> Restart:
+        try:
+            return prepare_restart(self.path, start_offset)
+        except OSError as error:
+            if has_no_room(error):
+                raise storage_error(f"reset {self.path.name}", error) from error
+            raise
 
     # -- trim and roll
 

@@ -22,7 +22,14 @@ from tidemark.core.producer_state import ProducerStates
 from tidemark.model import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 from tidemark.record.envelope import Envelope
 from tidemark.record.markers import EndMarker
-from tidemark.storage.files import DELETED_SUFFIX, TEMPORARY_SUFFIX, Descriptor, has_no_room, read_exactly
+from tidemark.storage.files import (
+    DELETED_SUFFIX,
+    TEMPORARY_SUFFIX,
+    Descriptor,
+    has_no_room,
+    read_exactly,
+    write_temporary,
+)
 from tidemark.storage.recovery.aborted_file import AbortedRow, write_aborted
 from tidemark.storage.recovery.aborted_replay import StoredAborted
 from tidemark.storage.recovery.cleaner_point import CLEANER_FILE, lower_clean_point, read_clean_point
@@ -112,6 +119,19 @@ class _Reading(NamedTuple):
     notes_cut: bool
 
 
+class Restart(NamedTuple):
+    """A prepared start of a log without records.
+
+    Attributes:
+        snapshots: snapshots of producer states to delete.
+        temporary: empty file, to be the first segment.
+    """
+
+    start_offset: int
+    snapshots: Sequence[Path]
+    temporary: Path
+
+
 def segment_offsets(directory: Path, suffix: str = LOG_SUFFIX) -> list[int]:
     """Base offsets of the files with this suffix, in ascending order."""
     length = OFFSET_DIGITS + len(suffix)
@@ -160,7 +180,8 @@ def recover(
 def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recovered:
     """Finish a reset that a kill interrupted: delete every segment that is left."""
     start = cut.log_start
-    segment = restart_empty(directory, [Segment(directory, base) for base in segment_offsets(directory)], start)
+    segments = [Segment(directory, base) for base in segment_offsets(directory)]
+    segment = restart_empty(directory, segments, prepare_restart(directory, start))
     epochs = LeaderEpochs()
     epochs.begin_at(Offset(start), LeaderEpoch(cut.epoch_below))
     _if_there_is_space(partial(write_epochs, directory, epochs.entries))  # otherwise cut-point.json has the epoch
@@ -171,17 +192,25 @@ def _finished_reset(directory: Path, expected: Expected, cut: CutPoint) -> Recov
     return Recovered([segment], start, start, max(expected.high_watermark, 0), epochs, ProducerStates(), damage)
 
 
-def restart_empty(directory: Path, segments: Sequence[Segment], start_offset: int) -> Segment:
-    """Delete all segments, epochs and snapshots; returns an empty segment at `start_offset`.
+def prepare_restart(directory: Path, start_offset: int) -> Restart:
+    """The preparation of `restart_empty`, which changes no file of the log. Raises OSError."""
+    snapshots = [snapshot_path(directory, offset) for offset in segment_offsets(directory, SNAPSHOT_SUFFIX)]
+    return Restart(start_offset, snapshots, write_temporary(Segment(directory, start_offset).log_path, b""))
+
+
+def restart_empty(directory: Path, segments: Sequence[Segment], restart: Restart) -> Segment:
+    """Delete all segments, epochs and snapshots, without a descriptor; returns an empty segment. Raises OSError.
 
     Epochs and snapshots are deleted first, so that the new log never begins with epochs or snapshots of the old log.
     """
-    for offset in segment_offsets(directory, SNAPSHOT_SUFFIX):
-        snapshot_path(directory, offset).unlink(missing_ok=True)
+    for path in restart.snapshots:
+        path.unlink(missing_ok=True)
     (directory / EPOCH_FILE).unlink(missing_ok=True)
     for segment in reversed(segments):
         segment.remove()
-    return make_segment(directory, start_offset)
+    segment = Segment(directory, restart.start_offset)
+    restart.temporary.replace(segment.log_path)
+    return _without_records(segment)
 
 
 def nothing_yet(directory: Path, epochs: Sequence[EpochEntry]) -> Recovered:
@@ -248,6 +277,10 @@ def make_segment(directory: Path, base_offset: int) -> Segment:
     """An empty segment, ready for appends."""
     segment = Segment(directory, base_offset)
     Descriptor(segment.log_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    return _without_records(segment)
+
+
+def _without_records(segment: Segment) -> Segment:
     segment.remove_indexes()
     segment.remove_aborted()
     segment.index = SegmentIndex()

@@ -188,6 +188,32 @@ def test_a_truncation_without_descriptors_can_be_retried(directory: Path, files:
     logs.close()
 
 
+@pytest.mark.parametrize("left", range(9))
+def test_a_reset_without_descriptors_is_retried(directory: Path, files: Files, left: int) -> None:
+    """Regression: the replica was offline until a restart if two or three more files could be opened."""
+    logs = open_one(directory, open_files_max=1)
+    log, _ = logs.open(PARTITION, IDENTITY, CONFIGS)
+    lead(log, *(make_batch(["a" * 900]) for _ in range(5)))
+    before, end = read_all(log), log.log_end_offset
+    files.left = left
+    failed = None
+    try:
+        log.reset(Offset(9))
+    except TidemarkError as error:
+        failed = error.code
+    assert failed in (None, ErrorCode.DISK_FULL)
+    assert (log.broken, logs.directories()[0].failed) == (None, None)
+    files.left = 1 << 40
+    if failed is not None:
+        assert log.log_end_offset == 9 or (log.log_end_offset, read_all(log)) == (end, before)
+        log.reset(Offset(9))
+    lead(log, make_batch(["b"]))
+    logs.close()
+    logs, log = opened(directory)
+    assert (log.log_start_offset, log.log_end_offset) == (9, 10)
+    logs.close()
+
+
 @pytest.mark.parametrize("left", range(4))
 def test_a_registration_without_descriptors_is_confirmed_by_a_later_call(
     directory: Path, files: Files, left: int
