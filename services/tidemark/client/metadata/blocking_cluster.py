@@ -149,7 +149,11 @@ class BlockingCluster:
         return leader
 
     def refresh(self, names: Sequence[str] | None) -> None:
-        """Ask the brokers in turn for these topics, None: all topics; raises BROKER_NOT_AVAILABLE, INVALID_CONFIG."""
+        """Ask the brokers in turn for these topics, None: all topics.
+
+        Raises:
+            TidemarkError: BROKER_NOT_AVAILABLE, INVALID_CONFIG, CLIENT_CLOSED.
+        """
         request = pb.GetMetadataRequest(topics=names or (), all_topics=names is None)
         live = [broker.address for broker in self.view.brokers.values()]
         causes: dict[str, str] = {}
@@ -162,6 +166,8 @@ class BlockingCluster:
                 answer = self.call(address, _metadata_method, request, self._metadata_attempt)
                 update = view_from_proto(answer.metadata)
             except TidemarkError as error:
+                if error.code is ErrorCode.CLIENT_CLOSED:
+                    raise
                 causes[address] = error.message
                 failures.append(error)
                 others[address] = None
@@ -258,12 +264,16 @@ class BlockingCluster:
             return method(self.channel(address))(request, timeout=self.left_s(attempt), metadata=headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=address) from None
+        except ValueError:  # of gRPC for a channel that is closed
+            if self.is_closed:
+                raise _closed() from None
+            raise
 
     def channel(self, address: str) -> grpc.Channel:
         """Return the channel to an address; raises CLIENT_CLOSED."""
         with self._lock:
             if self.is_closed:
-                raise TidemarkError(ErrorCode.CLIENT_CLOSED, "this reader is closed; open another one")
+                raise _closed()
             return self._channels.get(address)
 
     def left_s(self, attempt: AttemptTimeout | None = None) -> float:
@@ -292,6 +302,10 @@ class _Calls(threading.local):
         """Begin a series of attempts with a deadline, and an earlier one while no broker has ever answered."""
         self.until_s, self.connect_by_s = until_s, connect_by_s
         self.attempt.reset()
+
+
+def _closed() -> TidemarkError:
+    return TidemarkError(ErrorCode.CLIENT_CLOSED, "this reader is closed; open another one")
 
 
 def _metadata_method(channel: grpc.Channel) -> Any:

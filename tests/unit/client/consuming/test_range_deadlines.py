@@ -17,6 +17,8 @@ from tidemark.client.metadata.cluster import none_answers
 from tidemark.core.cluster_view import ClusterView, PartitionView, TopicView
 from tidemark.model import BrokerEpoch, BrokerId, BrokerRegistration, ControllerEpoch, ErrorCode, TidemarkError
 from tidemark.rpc.codecs.metadata import view_to_proto
+from tidemark.v1.broker_service_pb2 import GetMetadataRequest
+from tidemark.v1.broker_service_pb2_grpc import BrokerServiceStub
 
 from tests.refusals import raises_code
 
@@ -118,6 +120,27 @@ def test_an_address_that_is_no_broker_is_refused_without_retries() -> None:
         reader.close()
         server.stop(None)
     assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_a_closed_reader_refuses_calls_without_retries(clock: Clock) -> None:
+    began_s, closed = clock.now_s, RangeReader("127.0.0.1:1", deadline_s=60.0)
+    closed.close()
+    for call in (lambda: closed.topics(["t"]), lambda: closed.schemas("t"), lambda: closed.bounds("t", [0])):
+        with raises_code(ErrorCode.CLIENT_CLOSED):
+            call()
+    assert clock.now_s == began_s
+
+
+def test_a_call_whose_channel_another_thread_closes_before_its_start_raises_client_closed() -> None:
+    with BlockingCluster("127.0.0.1:1", deadline_s=60.0) as cluster:
+
+        def method(channel: grpc.Channel) -> Any:
+            cluster.close()
+            return BrokerServiceStub(channel).GetMetadata
+
+        cluster.begin(60.0)
+        with raises_code(ErrorCode.CLIENT_CLOSED):
+            cluster.call("127.0.0.1:1", method, GetMetadataRequest())
 
 
 @pytest.mark.parametrize("name", ["", "a b", ".."])
