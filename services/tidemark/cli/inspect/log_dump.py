@@ -24,7 +24,17 @@ from tidemark.record.payload import with_offsets
 from tidemark.storage.directories.log_directory import META_FILE
 from tidemark.storage.inspect.committed import committed_part
 from tidemark.storage.inspect.documents import Document, read_document
-from tidemark.storage.inspect.inspection import Bad, Good, is_held, is_segment, read_log, read_segment, replica_paths
+from tidemark.storage.inspect.inspection import (
+    Bad,
+    Good,
+    is_held,
+    is_segment,
+    is_special,
+    read_log,
+    read_segment,
+    replica_paths,
+    special_files,
+)
 
 _HEADINGS = (
     f"{'position':>12} {'offsets':>25} {'epoch':>6} {'records':>8} {'bytes':>9} codec "
@@ -86,6 +96,13 @@ def run(path: Path, replica: str, wanted: Wanted, shape: Output) -> None:
 
 def _which(path: Path, replica: str) -> Path:
     """The file or replica directory that the arguments name."""
+    found = _named(path, replica)
+    for special in [found] if is_special(found) else special_files(found) if found.is_dir() else []:
+        raise TidemarkError(ErrorCode.STORAGE_ERROR, f"{special} cannot be read: it is not a regular file")
+    return found
+
+
+def _named(path: Path, replica: str) -> Path:
     if replica:
         found = [one.path for one in replica_paths(path) if one.path.name == replica]
         if not found:

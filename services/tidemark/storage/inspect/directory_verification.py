@@ -20,7 +20,14 @@ from tidemark.storage.directories.roster import ROSTER_FILE
 from tidemark.storage.files import DELETED_SUFFIX, PARTITION_FILE, TEMPORARY_SUFFIX, BadFile, read_json, read_lines
 from tidemark.storage.inspect.documents import RosterLine, read_roster
 from tidemark.storage.inspect.findings import Finding, FindingKind, ReplicaReport, Severity
-from tidemark.storage.inspect.inspection import ReplicaPath, base_offset_of, is_held, replica_paths, segment_paths
+from tidemark.storage.inspect.inspection import (
+    ReplicaPath,
+    base_offset_of,
+    is_held,
+    replica_paths,
+    segment_paths,
+    special_files,
+)
 from tidemark.storage.inspect.verification import LogFacts, SegmentVerifier
 from tidemark.storage.recovery.aborted_file import read_aborted
 from tidemark.storage.recovery.cleaner_point import CLEANER_FILE
@@ -36,6 +43,7 @@ _REFETCH: Final = (
     "where another replica is valid, stop this broker, move the replica's directory out of log.dirs, and start the "
     "broker: it fetches all records again"
 )
+_REPLACE: Final = "stop the broker, restore or remove the file, and verify the directory again"
 _ITSELF: Final = "nothing: the broker rewrites the file"
 
 
@@ -126,6 +134,9 @@ class DirectoryVerifier:
 
     def run(self) -> DirectoryReport:
         """Verify all replicas, even after one that cannot be read, then the directory itself."""
+        if special := special_files(self._home):
+            self.report.findings += [_unread(path, _REPLACE) for path in special]
+            return self.report
         points = self._checkpoints()
         for target in self.targets:
             self._on_replica(target, _size_of(target.path))
@@ -239,6 +250,10 @@ class DirectoryVerifier:
         report = ReplicaReport(target.partition, target.path, target.aside)
         try:
             if target.path.is_dir() and target.aside != "delete":  # a directory under deletion is incomplete
+                if special := special_files(target.path):
+                    for path in special:
+                        report.add(_unread(path, _REFETCH))
+                    return report
                 known = {} if target.aside else points  # checkpoints belong to the served replica
                 _ReplicaVerifier(report, self._options, known, self._live, self._on_bytes).run()
         except OSError as error:
@@ -429,6 +444,11 @@ class _ReplicaVerifier:
 
     def _note(self, kind: FindingKind, path: Path, sentence: str) -> None:
         self._report.add(Finding(Severity.NOTE, kind, path, sentence))
+
+
+def _unread(path: Path, advice: str) -> Finding:
+    sentence = f"not a regular file, so nothing in {path.parent.name} was verified"
+    return Finding(Severity.ERROR, FindingKind.FILE, path, sentence, advice)
 
 
 def _resolve(path: Path) -> tuple[Path, list[ReplicaPath]]:

@@ -90,6 +90,20 @@ def replica_paths(directory: Path) -> list[ReplicaPath]:
     return sorted(found, key=lambda one: (one.partition.topic, one.partition.partition, one.aside, one.path))
 
 
+def special_files(directory: Path) -> list[Path]:
+    """Entries that are neither files nor directories, such as a FIFO, whose read may never end.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    return sorted(path for path in directory.iterdir() if is_special(path))
+
+
+def is_special(path: Path) -> bool:
+    """Whether a path exists, and is neither a file nor a directory."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
 def is_held(directory: Path) -> bool | None:
     """Whether a process holds the lock of the log directory, without taking the lock.
 

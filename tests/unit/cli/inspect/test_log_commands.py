@@ -295,3 +295,16 @@ def test_a_full_disk_of_the_output_is_not_reported_as_a_damaged_log(
         assert failed.value.filename is None
         monkeypatch.undo()
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+def test_a_dump_refuses_a_fifo_in_place_of_a_file(directory: Path) -> None:
+    """Regression: the command never ended."""
+    path = directory / "flights-0" / "00000000000000000000.index"
+    path.unlink()
+    os.mkfifo(path)
+    for arguments in ((directory, "flights-0"), (directory / "flights-0",), (path,)):
+        _, refused = run("dump", *arguments)
+        assert refused is not None
+        assert (refused.code, "not a regular file" in refused.message) == (ErrorCode.STORAGE_ERROR, True)
+    out, _ = run("verify", directory)
+    assert str(path) in out

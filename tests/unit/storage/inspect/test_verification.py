@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from tidemark.record.checks import check_batches
 from tidemark.record.envelope import ENVELOPE_BYTES, Batch, parse_envelope, seal, stamp
 from tidemark.record.payload import build_batch, from_columns
 from tidemark.storage.directories.checkpoint_files import HIGH_WATERMARKS, LOG_STARTS
+from tidemark.storage.directories.log_directory import META_FILE
+from tidemark.storage.directories.roster import ROSTER_FILE
 from tidemark.storage.files import PARTITION_FILE, pack_lines, read_lines
 from tidemark.storage.inspect.directory_verification import DirectoryReport, DirectoryVerifier, Options
 from tidemark.storage.inspect.findings import Finding, FindingKind, Severity
@@ -478,6 +481,24 @@ def test_a_path_without_a_log_directory_is_refused(path: Path) -> None:
         verify(path)
     with pytest.raises(TidemarkError, match="not a directory"):
         verify(path / "not-there")
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.log", "00000000000000000000.index", PARTITION_FILE])
+def test_a_fifo_in_a_replica_is_found_and_not_read(good: Path, name: str) -> None:
+    """Regression: the read never ended."""
+    path = replica(good) / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert [(one.kind, one.path) for one in errors(good)] == [(FindingKind.FILE, path)]
+    assert "not a regular file" in errors(good)[0].sentence
+
+
+@pytest.mark.parametrize("name", [META_FILE, HIGH_WATERMARKS, ROSTER_FILE])
+def test_a_fifo_in_a_log_directory_is_found_and_not_read(good: Path, name: str) -> None:
+    (good / name).unlink(missing_ok=True)
+    os.mkfifo(good / name)
+    for path in (good, replica(good)):
+        assert [(one.kind, one.path) for one in errors(path)] == [(FindingKind.FILE, good / name)]
 
 
 def test_random_bytes_as_a_segment_give_a_bounded_number_of_findings(good: Path) -> None:
