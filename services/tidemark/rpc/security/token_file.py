@@ -69,7 +69,7 @@ def create(path: Path, name: str) -> str:
         raise invalid_request(f"the name is {name!r}: expected at most 100 letters, digits, '.', '_' and '-'")
     token = PREFIX + secrets.token_urlsafe(_BYTES)
     path = _file_at(path)
-    with _changing(path) as hashes:
+    with _changing(path, may_lack=True) as hashes:
         if name in hashes:
             raise invalid_request(f"{path} has a token of the name {name}: remove it first, or choose another name")
         hashes[name] = digest_of(token)
@@ -93,7 +93,7 @@ def _file_at(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _changing(path: Path) -> Iterator[dict[str, str]]:
+def _changing(path: Path, *, may_lack: bool = False) -> Iterator[dict[str, str]]:
     """The hashes of the file, to be changed; written in one step at the end.
 
     The new file is made before the old one is read: so a second command cannot lose the change of the first one.
@@ -107,7 +107,7 @@ def _changing(path: Path) -> Iterator[dict[str, str]]:
         raise invalid_request(f"{new}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            hashes = read(path) if path.exists() else {}
+            hashes = {} if may_lack and not path.exists() else read(path)
             yield hashes
             _keep_access(path, descriptor)
             file.writelines(f"{name}: {digest}\n" for name, digest in hashes.items())

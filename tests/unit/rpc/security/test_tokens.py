@@ -521,6 +521,12 @@ def test_a_change_through_a_link_changes_the_file_that_services_read(tmp_path: P
     assert list(token_file.read(tmp_path / "tokens")) == ["alice"]
 
 
+def test_a_file_that_does_not_exist_has_no_token_to_remove(tmp_path: Path) -> None:
+    with raises_code(ErrorCode.INVALID_CONFIG, "which cannot be read: No such file or directory"):
+        token_file.remove(tmp_path / "tokens", "bob")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_name_is_used_once(tmp_path: Path) -> None:
     token_file.create(tmp_path / "tokens", "alice")
     with pytest.raises(TidemarkError, match="remove it first"):
