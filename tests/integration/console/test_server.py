@@ -120,7 +120,7 @@ async def test_the_console_serves_https(tmp_path: Path) -> None:
 
 
 async def test_a_handshake_uses_the_newest_certificate_that_fits_its_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tidemark.rpc.security.changed_file._CHECK_S", 0.0)
     names = ("127.0.0.1", "localhost")
@@ -138,6 +138,7 @@ async def test_a_handshake_uses_the_newest_certificate_that_fits_its_key(
         assert await is_trusted(old.ca)
         replace(new.certificate, certificate)
         assert await is_trusted(old.ca), "the new certificate has no key yet"
+        assert f"{certificate} and {key} changed, and the change is not used: " in caplog.text
         replace(new.key, key)
         assert await is_trusted(new.ca)
         assert not await is_trusted(old.ca)

@@ -68,7 +68,7 @@ class ChangedFile(Generic[T]):
         if state != self._refused:
             self._refused = state
             self.failures += 1
-            _log.warning("the changed file is not used: %s", state[1])
+            _log.warning("%s changed, and the change is not used: %s", " and ".join(self._paths), state[1])
 
     def _signatures(self) -> list[tuple[int, ...] | None]:
         return [signature(path) for path in self._paths]
