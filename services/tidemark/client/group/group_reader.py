@@ -139,7 +139,8 @@ class GroupReader:
     async def stop(self) -> None:
         """Commit the processed records and leave the group."""
         await self._leave()
-        await asyncio.gather(*self._ending - _callers.get(), return_exceptions=True)
+        if ending := self._ending - _callers.get():
+            await asyncio.wait(ending)  # a cancelled stop does not cancel them
 
     async def _leave(self) -> None:
         leaving = asyncio.get_running_loop().create_future()

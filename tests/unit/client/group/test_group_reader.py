@@ -622,6 +622,28 @@ async def test_a_cancelled_leave_has_ended(reader: GroupReader, membership: Simp
         await reader.stop()
 
 
+async def test_a_cancelled_close_does_not_end_the_leave_that_it_waits_for(
+    reader: GroupReader, membership: SimpleNamespace
+) -> None:
+    stays = asyncio.Event()
+
+    async def stop(*, commit: bool) -> None:
+        await stays.wait()
+
+    membership.stop = stop
+    leaving = asyncio.create_task(reader.subscribe([], on_assigned=None, on_revoked=None, on_lost=None))
+    await turns()
+    closing = asyncio.create_task(reader.stop())
+    await turns()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert reader._ending
+    stays.set()
+    await leaving
+    assert not reader._ending
+
+
 # -- offsets in transactions (rule X17) --------------------------------------------------------------------------------
 
 TRANSACTION = OpenTransaction("sizes", ProducerIdentity(40, 0))
