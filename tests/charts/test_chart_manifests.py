@@ -298,6 +298,21 @@ def test_names_fit_for_a_long_release_name() -> None:
                 assert len(each["metadata"]["name"]) <= longest[each["kind"]], each["metadata"]["name"]
 
 
+@pytest.mark.parametrize("name", SETS)
+def test_chart_writes_names_that_look_like_numbers_as_texts(name: str) -> None:
+    """A namespace may be a short commit id such as 12e4567, which YAML reads as a number."""
+    with helm_python.Chart.load(CHARTS / "tidemark") as chart:
+        found = chart.render(values_of(name), name="on", namespace="12e4567")
+    for path, text in found.items():
+        for each in documents(text) if path.endswith(".yaml") and "kind:" in text else ():
+            if each["apiVersion"] not in DEFINED_ELSEWHERE:
+                kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
+            assert each["metadata"].get("namespace", "12e4567") == "12e4567"
+            assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "on"
+            if each["kind"] == "ServiceMonitor":
+                assert each["spec"]["namespaceSelector"] == {"matchNames": ["12e4567"]}
+
+
 def zookeeper_policy(found: list[Manifest] | tuple[Manifest, ...]) -> Manifest:
     return one(found, "NetworkPolicy", f"{NAME}-zookeeper")["spec"]
 

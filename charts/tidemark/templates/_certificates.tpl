@@ -100,7 +100,7 @@ apiVersion: {{ ternary "v1" "rbac.authorization.k8s.io/v1" (eq $kind "ServiceAcc
 kind: {{ $kind }}
 metadata:
   name: {{ $name }}
-  namespace: {{ $root.Release.Namespace }}
+  namespace: {{ $root.Release.Namespace | quote }}
   labels: {{- include "tidemark.labels" (list $root "certificates") | nindent 4 }}
   {{- with $hook }}
   annotations: {{- toYaml . | nindent 4 }}
@@ -127,7 +127,7 @@ rules:
 {{- else }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $name }}}
 subjects:
-  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ $root.Release.Namespace }}}
+  - {kind: ServiceAccount, name: {{ $name }}, namespace: {{ $root.Release.Namespace | quote }}}
 {{- end }}
 {{- end }}
 {{- end -}}

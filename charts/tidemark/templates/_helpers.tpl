@@ -16,7 +16,7 @@
 {{- define "tidemark.selectorLabels" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: tidemark
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
@@ -32,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- define "tidemark.metadata" -}}
 {{- $root := index . 0 -}}
 name: {{ include "tidemark.fullname" $root }}-{{ index . 1 }}
-namespace: {{ $root.Release.Namespace }}
+namespace: {{ $root.Release.Namespace | quote }}
 labels: {{- include "tidemark.labels" . | nindent 2 }}
 {{- end -}}
 

@@ -14,7 +14,7 @@
 
 {{- define "zookeeper.selectorLabels" -}}
 app.kubernetes.io/name: zookeeper
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: zookeeper
 {{- end -}}
 
