@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -147,6 +147,9 @@ class Console:
             response = await self._made(page, request, form, identity)
         except Refused as refused:
             response = self._refusal(refused, form, identity, request)
+        except Exception:
+            self._metrics.on_request(page.name, 500, time.perf_counter() - began_s)
+            raise
         self._metrics.on_request(page.name, response.status_code, time.perf_counter() - began_s)
         return response
 
@@ -311,7 +314,7 @@ async def _form_of(request: Request) -> dict[str, str]:
 def _address(request: Request) -> str:
     """Path and parameters of a request, for a link: with two slashes at its beginning it would lead to another site."""
     query = request.url.query
-    return "/" + request.url.path.lstrip("/") + (f"?{query}" if query else "")
+    return "/" + quote(request.scope["path"]).lstrip("/") + (f"?{query}" if query else "")
 
 
 __all__ = ["HEALTH_PATH", "Console"]

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
+from tidemark.console.app import Console
+from tidemark.console.metrics import ConsoleMetrics
 from tidemark.console.queries import shared
 from tidemark.core.isr_change_reasons import IsrChange
 from tidemark.core.planning.restart_safety import Obstacle, RestartObstacle
 from tidemark.model import BrokerId, ErrorCode, LeaderEpoch
+from tidemark.runtime.metrics import Metrics
 
-from tests.unit.console.conftest import JSON, Clock, FakeCluster, refused, topic
+from tests.unit.console.conftest import JSON, Clock, FakeClients, FakeCluster, refused, topic
 
 EVERY_PAGE = ("/", "/brokers", "/brokers/1", "/topics", "/topics/flights", "/topics/flights/0", "/elections")
 
@@ -231,6 +235,20 @@ async def test_a_fault_of_the_console_shows_a_page_without_details(
     assert "The console failed (ZeroDivisionError). Its log has the details." in page.text
     assert "Traceback" not in page.text
     assert page.headers["x-frame-options"] == "DENY"
+
+
+async def test_console_counts_a_page_that_fails(
+    cluster: FakeCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.console.pages.topics.out_of_sync", lambda view: 1 / 0)
+    cluster.add(topic("flights"))
+    metrics = Metrics()
+    clients: Any = FakeClients(cluster)
+    console = Console(clients, metrics=ConsoleMetrics(metrics), now_ms=clock)
+    transport = httpx.ASGITransport(console.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:9195") as browser:
+        await browser.get("/topics")
+    assert b'tidemark_console_requests_total{page="topics",status="500"} 1.0' in metrics.render()
 
 
 async def test_many_pages_at_once_share_one_call_of_each_kind(browser: httpx.AsyncClient, cluster: FakeCluster) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qs, urlsplit
+
 import httpx
 import pytest
 from tidemark.console.identity import COOKIE, local_path
@@ -118,6 +120,19 @@ async def test_a_page_without_a_token_leads_to_the_login_and_back(
         assert attribute in cookie
     assert "max-age" not in cookie
     assert "expires" not in cookie
+
+
+@SECURE
+@pytest.mark.parametrize(
+    "path", ["/groups/a%20b", "/groups/a%2520b", "/groups/a%3Fb", "/groups/100%25", "/groups/%C3%A4"]
+)
+async def test_login_leads_back_to_a_group_with_any_name(path: str, browser: httpx.AsyncClient) -> None:
+    page = await browser.get(f"{path}?sort=lag")
+    following = parse_qs(urlsplit(page.headers["location"]).query)["next"][0]
+    assert following == f"{path}?sort=lag"
+    same = {"Origin": "http://localhost:9195"}
+    back = await browser.post("/login", data={"token": "good", "next": following}, headers=same)
+    assert back.headers["location"] == following
 
 
 @SECURE
