@@ -293,10 +293,10 @@ def delete_records(
       tidemark topic delete-records flights --partition 0 --before -1 --yes --output json
     """
     refuse_json_question(cluster.output, yes=yes, options="--yes")
-    if not yes:
-        which = "all committed records" if before < 0 else f"the records before offset {before}"
-        confirm(f"Delete {which} of {topic}:{partition}?")
     with cluster.connect() as client:
+        if not yes:
+            which = "all committed records" if before < 0 else f"the records before offset {before}"
+            confirm(f"Delete {which} of {topic}:{partition}?")
         deleted = client.delete_records(topic, partition, before)
     if cluster.json:
         print_json(
@@ -331,9 +331,9 @@ def delete(
       tidemark topic delete greetings --yes
     """
     refuse_json_question(cluster.output, yes=yes, options="--yes")
-    if not yes:
-        confirm(f"Delete topic {topic} with all its records?")
     with cluster.connect() as client:
+        if not yes:
+            confirm(f"Delete topic {topic} with all its records?")
         client.delete_topic(topic)
     if cluster.json:
         print_json({"topic": topic, "deleted": True})

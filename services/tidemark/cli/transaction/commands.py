@@ -135,6 +135,7 @@ def abort(
       tidemark transaction abort loader --yes
     """
     refuse_json_question(output, yes=yes, options="--yes")
+    need_bootstrap(bootstrap)
     if not yes:
         confirm(f"Abort the open transaction of {transactional_id}, and fence its producer?")
     _with_admin(bootstrap, lambda admin: admin.abort(transactional_id))

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import Any
 
 import pytest
+import typer
 from tidemark.cli.app import app
 from tidemark.cli.common import options
 from tidemark.model import ErrorCode, TidemarkError
@@ -55,3 +58,28 @@ def test_with_yes_the_topic_is_deleted(cluster: Cluster) -> None:
 def test_json_output_without_yes_is_bad_usage(cluster: Cluster) -> None:
     assert run("-o", "json").exit_code == 2
     assert cluster.deleted == []
+
+
+class Terminal(io.StringIO):
+    """Stdin as a terminal gives it, with the answer `y`."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "delete", "t"),
+        ("topic", "delete-records", "t", "--partition", "0", "--before", "1"),
+        ("transaction", "abort", "loader"),
+    ],
+)
+def test_a_command_without_an_address_asks_no_question(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: the missing address was noticed after the answer."""
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    with pytest.raises(typer.BadParameter, match="no cluster is given"):
+        app(list(words), standalone_mode=False)
+    assert "[y/N]" not in capsys.readouterr().err
