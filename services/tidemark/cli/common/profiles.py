@@ -14,6 +14,7 @@ from typing import Any, Final
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark.rpc.security.token_source import VARIABLE
+from tidemark.runtime.configuration.file_content import rest_of
 
 _VARIABLES: Final = {
     "bootstrap": "TIDEMARK_BOOTSTRAP",
@@ -55,7 +56,7 @@ def _read(path: Path, name: str) -> dict[str, str]:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise _wrong(f"{path} can be written by others: chmod go-w it")
-            profiles = tomllib.load(file)
+            profiles = tomllib.loads(rest_of(file).decode())
     except OSError as error:
         raise _wrong(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):

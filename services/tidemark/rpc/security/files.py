@@ -28,6 +28,7 @@ from tidemark.model import TidemarkError
 from tidemark.rpc.security.changed_file import signature
 from tidemark.rpc.security.paths import SETTINGS, Names, TlsFiles, wrong_file
 from tidemark.rpc.security.token_source import TokenSource
+from tidemark.runtime.configuration.file_content import read_content
 
 _log = logging.getLogger(__name__)
 
@@ -225,8 +226,7 @@ def _read(name: str, path: str) -> bytes:
     if not path:
         return b""
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = read_content(path)
     except OSError as error:
         raise wrong_file(f"{name} is {path}, which cannot be read: {error.strerror}", name) from error
     if not content.count(_BEGIN) or content.count(_BEGIN) != content.count(_END):

@@ -13,7 +13,6 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import jwt
@@ -21,6 +20,7 @@ import jwt
 from tidemark.model import ErrorCode, TidemarkError
 from tidemark.rpc.security.changed_file import signature
 from tidemark.runtime.clock import timeout
+from tidemark.runtime.configuration.file_content import read_content
 
 REFRESH_S: Final = 300.0
 """Age at which a use of the keys of an address reads them again, in the background."""
@@ -166,11 +166,12 @@ class KeySet:
 
     def _fetch(self) -> bytes:
         if not self._source.startswith("https://"):
-            return Path(self._source).read_bytes()
+            return read_content(self._source)
         request = urllib.request.Request(self._source, headers={"Accept": _TYPES})
         if self._token_file:
-            request.add_header("Authorization", f"Bearer {Path(self._token_file).read_text().strip()}")
-        context = ssl.create_default_context(cafile=self._ca_file or None)
+            request.add_header("Authorization", f"Bearer {read_content(self._token_file).decode().strip()}")
+        authorities = read_content(self._ca_file).decode("ascii", "ignore") if self._ca_file else None
+        context = ssl.create_default_context(cadata=authorities)
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
         ends_s = time.monotonic() + _FETCH_S
         content = bytearray()

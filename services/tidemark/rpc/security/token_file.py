@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from tidemark.model import TidemarkError, invalid_config, invalid_request
+from tidemark.runtime.configuration.file_content import read_content
 
 PREFIX: Final = "tidemark_"
 """Start of each token, so that scanners for leaked secrets can find them."""
 _BYTES: Final = 32
-_FILE_BYTES_MAX: Final = 16 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LINE: Final = re.compile(rf"(?P<name>{_NAME.pattern}): *(?P<hash>[0-9a-f]{{64}})")
 
@@ -47,11 +47,7 @@ def parse(text: str, path: str) -> dict[str, str]:
 def read(path: str | Path) -> dict[str, str]:
     """Hash by name; raises INVALID_CONFIG if the file cannot be read."""
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(_FILE_BYTES_MAX + 1)
-        if len(content) > _FILE_BYTES_MAX:
-            raise _wrong(f"tokens.file is {path}, which has more than {_FILE_BYTES_MAX >> 20} MiB")
-        return parse(content.decode(), str(path))
+        return parse(read_content(path).decode(), str(path))
     except OSError as error:
         raise _wrong(f"tokens.file is {path}, which cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -13,7 +13,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -21,6 +20,7 @@ import grpc
 from tidemark.model import TidemarkError, invalid_config
 from tidemark.rpc.security.changed_file import signature
 from tidemark.rpc.security.paths import TOKEN_ITSELF
+from tidemark.runtime.configuration.file_content import read_content
 
 VARIABLE: Final = "TIDEMARK_TOKEN_FILE"
 TokenGiven = str | os.PathLike[str] | Callable[[], str]
@@ -80,7 +80,7 @@ class TokenSource:
     def _read(self) -> None:
         seen = signature(self._path)
         try:
-            content = Path(self._path).read_bytes()
+            content = read_content(self._path)
         except OSError as error:
             raise _wrong(f"token_file is {self._path}, which cannot be read: {error.strerror}") from None
         self._token = _checked(content.decode("latin-1").strip(), f"token_file is {self._path}, which holds")

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from tidemark.model import ErrorCode, TidemarkError, invalid_config
 from tidemark.runtime.configuration.broker_settings import BrokerSettings
 from tidemark.runtime.configuration.entries import check_lag
+from tidemark.runtime.configuration.file_content import read_content
 from tidemark.runtime.configuration.key import UNLIMITED, ConfigKey, Value
 from tidemark.runtime.configuration.keys import KEYS, keys_of, unknown_config
 from tidemark.runtime.configuration.service_settings import (
@@ -263,7 +264,7 @@ def read_yaml(path: Path) -> Any:
             return super().construct_mapping(node, deep)
 
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+        return yaml.load(read_content(path).decode(), Loader=Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that does not exist is a ValueError
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
 

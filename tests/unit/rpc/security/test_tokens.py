@@ -490,7 +490,7 @@ def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
     """As /dev/zero, which would fill the memory."""
     path = tmp_path / "tokens"
     path.write_text("#" * (17 << 20))
-    with raises_code(ErrorCode.INVALID_CONFIG, "tokens.file is .*tokens, which has more than 16 MiB"):
+    with raises_code(ErrorCode.INVALID_CONFIG, "tokens.file is .*tokens, which cannot .*: it has more than 16 MiB"):
         token_file.read(path)
 
 
