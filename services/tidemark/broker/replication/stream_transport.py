@@ -49,10 +49,11 @@ _BACKOFF_MAX_S: Final = 1.0
 _CONNECT_S: Final = 3.0
 _LAST_MESSAGES_S: Final = 1.0
 """Time for a leader to read the last messages before the follower cancels the stream."""
-_UNREAD_MAX: Final = 1_000
+_UNREAD_MAX: Final = 500
 _UNREAD_S: Final = 60.0
-"""A follower that leaves so many messages unread for so long gets no more on this stream. While only its event loop
-hangs, gRPC answers pings, and the messages of each tick would fill the memory of the leader."""
+"""A follower that reads nothing for so long, while so many messages wait, gets no more on this stream. While only its
+event loop hangs, gRPC answers pings, and the messages of the ticks, ten per second, would fill the memory of the leader.
+"""
 
 PART_MAX: Final = 200
 """Partitions that begin or end in one message; the leader handles them in 5 ms."""
@@ -81,6 +82,10 @@ class _Outbox(Generic[M]):
             self._since_s = time.monotonic()
         self._waiting.append(message)
         self._changed.set()
+
+    def written(self) -> None:
+        """Note that a part of a message was written: a slow reader continues."""
+        self._since_s = time.monotonic()
 
     def drop(self) -> None:
         self._waiting.clear()
@@ -433,6 +438,7 @@ class FollowerStreams(ReplicaServiceServicer):
             async for message in stream.outbox.messages():
                 for response in stream.codec.encode(message):
                     await context.write(response)
+                    stream.outbox.written()
         finally:
             reader.cancel()
             if self._streams.get(stream.follower) is stream:

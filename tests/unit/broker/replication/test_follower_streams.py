@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -50,6 +51,7 @@ class Context:
     async def write(self, response: bytes) -> None:
         self.unread.set()
         await self.goes_on.wait()
+        self.goes_on.clear()
         self.written += 1
 
     async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: object) -> None:
@@ -108,3 +110,33 @@ async def test_a_stream_that_its_follower_does_not_read_ends_and_keeps_no_messag
     with pytest.raises(grpc.aio.AbortError):
         await serving
     assert (context.written, events) == (1, [END])
+
+
+async def test_a_stream_that_its_follower_reads_slowly_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link is slow: the messages that were taken together need more than the time without any progress."""
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(stream_transport, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    streams = FollowerStreams(lambda event: None, OwnEpoch(BrokerEpoch(5)))
+    context = Context(HELLO)
+    serving = asyncio.create_task(streams.Replicate(None, context))
+    await context.greeted.wait()
+    monkeypatch.setattr(streams._streams[BrokerId(1)].codec, "encode", lambda message: [b""] * 4)
+    streams.send(SendToFollower(BrokerId(1), LeaderMessage()))
+    for _ in range(3):
+        await context.unread.wait()
+        context.unread.clear()
+        for _ in range(stream_transport._UNREAD_MAX):
+            streams.send(SendToFollower(BrokerId(1), LeaderMessage()))
+        assert streams.count == 1
+        clock.now_s += 0.6 * stream_transport._UNREAD_S
+        context.goes_on.set()
+    await context.unread.wait()
+    clock.now_s += stream_transport._UNREAD_S
+    streams.send(SendToFollower(BrokerId(1), LeaderMessage()))
+    assert streams.count == 0
+    serving.cancel()
+    await asyncio.wait({serving})
+
+
+def test_the_high_watermarks_of_the_ticks_show_within_the_time_that_a_stream_is_not_read() -> None:
+    assert stream_transport._UNREAD_MAX < 10 * stream_transport._UNREAD_S
