@@ -52,8 +52,7 @@ _LAST_MESSAGES_S: Final = 1.0
 _UNREAD_MAX: Final = 500
 _UNREAD_S: Final = 60.0
 """A follower that reads nothing for so long, while so many messages wait, gets no more on this stream. While only its
-event loop hangs, gRPC answers pings, and the messages of the ticks, ten per second, would fill the memory of the leader.
-"""
+event loop hangs, gRPC answers pings, and ten messages of ticks per second would fill the memory of the leader."""
 
 PART_MAX: Final = 200
 """Partitions that begin or end in one message; the leader handles them in 5 ms."""
