@@ -170,9 +170,7 @@ class KeySet:
         request = urllib.request.Request(self._source, headers={"Accept": _TYPES})
         if self._token_file:
             request.add_header("Authorization", f"Bearer {read_content(self._token_file).decode().strip()}")
-        authorities = read_content(self._ca_file).decode("ascii", "ignore") if self._ca_file else None
-        context = ssl.create_default_context(cadata=authorities)
-        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirects())
+        opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=self._trust()), _NoRedirects())
         ends_s = time.monotonic() + _FETCH_S
         content = bytearray()
         with opener.open(request, timeout=_FETCH_S) as answer:
@@ -185,6 +183,12 @@ class KeySet:
             if answer.length:
                 raise http.client.IncompleteRead(bytes(content), answer.length)
         return bytes(content)
+
+    def _trust(self) -> ssl.SSLContext:
+        if not self._ca_file:
+            return ssl.create_default_context()
+        authorities = read_content(self._ca_file).decode("ascii", "ignore")
+        return ssl.create_default_context(cadata=authorities or "none")  # "" would mean those of the system
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -11,6 +11,7 @@ import http.client
 import io
 import json
 import os
+import ssl
 import threading
 import time
 import urllib.error
@@ -288,6 +289,15 @@ async def test_keys_are_asked_for_in_the_type_of_an_api_server(monkeypatch: pyte
     keys = KeySet("https://kubernetes.default.svc/openid/v1/jwks")
     assert [one.kid for one in await keys.find("a")] == ["a"]
     assert keys.failures == 0
+
+
+@pytest.mark.parametrize("content", ["", "\n", "no certificate", "\u00fc"])
+def test_a_file_of_authorities_without_a_certificate_trusts_no_others(tmp_path: Path, content: str) -> None:
+    """Regression: with an empty file, as during a replacement, the authorities of the system were trusted."""
+    file = tmp_path / "ca.crt"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(ssl.SSLError):
+        KeySet("https://127.0.0.1:1/keys", ca_file=str(file))._fetch()
 
 
 async def test_a_read_of_keys_that_lasts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
