@@ -55,6 +55,10 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
         {"monitoring": {"serviceMonitor": {"labels": {"helm.sh/chart": "mine"}}}},
         "monitoring.serviceMonitor.labels names helm.sh/chart",
     ),
+    "a field of a scrape that the chart writes": (
+        {"monitoring": {"serviceMonitor": {"endpoint": {"relabelings": [{"action": "labeldrop", "regex": "pod"}]}}}},
+        "monitoring.serviceMonitor.endpoint names relabelings, which the chart",
+    ),
     "a tag where a digest is required": (
         {"image": {"digestRequired": True}},
         "image.digestRequired is true and image.digest is empty: a tag such as docker.io/tidemark/tidemark:0.1.0",

@@ -28,6 +28,7 @@
 {{- include "tidemark.checkOurs" (list (printf "%s.podLabels" $component) $values.podLabels $pod) -}}
 {{- include "tidemark.checkOurs" (list (printf "%s.podAnnotations" $component) $values.podAnnotations $annotations) -}}
 {{- end -}}
+{{- include "tidemark.checkOurs" (list "monitoring.serviceMonitor.endpoint" .Values.monitoring.serviceMonitor.endpoint (list "port" "path" "interval" "scrapeTimeout" "relabelings")) -}}
 {{- range $part := list "serviceMonitor" "prometheusRule" "dashboards" -}}
 {{- include "tidemark.checkOurs" (list (printf "monitoring.%s.labels" $part) (index $root.Values.monitoring $part).labels $object) -}}
 {{- end -}}
