@@ -313,6 +313,33 @@ def test_chart_writes_names_that_look_like_numbers_as_texts(name: str) -> None:
                 assert each["spec"]["namespaceSelector"] == {"matchNames": ["12e4567"]}
 
 
+def test_chart_writes_given_names_that_look_like_numbers_as_texts() -> None:
+    ensemble = {"priorityClassName": "123", "tls": {"enabled": True, "existingSecret": "456", "trustConfigMap": "123"}}
+    found = manifests(
+        {
+            "serviceAccount": {"name": "123"},
+            "broker": {"priorityClassName": "1e3", "logDirs": [{"name": "0", "size": "1Gi"}]},
+            "externalAccess": {"enabled": True, "hosts": ["a", "b", "c"], "loadBalancerClass": "123"},
+            "zookeeperTls": {"existingSecret": "123"},
+            "zookeeper": ensemble,
+        }
+    )
+    security = {"mode": "secure", "trust": {"configMap": "123"}, "tokens": {"existingSecret": "1"}}
+    security["certificates"] = {"source": "existing"}
+    found += manifests({"security": security, "zookeeper": ensemble})
+    for each in found:
+        kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
+
+
+def test_pods_of_hooks_run_on_the_nodes_of_the_admin_service() -> None:
+    """On other nodes, which may all have taints, the Job before an installation would stay Pending."""
+    admin = {"nodeSelector": {"pool": "kafka"}, "tolerations": [{"operator": "Exists"}]}
+    found = dict(pods(manifests({**values_of("secure"), "admin": admin})))
+    for name in ("test", "certificates", "certificates-now"):
+        pod = found[f"tide-tidemark-{name}"]
+        assert {field: pod[field] for field in admin} == admin
+
+
 def zookeeper_policy(found: list[Manifest] | tuple[Manifest, ...]) -> Manifest:
     return one(found, "NetworkPolicy", f"{NAME}-zookeeper")["spec"]
 

@@ -62,6 +62,7 @@ spec:
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
   securityContext: {{- toYaml $root.Values.podSecurityContext | nindent 4 }}
+  {{- with include "tidemark.nodesOf" $root.Values.admin }}{{ . | trim | nindent 2 }}{{ end }}
   containers:
     - name: certificates
       image: {{ include "tidemark.image" $root }}

@@ -9,7 +9,7 @@ securityContext:
 {{/* (list $ component): the pod's spec without containers. */}}
 {{- define "tidemark.podSpec" -}}
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}{{- $values := index $root.Values $component -}}
-serviceAccountName: {{ include "tidemark.serviceAccount" $root }}
+serviceAccountName: {{ include "tidemark.serviceAccount" $root | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 dnsConfig: # a lost name server costs one second, not five
@@ -17,7 +17,7 @@ dnsConfig: # a lost name server costs one second, not five
     - {name: timeout, value: "1"}
     - {name: attempts, value: "5"}
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $root.Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
@@ -44,10 +44,15 @@ topologySpreadConstraints:
     labelSelector:
       matchLabels: {{- toYaml $labels | nindent 8 }}
 {{- end }}
-{{- with $values.nodeSelector }}
+{{- include "tidemark.nodesOf" $values }}
+{{- end -}}
+
+{{/* (values of a component): the nodes of its pods. */}}
+{{- define "tidemark.nodesOf" -}}
+{{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $values.tolerations }}
+{{- with .tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
@@ -135,7 +140,7 @@ resources: {{- toYaml $values.resources | nindent 2 }}
     defaultMode: 0440
     sources:
       - secret:
-          name: {{ . }}
+          name: {{ . | quote }}
           items:
             - {key: tls.crt, path: tls.crt}
             - {key: tls.key, path: tls.key}

@@ -124,7 +124,7 @@ policy-clients: those for services, and those for clients. */}}
 {{- define "tidemark.trust" -}}
 {{- $certificates := .Values.security.certificates -}}
 {{- if .Values.security.trust.configMap -}}
-- configMap: {name: {{ .Values.security.trust.configMap }}, items: [{key: ca.crt, path: ca.crt}]}
+- configMap: {name: {{ .Values.security.trust.configMap | quote }}, items: [{key: ca.crt, path: ca.crt}]}
 {{- else if eq $certificates.source "chart" -}}
 - configMap: {name: {{ include "tidemark.fullname" . }}-ca, items: [{key: ca.crt, path: ca.crt}]}
 {{- else -}}
@@ -174,7 +174,7 @@ policy-clients: those for services, and those for clients. */}}
 {{- if and (ne $component "controller") $root.Values.security.tokens.existingSecret }}
 - name: tokens
   secret:
-    secretName: {{ $root.Values.security.tokens.existingSecret }}
+    secretName: {{ $root.Values.security.tokens.existingSecret | quote }}
     defaultMode: 0440
     items: [{key: tokens, path: tokens}]
 {{- end }}
