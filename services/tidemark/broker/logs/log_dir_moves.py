@@ -21,7 +21,7 @@ from tidemark.broker.logs.open_log import OpenReplica
 from tidemark.broker.node.topic_settings import TopicTable
 from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, LOG_DIR_REFUSALS, PRESENT_LOG_DIR
 from tidemark.core.replication.queries import BrokerQueries
-from tidemark.model import ErrorCode, TidemarkError, TopicPartition
+from tidemark.model import ErrorCode, ReplicaIdentity, TidemarkError, TopicPartition
 from tidemark.rpc.codecs.alter_log_dirs import Alteration, AlterLogDirs
 from tidemark.runtime.metrics import Metrics
 from tidemark.storage.directories.future_log import FutureLog
@@ -39,6 +39,7 @@ _REFUSAL_S: Final = 10.0
 class _Target(NamedTuple):
     """The wanted directory of a replica, by index, and the throttle of its copy."""
 
+    identity: ReplicaIdentity
     directory: int
     throttle: DiskThrottle
 
@@ -96,7 +97,7 @@ class DirMoves:
         for move in self._moves.values():
             move.wake()
 
-    def want(self, partition: TopicPartition, log_dir: str) -> None:
+    def want(self, partition: TopicPartition, log_dir: str, identity: ReplicaIdentity) -> None:
         """Record the controller's choice of a directory, a path, a uuid or PRESENT_LOG_DIR; a repeated call changes
         nothing.
 
@@ -114,7 +115,7 @@ class DirMoves:
             _log.error("log directory not usable", extra={"partition": str(partition), "why": error.message})
             raise
         if directory is not None and not self._has_refused(partition, directory):
-            self._note(partition, _Target(directory, self._throttle))
+            self._note(partition, _Target(identity, directory, self._throttle))
 
     def _present(self, partition: TopicPartition) -> int | None:
         """The directory of a replica, so that its move ends; None if there is no replica, or no move of it."""
@@ -149,13 +150,13 @@ class DirMoves:
             begun = None
             try:
                 directory = self._directory(log_dir)
-                self._check_replica(partition, must_be_open=not request.validate_only)
+                replica = self._checked_replica(partition, must_be_open=not request.validate_only)
             except TidemarkError as error:
                 answers.append((partition, error, None))
                 continue
-            if not request.validate_only:
+            if replica is not None and not request.validate_only:
                 self._refusals.pop(partition, None)
-                self._note(partition, _Target(directory, throttle))
+                self._note(partition, _Target(replica.identity, directory, throttle))
                 move = self._moves.get(partition)
                 begun = self._beginning.get(move) if move is not None else None
             answers.append((partition, None, begun))
@@ -211,7 +212,8 @@ class DirMoves:
 
     def _note(self, partition: TopicPartition, target: _Target) -> None:
         self._targets[partition] = target
-        if self._threads.replica(partition) is None:
+        replica = self._threads.replica(partition)
+        if replica is None or replica.identity != target.identity:  # of a deleted topic
             self._logs.prefer(partition, target.directory)
         else:
             self._consider(partition)
@@ -225,8 +227,8 @@ class DirMoves:
         target, move = self._targets.get(partition), self._moves.get(partition)
         left = self._logs.mover.target_of(partition)
         if target is None and move is None and left is not None:
-            target = self._targets[partition] = _Target(left, self._throttle)
-        if target is None:
+            target = self._targets[partition] = _Target(replica.identity, left, self._throttle)
+        if target is None or target.identity != replica.identity:
             return
         if move is not None:
             if move.directory != target.directory or move.is_ended:
@@ -336,13 +338,17 @@ class DirMoves:
             self._metrics.moved.inc()
             where = str(self._logs.directories()[move.directory].path)
             _log.info("a replica has moved", extra={"partition": str(partition), "directory": where})
-        fulfilled = target is not None and target.directory == move.directory
-        if fulfilled and (outcome is Outcome.MOVED or (outcome is Outcome.GIVEN_UP and not move.is_ended)):
+        if target is not None and target.identity == move.replica.identity and self._is_over(move, target, outcome):
             del self._targets[partition]
-        elif outcome is Outcome.STOPPED and self._queries.replica(partition) is None:
-            self._targets.pop(partition, None)
         if outcome is not Outcome.STOPPED or self._threads.replica(partition) is not move.replica:
             self._consider(partition)  # otherwise the next opening considers the partition
+
+    def _is_over(self, move: DirMove, target: _Target, outcome: Outcome) -> bool:
+        """Whether the replica has moved, its copy failed, or its topic was deleted, and maybe created again."""
+        if outcome is Outcome.STOPPED:
+            view = self._queries.replica(move.partition)
+            return view is None or view.identity != target.identity
+        return target.directory == move.directory and (outcome is Outcome.MOVED or not move.is_ended)
 
     # -- checks ------------------------------------------------------------------------------------------------
 
@@ -360,16 +366,18 @@ class DirMoves:
             raise TidemarkError(ErrorCode.LOG_DIR_OFFLINE, f"{failed}: repair it and start the broker, or name another")
         return directory
 
-    def _check_replica(self, partition: TopicPartition, *, must_be_open: bool) -> None:
+    def _checked_replica(self, partition: TopicPartition, *, must_be_open: bool) -> OpenReplica | None:
         view = self._queries.replica(partition)
         if view is not None and view.role == "offline":
             raise TidemarkError(
                 ErrorCode.REPLICA_OFFLINE,
                 f"the log of {partition} on this broker has failed: move the replica when it is online again",
             )
-        if must_be_open and self._threads.replica(partition) is None:
+        replica = self._threads.replica(partition)
+        if must_be_open and replica is None:
             sentence = f"the log of {partition} on this broker is not open yet: retry when its logs are open"
             raise TidemarkError(ErrorCode.REPLICA_OFFLINE, sentence)
+        return replica
 
 
 def _for_controller(error: TidemarkError) -> TidemarkError:

@@ -156,7 +156,7 @@ class BrokerControl(BrokerControlServiceServicer):
         for one in command.partitions:
             if one.log_dir:
                 try:
-                    self._directories.want(one.partition, one.log_dir)
+                    self._directories.want(one.partition, one.log_dir, one.identity)
                 except TidemarkError as error:
                     elsewhere.append((one.partition, error))
         return elsewhere

@@ -35,6 +35,7 @@ class Core:
     def __init__(self, world: MovesWorld) -> None:
         self._world = world
         self.role = "leader"
+        self.identity = IDENTITY
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         return tuple(self._world.threads._replicas)
@@ -47,7 +48,7 @@ class Core:
         replica = self._world.threads.replica(partition)
         return SimpleNamespace(
             partition=partition,
-            identity=IDENTITY,
+            identity=self.identity,
             role=self.role,
             leader_epoch=LeaderEpoch(1),
             high_watermark=end,

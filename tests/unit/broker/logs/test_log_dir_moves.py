@@ -16,8 +16,8 @@ from tidemark.broker.logs import log_dir_copier, log_dir_moves
 from tidemark.broker.logs.disk_throttle import DiskThrottle
 from tidemark.broker.logs.retention import Retention
 from tidemark.core.reassignment.log_dir_placement import LOG_DIR_PENDING, PRESENT_LOG_DIR
-from tidemark.core.replication.effects import AdvanceLogStart, AppendToLog, CloseLog
-from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved, LogStartRequested
+from tidemark.core.replication.effects import AdvanceLogStart, AppendToLog, CloseLog, OpenLog
+from tidemark.core.replication.events import LogAppended, LogFailed, LogMoved, LogOpened, LogStartRequested
 from tidemark.model import ErrorCode, LeaderEpoch, Offset, TidemarkError, TopicPartition
 from tidemark.record.checks import check_batches
 from tidemark.rpc.codecs.alter_log_dirs import AlterLogDirs
@@ -155,7 +155,7 @@ async def test_the_controller_ends_a_move_without_a_wait_for_the_deletion_of_its
         abandon(partition)
 
     monkeypatch.setattr(world.logs.mover, "abandon", slowly)
-    world.moves.want(PARTITION, PRESENT_LOG_DIR)
+    world.moves.want(PARTITION, PRESENT_LOG_DIR, IDENTITY)
     assert await without_copy(world) == [], "a disk that hangs must not delay the end of a reassignment"
     may_delete.set()
     await world.until(lambda: not world.moves._moves)
@@ -164,12 +164,12 @@ async def test_the_controller_ends_a_move_without_a_wait_for_the_deletion_of_its
 
 
 async def test_the_controller_ends_a_move_whose_replica_is_not_open_yet(again: MovesWorld) -> None:
-    again.moves.want(PARTITION, PRESENT_LOG_DIR)
+    again.moves.want(PARTITION, PRESENT_LOG_DIR, IDENTITY)
     assert await without_copy(again) == []
     await again.start()
     await again.until(lambda: not names_in(again.root, "b"))
     assert offsets(again) == list(range(300))
-    again.moves.want(TopicPartition("none", 0), PRESENT_LOG_DIR)
+    again.moves.want(TopicPartition("none", 0), PRESENT_LOG_DIR, IDENTITY)
     assert again.moves._targets == {}
     await again.stop()
 
@@ -280,7 +280,7 @@ async def test_a_missing_directory_named_by_the_controller_is_counted_logged_and
     world: MovesWorld,
 ) -> None:
     with raises_code(ErrorCode.LOG_DIR_NOT_FOUND):
-        world.moves.want(PARTITION, "/nowhere")
+        world.moves.want(PARTITION, "/nowhere", IDENTITY)
     assert world.metric("_refused_total") == 1
     assert not list(world.moves.futures())
 
@@ -288,7 +288,7 @@ async def test_a_missing_directory_named_by_the_controller_is_counted_logged_and
 async def test_a_new_replica_is_created_in_the_wanted_directory() -> None:
     with memory_directory() as root:
         world = MovesWorld(root)
-        world.moves.want(PARTITION, world.paths[1])
+        world.moves.want(PARTITION, world.paths[1], IDENTITY)
         await world.start()
         assert world.where() == 1
         assert world.moves._targets == {}
@@ -304,7 +304,7 @@ async def test_a_replica_opened_in_another_directory_moves_to_the_wanted_one() -
         world.append(30)
         await world.written()
         await world.close_log()
-        world.moves.want(PARTITION, world.paths[1])
+        world.moves.want(PARTITION, world.paths[1], IDENTITY)
         await world.open()
         await world.moved_to(1)
         assert offsets(world) == list(range(30))
@@ -328,7 +328,7 @@ async def test_a_directory_wanted_by_the_controller_is_kept_once_its_copy_is_mad
     world.append(30)
     await world.written()
     await world.close_log()
-    world.moves.want(PARTITION, world.paths[1])
+    world.moves.want(PARTITION, world.paths[1], IDENTITY)
     assert await without_copy(world) == [LOG_DIR_PENDING], "a kill would lose it"
     await world.open()
     await world.until(lambda: world.logs.mover.target_of(PARTITION) == 1 or world.where() == 1)
@@ -351,7 +351,7 @@ async def test_a_copy_that_cannot_be_made_is_reported_to_the_controller_once(
         raise TidemarkError(code, "no space")
 
     monkeypatch.setattr(world.logs.mover, "begin", fails)
-    world.moves.want(PARTITION, world.paths[1])
+    world.moves.want(PARTITION, world.paths[1], IDENTITY)
     ((partition, error),) = await world.moves.without_copy([PARTITION])
     assert (partition, error.code, "no space" in error.message) == (PARTITION, reported, True)
     assert world.metric("_failed_total") == 1
@@ -369,15 +369,15 @@ async def test_a_copy_that_fails_slowly_is_reported_when_its_directory_is_named_
         raise TidemarkError(ErrorCode.DISK_FULL, "no space")
 
     monkeypatch.setattr(world.logs.mover, "begin", fails_slowly)
-    world.moves.want(PARTITION, world.paths[1])
+    world.moves.want(PARTITION, world.paths[1], IDENTITY)
     assert await without_copy(world) == [LOG_DIR_PENDING]
     may_fail.set()
     await world.until(lambda: not world.moves._beginning)
     may_fail.clear()
-    world.moves.want(PARTITION, world.paths[1])
+    world.moves.want(PARTITION, world.paths[1], IDENTITY)
     assert not world.moves._beginning
     assert await without_copy(world) == [ErrorCode.DISK_FULL]
-    world.moves.want(PARTITION, world.paths[1])
+    world.moves.want(PARTITION, world.paths[1], IDENTITY)
     assert await without_copy(world) == [LOG_DIR_PENDING], "the next request tries again"
     may_fail.set()
 
@@ -392,7 +392,7 @@ async def test_a_cancellation_is_not_refused_with_the_old_error_of_an_operators_
     error = await world.alter(world.paths[1])
     assert error is not None
     monkeypatch.setattr(log_dir_moves, "_REFUSAL_S", 0.0)
-    world.moves.want(PARTITION, PRESENT_LOG_DIR)
+    world.moves.want(PARTITION, PRESENT_LOG_DIR, IDENTITY)
     assert await without_copy(world) == []
 
 
@@ -416,7 +416,7 @@ async def test_a_broker_that_stops_during_a_move_continues_it_after_its_start(ag
 
 
 async def test_a_copy_of_an_earlier_process_is_deleted_when_the_replica_is_wanted_in_place(again: MovesWorld) -> None:
-    again.moves.want(PARTITION, again.paths[0])
+    again.moves.want(PARTITION, again.paths[0], IDENTITY)
     await again.start()
     await again.until(lambda: not names_in(again.root, "b"))
     assert again.logs.mover.target_of(PARTITION) is None
@@ -433,6 +433,30 @@ async def test_deleting_a_replica_deletes_its_copy(world: MovesWorld) -> None:
     await world.until(lambda: not names_in(world.root, "a") and not names_in(world.root, "b"))
     await world.alter(world.paths[1])
     assert not [name for name in names_in(world.root, "b") if "future" in name]
+
+
+async def test_a_topic_that_is_created_again_takes_no_part_in_the_move_of_the_deleted_one(world: MovesWorld) -> None:
+    """Regression: the new replica was moved to the directory that an operator had named for the old one."""
+    await slow_move(world)
+    (old,) = world.moves._moves.values()
+    new = IDENTITY._replace(topic_id="new")
+    world.core.role, world.core.identity = "offline", new  # the core has the new replica before its log is open
+    world.logs.prefer(PARTITION, 0)
+    world.submit(CloseLog(PARTITION, IDENTITY, "delete"))
+    world.submit(OpenLog(PARTITION, new))
+    await world.until(lambda: world.count(LogOpened) == 2 and old not in world.moves._moves.values())
+    assert world.moves._targets == {}
+    assert (world.where(), world.count(LogMoved)) == (0, 0)
+
+
+async def test_a_directory_named_for_the_next_topic_is_kept_while_the_deleted_one_is_open(world: MovesWorld) -> None:
+    new = IDENTITY._replace(topic_id="new")
+    world.moves.want(PARTITION, world.paths[1], new)
+    assert world.moves._moves == {}
+    world.submit(CloseLog(PARTITION, IDENTITY, "delete"))
+    world.submit(OpenLog(PARTITION, new))
+    await world.until(lambda: world.count(LogOpened) == 2 and world.where() == 1)
+    assert (world.moves._targets, world.count(LogMoved)) == ({}, 0)
 
 
 async def test_a_target_that_goes_offline_ends_the_move_and_the_replica_continues(world: MovesWorld) -> None:
@@ -658,7 +682,7 @@ async def test_the_broker_wide_throttle_applies_to_moves_without_their_own(world
     world.moves.use_throttle(SLOW_BYTES_PER_S)
     world.append(300)
     await world.written()
-    world.moves.want(PARTITION, world.paths[1])
+    world.moves.want(PARTITION, world.paths[1], IDENTITY)
     await world.until(lambda: any(future.log.log_end_offset for _, future in world.moves.futures()))
     (move,) = world.moves._moves.values()
     assert move.throttle.bytes_per_s == SLOW_BYTES_PER_S

@@ -74,7 +74,7 @@ class Core:
         self.order += [f"adopt {one.partition}" for one in event.command.partitions]
         self.control.reply(ReplyToControl(event.request_id, None, self.refuses))
 
-    def want(self, partition: TopicPartition, log_dir: str) -> None:
+    def want(self, partition: TopicPartition, log_dir: str, identity: ReplicaIdentity) -> None:
         """The assignment to log directories."""
         if log_dir in self.without:
             raise TidemarkError(ErrorCode.LOG_DIR_NOT_FOUND, f"there is no {log_dir}")
