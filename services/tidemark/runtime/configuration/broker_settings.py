@@ -42,7 +42,11 @@ class BrokerSettings(ClientFacingSettings):
         "Address of the admin service, sent to clients in metadata; with names, each client gets that of its listener",
     )
     replica_lag_time_max_ms: int = setting(
-        10_000, "Time after which a follower that is not caught up leaves the ISR", minimum=100, dynamic=True
+        10_000,
+        "Time after which a follower that is not caught up leaves the ISR. At least twice "
+        "replica.heartbeat.interval.ms, and 200 above it",
+        minimum=100,
+        dynamic=True,
     )
     replica_lag_max_bytes: int = setting(
         0,
