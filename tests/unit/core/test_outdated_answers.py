@@ -89,6 +89,14 @@ def test_the_answers_of_a_new_controller_are_newer_than_all_before() -> None:
     assert error_of(after(answer(UNKNOWN, 900), answer(KNOWN, 3, epoch=2))) is None
 
 
+def test_a_client_ignores_a_restored_older_tree_until_its_restart() -> None:
+    """Such an answer may also be of a broker without a controller: docs/backup.md states the restart."""
+    moved = replace(PARTITION, leader=BrokerId(1), leader_epoch=LeaderEpoch(9))
+    restored = answer(replace(KNOWN, partitions={0: moved}), 900, epoch=4)
+    assert after(answer(KNOWN, 7, epoch=5), restored).topics[TOPIC].partitions[0].leader == 0
+    assert after(restored).topics[TOPIC].partitions[0].leader == 1
+
+
 def test_an_answer_without_a_number_replaces_the_known_metadata() -> None:
     """It is of a broker of an earlier version, and may be the newest one."""
     assert error_of(after(answer(KNOWN, 7), answer(UNKNOWN, 0))) == "UNKNOWN_TOPIC"
