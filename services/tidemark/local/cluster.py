@@ -394,9 +394,12 @@ def _token_in(directory: Path) -> Path:
         hashes = directory / TOKENS
         if hashes.exists() and _USER in token_file.read(hashes):
             token_file.remove(hashes, _USER)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        new = path.with_name(f"{path.name}.new")
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(token_file.create(hashes, _USER) + "\n")
+        new.rename(path)
     return path
 
 
