@@ -19,6 +19,8 @@ from tidemark.console.rendering import LIVE, WHOLE, Renderer
 from tidemark.runtime.clock import timeout
 
 _VARY: Final = {"Vary": "Accept, Cookie, Authorization"}
+_NO_ANSWER: Final = (503, 504)
+"""Refusals that pass by themselves. The stream ends without a word, so that the browser connects again."""
 _UNBUFFERED: Final = {"X-Accel-Buffering": "no"}
 """Asks nginx, also as an Ingress, to pass each update on; otherwise small updates wait in its buffer."""
 
@@ -134,7 +136,7 @@ def events(
     """A stream of updates: the part is sent when it has changed, and after each check a sign that the stream is alive.
 
     Args:
-        render: the part; raises `Refused` if the page cannot be shown any more.
+        render: the part; raises `Refused` if the page cannot be shown now, or any more.
         interval_s: time between two looks.
         stopping: ends the stream.
         counted: receives 1 with the first part and -1 at the end of the stream; raises `Refused` for one too many.
@@ -151,12 +153,17 @@ async def _updates(
         while not stopping.is_set():
             try:
                 part = await render()
-                if not is_counted:  # not before: any caller can wait for the refusal of a made-up token
-                    counted(1)
-                    is_counted = True
             except Refused as refused:
-                yield _event("refused", refused.sentence)
+                if refused.status not in _NO_ANSWER:
+                    yield _event("refused", refused.sentence)
                 return
+            if not is_counted:  # not before: any caller can wait for the refusal of a made-up token
+                try:
+                    counted(1)
+                except Refused as refused:
+                    yield _event("refused", refused.sentence)
+                    return
+                is_counted = True
             if part != sent:
                 sent = part
                 yield _event("part", part)

@@ -286,3 +286,19 @@ async def test_a_stream_ends_with_the_reason_when_its_page_is_refused() -> None:
 
     sent = [event async for event in lines_of(events(render, 0.0, asyncio.Event(), lambda change: None))]
     assert sent == ["event: refused\ndata: no such topic\n\n"]
+
+
+@pytest.mark.parametrize("status", [503, 504])
+async def test_a_stream_without_an_answer_of_the_cluster_ends_so_that_the_browser_connects_again(status: int) -> None:
+    """A browser repeats a stream that ends, but not after the event `refused`."""
+    parts = iter(["part"])
+
+    async def render() -> str:
+        for part in parts:
+            return part
+        raise Refused(status, "the leader does not answer")
+
+    places: list[int] = []
+    sent = [event async for event in lines_of(events(render, 0.0, asyncio.Event(), places.append))]
+    assert sent == ["event: part\ndata: part\n\n", "event: alive\ndata: \n\n"]
+    assert sum(places) == 0
