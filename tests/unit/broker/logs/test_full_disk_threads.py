@@ -189,6 +189,13 @@ async def test_a_directory_has_space_again_at_once_with_an_append_of_the_refused
     assert harness.spaces == [(0, False), (0, True)]
 
 
+async def test_a_directory_that_goes_offline_is_no_longer_reported_as_full(harness: Harness, disk: Disk) -> None:
+    """No append follows there until the next start."""
+    await full_with_another(harness, disk)
+    harness.threads.fail_directory(0, TidemarkError(ErrorCode.STORAGE_ERROR, "offline"))
+    assert harness.spaces == [(0, False), (0, True)]
+
+
 async def test_a_full_directory_stays_full_when_another_log_there_is_closed(harness: Harness, disk: Disk) -> None:
     await full_with_another(harness, disk)
     harness.threads.submit(CloseLog(OTHER, IDENTITY, None))
