@@ -206,8 +206,7 @@ class LogThreads:
         `resume` checks a paused log, which a log directory move is copying, and `_opened` one that is being opened.
         """
         self._offline[directory] = error
-        if self._full.pop(directory, None) is not None:
-            self._note_space(directory, True)  # the offline directory is reported instead
+        self._has_space(directory)  # after the refusals that are queued; the offline directory is reported instead
         here = [one for one in self._replicas.values() if one.directory == directory]
         failed = [one for one in here if one.partition not in self._paused and one.fail()]
         self._deliver([LogFailed(replica.partition, replica.identity, error) for replica in failed])

@@ -193,6 +193,10 @@ async def test_a_directory_that_goes_offline_is_no_longer_reported_as_full(harne
     """No append follows there until the next start."""
     await full_with_another(harness, disk)
     harness.threads.fail_directory(0, TidemarkError(ErrorCode.STORAGE_ERROR, "offline"))
+    noted = asyncio.Event()
+    harness.threads._on_loop(noted.set)
+    async with asyncio.timeout(5):
+        await noted.wait()
     assert harness.spaces == [(0, False), (0, True)]
 
 
