@@ -331,6 +331,20 @@ def test_chart_writes_given_names_that_look_like_numbers_as_texts() -> None:
         kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
 
 
+def test_settings_of_a_service_override_those_of_all_services_also_if_false_or_zero() -> None:
+    of_all, own = (
+        {"metrics.partitions": True, "shutdown.grace.ms": 5000},
+        {"metrics.partitions": False, "shutdown.grace.ms": 0},
+    )
+    found = manifests({"config": of_all, "broker": {"config": own}})
+    settings = yaml.safe_load(one(found, "ConfigMap", "tide-tidemark")["data"]["broker.yaml"])
+    assert (settings["metrics.partitions"], settings["shutdown.grace.ms"]) == ("false", "0")
+
+
+def test_stop_without_a_wait_of_its_own_needs_less_time() -> None:
+    manifests({"broker": {"config": {"controlled.shutdown.max.wait.ms": 0}, "shutdownSeconds": 26}})
+
+
 def test_pods_of_hooks_run_on_the_nodes_of_the_admin_service() -> None:
     """On other nodes, which may all have taints, the Job before an installation would stay Pending."""
     admin = {"nodeSelector": {"pool": "kafka"}, "tolerations": [{"operator": "Exists"}]}

@@ -59,6 +59,18 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
         {"monitoring": {"serviceMonitor": {"endpoint": {"relabelings": [{"action": "labeldrop", "regex": "pod"}]}}}},
         "monitoring.serviceMonitor.endpoint names relabelings, which the chart",
     ),
+    "a port of a broker for the admin service": (
+        {
+            "externalAccess": {
+                "enabled": True,
+                "type": "NodePort",
+                "hosts": ["a", "b", "c"],
+                "nodePorts": [30001, 30002, 30003],
+                "admin": {"host": "a", "nodePort": 30002},
+            }
+        },
+        "externalAccess.admin.nodePort is 30002, which a broker has",
+    ),
     "a tag where a digest is required": (
         {"image": {"digestRequired": True}},
         "image.digestRequired is true and image.digest is empty: a tag such as docker.io/tidemark/tidemark:0.1.0",

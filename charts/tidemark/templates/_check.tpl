@@ -123,6 +123,9 @@
 {{- if and (eq $access.type "NodePort") $access.admin.host (not $access.admin.nodePort) -}}
 {{- fail "externalAccess.admin.host is set without externalAccess.admin.nodePort: the port is part of the address" -}}
 {{- end -}}
+{{- if and (eq $access.type "NodePort") $access.admin.host (has $access.admin.nodePort $access.nodePorts) -}}
+{{- fail (printf "externalAccess.admin.nodePort is %d, which a broker has: the admin service needs its own port" (int $access.admin.nodePort)) -}}
+{{- end -}}
 {{- if eq $access.type "LoadBalancer" -}}
 {{- if ne (len (uniq $access.hosts)) (len $access.hosts) -}}
 {{- fail "externalAccess.hosts names a host twice: the load balancer of each broker has its own address" -}}
@@ -138,10 +141,10 @@
 {{- end -}}
 
 {{- define "tidemark.checkStop" -}}
-{{- $config := merge (.Values.broker.config | default dict | deepCopy) (.Values.config | default dict) -}}
-{{- $wait := int (index $config "controlled.shutdown.max.wait.ms" | default 30000) -}}
-{{- $grace := int (index $config "shutdown.grace.ms" | default 10000) -}}
-{{- $session := int (index $config "zookeeper.session.timeout.ms" | default 6000) -}}
+{{- $config := include "tidemark.given" (list . "broker") | fromJson -}}
+{{- $wait := int (dig "controlled.shutdown.max.wait.ms" 30000 $config) -}}
+{{- $grace := int (dig "shutdown.grace.ms" 10000 $config) -}}
+{{- $session := int (dig "zookeeper.session.timeout.ms" 6000 $config) -}}
 {{- $logs := 10000 -}}
 {{- $needed := add $wait $grace $session $logs -}}
 {{- $given := mul 1000 (int .Values.broker.shutdownSeconds) -}}
@@ -160,7 +163,7 @@
 {{- define "tidemark.checkMetrics" -}}
 {{- $root := . -}}
 {{- range $component := list "broker" "controller" "admin" -}}
-{{- $config := merge ((index $root.Values $component).config | default dict | deepCopy) ($root.Values.config | default dict) -}}
+{{- $config := include "tidemark.given" (list $root $component) | fromJson -}}
 {{- $tls := index $config "metrics.tls" | default "none" -}}
 {{- if ne $tls "none" -}}
 {{- if not (or (include "tidemark.secure" $root) (index $config "tls.certificate.file")) -}}

@@ -8,6 +8,15 @@
 {{- end -}}
 {{- end -}}
 
+{{/* (list $ component): the settings of the values as JSON. Not with `merge`, which takes false and 0 for missing. */}}
+{{- define "tidemark.given" -}}
+{{- $root := index . 0 -}}{{- $given := dict -}}
+{{- range $config := list $root.Values.config (index $root.Values (index . 1)).config -}}
+{{- range $key, $value := $config -}}{{- $_ := set $given $key $value -}}{{- end -}}
+{{- end -}}
+{{- toJson $given -}}
+{{- end -}}
+
 {{/* The settings of a service, (list $ component): the chart's, those of all services, its own; later ones override. */}}
 {{- define "tidemark.settings" -}}
 {{- $root := index . 0 -}}{{- $component := index . 1 -}}
@@ -48,8 +57,8 @@
 {{- $_ := set $settings "tokens.file" "/etc/tidemark-tokens/tokens" -}}
 {{- end -}}
 {{- end -}}
-{{- $given := merge ((index $root.Values $component).config | default dict | deepCopy) ($root.Values.config | default dict) -}}
-{{- range $key, $value := merge (deepCopy $given) $settings }}
+{{- range $key, $value := include "tidemark.given" . | fromJson -}}{{- $_ := set $settings $key $value -}}{{- end -}}
+{{- range $key, $value := $settings }}
 {{ $key }}: {{ include "tidemark.setting" $value }}
 {{- end }}
 {{- end -}}
