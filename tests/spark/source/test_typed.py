@@ -341,7 +341,10 @@ def test_spark_reads_a_typed_topic_as_table_and_stream(
 ) -> None:
     reader = spark.read.format("tidemark").option("tidemark.bootstrap", cluster.bootstrap)
     rows = [one.asDict(recursive=True) for one in reader.load(flights).collect()]
-    naive = [{**one, "at": one["at"].replace(tzinfo=None), "tags": one["tags"] and dict(one["tags"])} for one in ROWS]
+    naive = [
+        {**one, "at": one["at"].astimezone().replace(tzinfo=None), "tags": one["tags"] and dict(one["tags"])}
+        for one in ROWS
+    ]
     assert comparable(in_order(rows)) == comparable(naive)
     two = reader.option("metadataColumns", "_offset").schema("carrier string, leg struct<miles: bigint>").load(flights)
     assert two.where("leg.miles > 500").groupBy("carrier").count().agg({"count": "sum"}).collect()[0][0] == sum(
