@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark_spark.typed.archive import is_typed_archive, read_typed_archive
+from tidemark_spark.typed.archive import OF_PATTERNS, is_typed_archive, read_typed_archive
 
 LANDING: Final = "landing"
 COMPACTED: Final = "compacted"
@@ -142,6 +142,14 @@ def _has_landed(files: Files) -> bool:
     return False
 
 
+def check_root(root: str) -> None:
+    """Raises ValueError for a path that Spark takes as a pattern, which may match other directories."""
+    if OF_PATTERNS.search(root):
+        raise ValueError(
+            f"the archive {root!r} has one of []{{}}*?\\, which Spark takes as a pattern: name it otherwise"
+        )
+
+
 def read_archive(spark: SparkSession, root: str) -> DataFrame:
     """All rows of an archive, once each; valid until files of its plan are superseded and deleted.
 
@@ -150,6 +158,7 @@ def read_archive(spark: SparkSession, root: str) -> DataFrame:
     """
     if is_typed_archive(root):
         return read_typed_archive(spark, root)
+    check_root(root)
     files = Files(spark, root)
     manifests = read_manifests(files)
     covered = {path for manifest in manifests.values() for path in manifest.covers}

@@ -21,6 +21,7 @@ from tidemark_spark.archive_layout import (
     LANDING,
     Files,
     Manifest,
+    check_root,
     is_archive,
     landed_files,
     read_files,
@@ -192,6 +193,7 @@ def start(spark: SparkSession, arguments: argparse.Namespace) -> StreamingQuery:
 
 def land(table: DataFrame, root: str, every: str | None = None) -> StreamingQuery:
     """Write the rows of a read to landing/; the checkpoint is in the archive, so both stay together."""
+    check_root(root)
     writer = (
         with_hours(table)
         .writeStream.format("parquet")
@@ -214,6 +216,7 @@ def compact(spark: SparkSession, root: str, *, min_files: int, file_bytes: int, 
     Returns:
         The directories of the hours that were rewritten.
     """
+    check_root(root)
     files = Files(spark, root)
     _delete_abandoned(files)
     hours = {directory: Manifest(one.date, one.hour) for directory, one in read_manifests(files).items()}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from tidemark_spark.typed.topic import TypedTopic
 
 _ID = "parquet.field.id"
 _REPLAYED = (PARTITION, OFFSET, TIMESTAMP, HEADERS, DELETED)
+OF_PATTERNS = re.compile(r"[][{}*?\\]")
+"""Characters of a path that Spark takes as a pattern."""
 _BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 _DEADLINE_S = 30.0
 
@@ -92,7 +95,8 @@ def read_typed_archive(spark: SparkSession, root: str) -> DataFrame:
     newest = max((footer.schema for footer in archive.ends().values()), key=lambda schema: schema.version)
     spark.conf.set(_BY_ID, "true")
     schema = StructType([_field(column) for column in (*newest.columns, *SYSTEM_COLUMNS)])
-    return spark.read.schema(schema).parquet(*(str(file.path) for files in archive.files().values() for file in files))
+    paths = [str(file.path) for files in archive.files().values() for file in files]
+    return spark.read.schema(schema).parquet(*(OF_PATTERNS.sub(r"\\\g<0>", path) for path in paths))
 
 
 def archived_table(spark: SparkSession, root: str) -> DataFrame:

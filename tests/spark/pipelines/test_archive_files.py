@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from tidemark.client.tables import archiver
+from tidemark.client.tables.archiver import archive_topic
 from tidemark_spark.archive_layout import SCHEMA, Files, is_archive, read_archive, read_manifests
 from tidemark_spark.jobs import archive
 from tidemark_spark.jobs.common import refusal_of
+from tidemark_spark.typed.archive import read_typed_archive
+
+from tests.unit.client.tables.logs import FIRST, TOPIC, Logs, flights
 
 HOURS = 2
 ROWS = 40
@@ -132,3 +137,19 @@ def test_a_target_that_is_no_directory_is_reported_in_one_sentence(spark: SparkS
     assert re.fullmatch(r"Parent path is not a directory: .*/file", refusal_of(failed.value) or "")
     assert refusal_of(FileExistsError(17, "File exists", "/data/file")) == "/data/file: File exists"
     assert refusal_of(RuntimeError("a defect")) is None
+
+
+@pytest.mark.parametrize("name", ["a*", "a[1]", "a{1,2}", "a?", "a\\1"])
+def test_an_archive_of_any_name_is_read_without_the_rows_of_another_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Regression: Spark took the path as a pattern, and read the rows of both archives, or found none."""
+    logs = Logs(FIRST)
+    monkeypatch.setattr(archiver, "RangeReader", logs)
+    logs.append(0, flights(0, 3))
+    for one in (name, "a1"):
+        archive_topic(None, TOPIC, tmp_path / one)
+    rows = read_typed_archive(spark, str(tmp_path / name)).collect()
+    assert [row["carrier"] for row in rows] == ["c0", "c1", "c2"]
+    with pytest.raises(ValueError, match="which Spark takes as a pattern"):
+        archive.land(spark.readStream.format("rate").load(), str(tmp_path / name))

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -180,17 +180,19 @@ class Archive:
             machine.
 
     Raises:
-        TidemarkError: INVALID_REQUEST: a URI of another scheme.
+        TidemarkError: INVALID_REQUEST: a URI of another scheme, or with a fragment or query.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         text = os.fspath(root)
-        parts = urlparse(text)
+        parts = urlsplit(text)
         if len(parts.scheme) > 1:  # a scheme of one letter is a drive
             if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
                 raise invalid_request(
                     f"the archive {text!r} is not on a mounted file system: give a path, or file:///path"
                 )
+            if "#" in text or "?" in text:
+                raise invalid_request(f"the archive {text!r} is a URI with # or ?: write # as %23 and ? as %3F in it")
             text = unquote(parts.path)
         self.root = Path(text).absolute()
 

@@ -378,6 +378,10 @@ def test_an_archive_that_does_not_fit_the_log_is_refused(logs: Logs, evolved: Pa
     refused(ErrorCode.INVALID_REQUEST, "is not a file of an archive: its footer names no topic")
     with pytest.raises(TidemarkError, match="'s3://bucket/flights' is not on a mounted file system"):
         read_table(None, TOPIC, history="s3://bucket/flights")
+    for query in ("#b", "?b"):
+        with pytest.raises(TidemarkError, match=r"write # as %23 and [?] as %3F"):
+            read_table(None, TOPIC, history=f"file://{evolved}{query}")
+    assert Archive("file:///a%23b;c").root == Path("/a#b;c")
 
 
 def test_a_wrong_directory_hides_no_archived_row(logs: Logs, evolved: Path, tmp_path: Path) -> None:
