@@ -345,6 +345,15 @@ def test_stop_without_a_wait_of_its_own_needs_less_time() -> None:
     manifests({"broker": {"config": {"controlled.shutdown.max.wait.ms": 0}, "shutdownSeconds": 26}})
 
 
+def test_certificates_of_cert_manager_have_a_cluster_name_that_looks_like_a_number() -> None:
+    certificates = {"source": "certManager", "issuerRef": {"name": "company"}}
+    security = {"mode": "secure", "cluster": "123", "certificates": certificates}
+    found = manifests({"security": security, "zookeeper": {"tls": {"enabled": True}}})
+    subjects = [each["spec"]["subject"] for each in found if each["kind"] == "Certificate"]
+    assert subjects == [{"organizations": ["123"]}] * len(subjects)
+    assert subjects
+
+
 def test_pods_of_hooks_run_on_the_nodes_of_the_admin_service() -> None:
     """On other nodes, which may all have taints, the Job before an installation would stay Pending."""
     admin = {"nodeSelector": {"pool": "kafka"}, "tolerations": [{"operator": "Exists"}]}

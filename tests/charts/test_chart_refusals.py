@@ -59,6 +59,10 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
         {"monitoring": {"serviceMonitor": {"endpoint": {"relabelings": [{"action": "labeldrop", "regex": "pod"}]}}}},
         "monitoring.serviceMonitor.endpoint names relabelings, which the chart",
     ),
+    "evictions of a quorum": (
+        {"zookeeper": {"podDisruptionBudget": {"maxUnavailable": 2}}},
+        "podDisruptionBudget.maxUnavailable is 2: of 3 servers too few for a quorum would remain; use at most 1",
+    ),
     "a port of a broker for the admin service": (
         {
             "externalAccess": {

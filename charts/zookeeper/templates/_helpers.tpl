@@ -81,6 +81,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if eq (mod (int .Values.replicas) 2) 0 -}}
 {{- fail (printf "zookeeper: replicas is %d: an even number of servers survives no more losses than one server less; choose 1, 3, 5 or 7" (int .Values.replicas)) -}}
 {{- end -}}
+{{- $spare := max 1 (div (int .Values.replicas) 2) | int -}}
+{{- if and .Values.podDisruptionBudget.enabled (gt (int .Values.podDisruptionBudget.maxUnavailable) $spare) -}}
+{{- fail (printf "zookeeper: podDisruptionBudget.maxUnavailable is %d: of %d servers too few for a quorum would remain; use at most %d" (int .Values.podDisruptionBudget.maxUnavailable) (int .Values.replicas) $spare) -}}
+{{- end -}}
 {{- if lt (int .Values.juteMaxBufferBytes) 8388608 -}}
 {{- fail (printf "zookeeper: juteMaxBufferBytes is %d: Tidemark writes up to 8 MiB in one request; use at least 8388608" (int .Values.juteMaxBufferBytes)) -}}
 {{- end -}}
