@@ -100,7 +100,7 @@ _HEALTH: Final = Row(
         stat(
             "Processes not scraped",
             "Services that Prometheus does not reach: the process is down, or its metrics port is unreachable.",
-            'count(up{C,component=~"broker|controller|admin"} == 0) or vector(0)',
+            'count(up{C,component=~"broker|controller|admin|console"} == 0) or vector(0)',
         ),
         stat(
             "Full log directories",

@@ -33,14 +33,14 @@ MACHINES: Final = Row(
             "Resident memory, which grows with replicas and clients. Near the container's limit the kernel kills "
             "the process.",
             "bytes",
-            ('process_resident_memory_bytes{C,component=~"broker|controller|admin"}', "{{instance}}"),
+            ('process_resident_memory_bytes{C,component=~"broker|controller|admin|console"}', "{{instance}}"),
         ),
         graph(
             "CPU",
             "CPUs in use. A broker's event loop has one CPU: above about 0.9, requests wait.",
             "short",
             (
-                'rate(process_cpu_seconds_total{C,component=~"broker|controller|admin"}[$__rate_interval])',
+                'rate(process_cpu_seconds_total{C,component=~"broker|controller|admin|console"}[$__rate_interval])',
                 "{{instance}}",
             ),
         ),
@@ -48,7 +48,7 @@ MACHINES: Final = Row(
             "Open files",
             "Share of the permitted file descriptors in use: segments and connections.",
             "percentunit",
-            ('process_open_fds{C,component=~"broker|controller|admin"} / process_max_fds{C}', "{{instance}}"),
+            ('process_open_fds{C,component=~"broker|controller|admin|console"} / process_max_fds{C}', "{{instance}}"),
             steps=((None, GREEN), (0.8, RED)),
         ),
         graph(
