@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tidemark.model import BrokerEpoch, BrokerEpochRecord, BrokerId, BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.zookeeper import codecs, lost_epochs, paths
-from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit
+from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit, version_of
 from tidemark.zookeeper.session_port import NodeRead, Session
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ async def register(
             continue
         if found is not None:
             if found[1].ephemeralOwner == session.session_id:
-                if old is not None and replace(old, broker_epoch=registration.broker_epoch) == registration:
+                is_mine = old is not None and replace(old, broker_epoch=registration.broker_epoch) == registration
+                if old is not None and is_mine and old.broker_epoch >= version_of(found_epoch):
                     return old.broker_epoch  # an earlier attempt succeeded, and its answer was lost
                 delete_old = True
             elif old is None or _must_wait(old, registration, locked_directory_ids):

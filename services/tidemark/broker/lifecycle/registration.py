@@ -148,7 +148,9 @@ class Registration:
                 await self._confirm(self.broker_epoch, self._boot_id())
 
     async def _check(self) -> None:
-        """Register again when the node was deleted: its deletion ends no session, but this broker counts as failed."""
+        """Register again after a deletion or an edit of the node: neither ends the session, but this broker counts as
+        failed.
+        """
         while True:
             await self._scheduler.sleep_ms(self._check_ms)
             if self._lost.is_set():
@@ -160,8 +162,14 @@ class Registration:
                 _log.debug("cannot check the registration", extra={"why": error.message})
                 continue
             known = live.get(self._identity.broker_id)
-            if known is None and not self._lost.is_set() and self.broker_epoch == broker_epoch:
+            if self._lost.is_set() or self.broker_epoch != broker_epoch:
+                continue
+            if known is None:
                 _log.error("the registration was deleted from ZooKeeper within the session: registering again")
+                self._end_leaderships()
+            elif known.broker_epoch != broker_epoch:
+                why = f"broker epoch {known.broker_epoch} instead of {broker_epoch}"
+                _log.error("the registration was edited in ZooKeeper: registering again", extra={"why": why})
                 self._end_leaderships()
 
     async def _register(self) -> None:

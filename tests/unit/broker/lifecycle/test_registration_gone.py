@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tidemark.core.replication.events import BrokerRegistered, SessionExpired
 from tidemark.model import BrokerEpoch
+from tidemark.zookeeper import codecs
 
 from tests.turns import turns
 from tests.unit.broker.lifecycle.test_registration import ID, Machine, Process
@@ -48,6 +50,25 @@ async def test_the_broker_ends_its_leaderships_and_registers_under_a_new_epoch(
     ]
     assert process.epochs == [0, -1, 1]
     assert (await process.store.live_brokers())[ID].broker_epoch == 1
+
+
+@pytest.mark.parametrize(("edited", "then"), [(0, 2), (7, 7)])
+async def test_a_broker_whose_epoch_was_edited_registers_again_under_no_used_epoch(
+    machine: Machine, caplog: pytest.LogCaptureFixture, edited: int, then: int
+) -> None:
+    """Regression: the broker refused all commands of the controller from then on, and no log line said why."""
+    await (await machine.start()).stop()
+    process = await machine.start(check_ms=0)
+    process.core.registered.clear()
+    known = (await process.store.live_brokers())[ID]
+    machine.zookeeper.corrupt(NODE, codecs.encode_registration(replace(known, broker_epoch=BrokerEpoch(edited))))
+    await registered_again(process)
+    assert process.epochs == [1, -1, then]
+    assert process.core.seen[1:] == [SessionExpired(), BrokerRegistered(BrokerEpoch(then), {})]
+    assert (await process.store.live_brokers())[ID].broker_epoch == then
+    assert [vars(record)["why"] for record in caplog.records if "was edited" in record.message] == [
+        f"broker epoch {edited} instead of 1"
+    ]
 
 
 async def test_a_corrupted_node_is_waited_for_until_its_session_ends(machine: Machine) -> None:
