@@ -8,6 +8,7 @@ offsets of the deleted partition.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,19 +48,22 @@ class Checkpoints:
     recovery_points: dict[CheckpointKey, int] = field(default_factory=dict)
     log_starts: dict[CheckpointKey, int] = field(default_factory=dict)
     changed: bool = False
+    guard: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Held while a partition is entered or dropped: a replica that is set aside meanwhile gets no offsets back."""
 
     def has(self, key: CheckpointKey, offsets: CheckpointOffsets) -> bool:
         """Whether the files have these offsets of a partition."""
         return offsets == (self.high_watermarks.get(key), self.recovery_points.get(key), self.log_starts.get(key))
 
     def put(self, key: CheckpointKey, offsets: CheckpointOffsets) -> None:
-        """Enter a partition in all three; the caller has made its offsets durable."""
+        """Enter a partition in all three; the caller has made its offsets durable, and holds `guard`."""
         self.high_watermarks[key], self.recovery_points[key], self.log_starts[key] = offsets
 
     def forget(self, key: CheckpointKey) -> None:
-        """Drop a partition from all three."""
-        for offsets in (self.high_watermarks, self.recovery_points, self.log_starts):
-            self.changed = offsets.pop(key, None) is not None or self.changed
+        """Drop a partition from all three; its log is closed, if it was open."""
+        with self.guard:
+            for offsets in (self.high_watermarks, self.recovery_points, self.log_starts):
+                self.changed = offsets.pop(key, None) is not None or self.changed
 
     def write_temporaries(
         self, directory: Path, newer: Mapping[CheckpointKey, CheckpointOffsets]

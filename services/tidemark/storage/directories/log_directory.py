@@ -381,10 +381,11 @@ class LogDirectory:
                 self.fail(f"checkpoint: {error.strerror}")
             raise
         for one in covered:
-            if one.log.broken:  # closed meanwhile: its replica may have been set aside, or is opened again
-                points.changed = True
-                continue
-            points.put(one.key, one.offsets)
+            with points.guard:
+                if one.log.broken:  # closed meanwhile: its replica may have been set aside, or is opened again
+                    points.changed = True
+                    continue
+                points.put(one.key, one.offsets)
             one.log.durability.checkpointed(one.capture, has_high_watermark=one.has_high_watermark)
 
     def confirm_registration(self, broker_epoch: BrokerEpoch, boot_id: str) -> None:

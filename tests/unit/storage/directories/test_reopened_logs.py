@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tidemark.core.replication.events import RecoveredLog
 from tidemark.model import ErrorCode, Offset, ReplicaIdentity
+from tidemark.storage.directories import log_directory
 from tidemark.storage.directories.checkpoint_files import Checkpoints
 from tidemark.storage.directories.log_directory import LogDirectory
 from tidemark.storage.directories.log_manager import LogManager
@@ -121,3 +123,36 @@ def test_a_checkpoint_gives_no_log_the_high_watermark_of_the_deleted_topic_of_it
     logs.close()
     _, found = open_one(directory).open(PARTITION, NEXT, CONFIGS)
     assert (found.log_end_offset, found.high_watermark, found.damaged) == (records, 0, None)
+
+
+def test_a_replica_that_is_set_aside_at_the_end_of_a_checkpoint_gets_no_offsets_back(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = open_one(directory)
+    log, _ = opened(logs)
+    fill(log, 2)
+    (home,) = logs._directories
+    points, threads = home.checkpoints, list[threading.Thread]()
+
+    def broken(one: PartitionLog) -> str | None:
+        if one is log and points.guard.locked() and not threads:
+            threads.append(threading.Thread(target=logs.set_aside, args=(PARTITION, "delete")))
+            threads[0].start()
+        elif one is log and is_on_disk and not threads:
+            logs.set_aside(PARTITION, "delete")
+        return one._context.broken
+
+    is_on_disk = False
+
+    def sync(of: Path) -> None:
+        nonlocal is_on_disk
+        is_on_disk = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_directory, "sync_directory", sync)
+        patch.setattr(PartitionLog, "broken", property(broken))
+        logs.checkpoint({PARTITION: Offset(2)})
+    for thread in threads:
+        thread.join()
+    assert (PARTITION, IDENTITY.incarnation) not in points.recovery_points
+    logs.close()
