@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -94,11 +94,13 @@ class Console:
         self._responses = Responses(renderer)
         self._streams = 0
         self._stopping = asyncio.Event()
+        self._routes = [*map(self._route, pages), *self._own_routes()]
         routed = Starlette(
-            routes=[*map(self._route, pages), *self._own_routes()],
+            routes=self._routes,
             exception_handlers={HTTPException: self._on_http_error, Exception: self._on_error},
             lifespan=self._lifespan,
         )
+        routed.router.redirect_slashes = False  # its redirects name the scheme, which an Ingress may have changed
         # Outside of Starlette, because Starlette's page for an internal error passes by its own middleware.
         self.app: ASGIApp = SecurityHeaders(RefusedRequests(routed, hosts))
 
@@ -272,6 +274,10 @@ class Console:
 
     async def _on_http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        path = request.scope["path"].rstrip("/")
+        asked = {**request.scope, "path": path}
+        if error.status_code == 404 and any(one.matches(asked)[0] is not Match.NONE for one in self._routes):
+            return RedirectResponse(_address(request, path), 307)
         sentences = {404: "This console has no page at this address.", 405: "This page cannot be changed this way."}
         refused = Refused(error.status_code, sentences.get(error.status_code, error.detail))
         return self._refusal(refused, wanted_form(request.headers.get("accept", "")), self._identity(request), request)
@@ -311,10 +317,14 @@ async def _form_of(request: Request) -> dict[str, str]:
         raise Refused(400, "The form cannot be read.") from None
 
 
-def _address(request: Request) -> str:
-    """Path and parameters of a request, for a link: with two slashes at its beginning it would lead to another site."""
+def _address(request: Request, path: str = "") -> str:
+    """Path and parameters of a request, for a link: with two slashes at its beginning it would lead to another site.
+
+    Args:
+        path: in place of the path of the request.
+    """
     query = request.url.query
-    return "/" + quote(request.scope["path"]).lstrip("/") + (f"?{query}" if query else "")
+    return "/" + quote(path or request.scope["path"]).lstrip("/") + (f"?{query}" if query else "")
 
 
 __all__ = ["HEALTH_PATH", "Console"]

@@ -236,3 +236,23 @@ async def test_the_probe_of_the_kubelet_does_not_ask_the_cluster(
     cluster.failure = refused(ErrorCode.BROKER_NOT_AVAILABLE)
     assert (await browser.get("/healthz", headers={"Host": "10.0.0.7:9195"})).text == "ok\n"
     assert cluster.calls == []
+
+
+@pytest.mark.parametrize("path", ["/groups/{}", "/transactions/{}", "/elections?topic={}"])
+async def test_console_refuses_a_longer_name_than_the_cluster_has_without_a_question(
+    path: str, browser: httpx.AsyncClient, cluster: FakeCluster
+) -> None:
+    """The console keeps each question for minutes: thousands of very long names would fill its memory."""
+    page = await browser.get(path.format("x" * 250), headers=JSON)
+    assert page.status_code == 400
+    assert "at most 249" in page.json()["error"]["message"]
+    assert cluster.calls == []
+
+
+@pytest.mark.parametrize(("path", "following"), [("/topics/", "/topics"), ("/topics//?q=a", "/topics?q=a")])
+async def test_console_redirects_within_the_scheme_of_the_browser(
+    path: str, following: str, browser: httpx.AsyncClient
+) -> None:
+    """An Ingress that ends TLS calls the console by HTTP."""
+    page = await browser.get(path)
+    assert (page.status_code, page.headers["location"]) == (307, following)

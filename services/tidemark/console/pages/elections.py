@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.console.page import Asked, View
-from tidemark.console.pages.paging import part_of
+from tidemark.console.pages.paging import part_of, searched
 from tidemark.model import UncleanElection
 
 _LIFE_MS: Final = 10_000
@@ -14,7 +14,7 @@ _LIFE_MS: Final = 10_000
 
 async def load(asked: Asked) -> View:
     """The page `/elections?topic=NAME&page=NUMBER`; without a topic, of all topics."""
-    topic = asked.query.get("topic", "").strip()
+    topic = searched(asked.query, "topic")
     wanted = [topic] if topic else []
     reports = await asked.need_admin(
         "unclean_elections", lambda admin: admin.list_unclean_elections(wanted), key=topic, life_ms=_LIFE_MS

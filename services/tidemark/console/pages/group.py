@@ -9,7 +9,7 @@ from typing import Final
 from tidemark.client.aio import Groups
 from tidemark.client.aio.groups import GroupMember, GroupPartition
 from tidemark.console.page import Asked, View
-from tidemark.console.pages.paging import one_of, part_of
+from tidemark.console.pages.paging import named, one_of, part_of
 from tidemark.console.pages.reset_offsets import KINDS
 
 _SORTS: Final = ("partition", "lag")
@@ -19,7 +19,7 @@ _ASSIGNED_MAX: Final = 20
 
 async def load(asked: Asked) -> View:
     """The page `/groups/{group}?sort=ORDER&page=NUMBER`."""
-    name = asked.path["group"]
+    name = named(asked.path["group"], "the group")
     (found,) = await asked.need("group", lambda groups: groups.describe_groups([name]), Groups, key=name)
     sort = one_of(asked.query, "sort", _SORTS)
     rows = sorted(found.partitions, key=lambda one: one.partition)

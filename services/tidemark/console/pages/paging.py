@@ -73,11 +73,15 @@ def one_of(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     return text
 
 
-def searched(query: Mapping[str, str], name: str = "q", characters_max: int = SEARCH_CHARACTERS_MAX) -> str:
+def searched(query: Mapping[str, str], name: str = "q") -> str:
     """The text that an address searches for; raises `Refused` for a long text."""
-    text = query.get(name, "").strip()
-    if len(text) > characters_max:
-        raise Refused(400, f"{name} has {len(text)} characters: expected at most {characters_max}.")
+    return named(query.get(name, "").strip(), name)
+
+
+def named(text: str, name: str) -> str:
+    """A name of the cluster that an address states; raises `Refused` for a longer text than any name."""
+    if len(text) > SEARCH_CHARACTERS_MAX:
+        raise Refused(400, f"{name} has {len(text)} characters: expected at most {SEARCH_CHARACTERS_MAX}.")
     return text
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from tidemark.client.aio.hanging_transactions import find_hanging
 from tidemark.client.aio.transaction_admin import TransactionAdmin, TransactionListing
 from tidemark.console.page import Asked, View
-from tidemark.console.pages.paging import one_of, part_of, searched
+from tidemark.console.pages.paging import named, one_of, part_of, searched
 from tidemark.core.transactions.phases import Phase
 
 HANGING_MAX: Final = 50
@@ -47,7 +47,7 @@ async def load(asked: Asked) -> View:
 
 async def load_one(asked: Asked) -> View:
     """The page `/transactions/{id}?page=NUMBER`."""
-    name = asked.path["id"]
+    name = named(asked.path["id"], "the transactional id")
     (found,) = await asked.need(
         "transaction", lambda admin: admin.describe_transactions([name]), TransactionAdmin, key=name
     )
