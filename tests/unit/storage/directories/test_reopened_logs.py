@@ -135,12 +135,13 @@ def test_a_replica_that_is_set_aside_at_the_end_of_a_checkpoint_gets_no_offsets_
     points, threads = home.checkpoints, list[threading.Thread]()
 
     def broken(one: PartitionLog) -> str | None:
+        found = one._context.broken
         if one is log and points.guard.locked() and not threads:
             threads.append(threading.Thread(target=logs.set_aside, args=(PARTITION, "delete")))
             threads[0].start()
         elif one is log and is_on_disk and not threads:
             logs.set_aside(PARTITION, "delete")
-        return one._context.broken
+        return found
 
     is_on_disk = False
 
