@@ -49,6 +49,9 @@ async def write(
 
     Returns False if the settings changed since `version` (-1: no node), the topic has another id ("": any id), or the
     request was answered. Raises UNKNOWN_TOPIC.
+
+    Only the states of a topic tell it from the next topic of the name. If a topic without states is deleted and created
+    again between the read and the write, the next topic gets the settings.
     """
     path, data = path_of(resource), codecs.encode_configs(configs)
     operations: list[Operation] = []
