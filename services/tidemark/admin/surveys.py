@@ -131,12 +131,12 @@ class Survey:
         questions: Mapping[TopicPartition, ReplicaQuestion],
         said: dict[TopicPartition, ReplicaDescription],
     ) -> None:
-        """Fill in the broker's answers until the deadline; stop at its first failure."""
+        """Fill in the broker's answers until the deadline; stop at its first failure, but wait for a controller."""
         open_questions = dict(questions)
         try:
             async with timeout(self._deadline_s):
                 while open_questions:
-                    answer = await self._asking.ask(broker, epoch, list(open_questions.values())[:_QUESTIONS_MAX])
+                    answer = await self._answer(broker, epoch, list(open_questions.values())[:_QUESTIONS_MAX])
                     said.update(answer.described)
                     asked = list(open_questions)[:_QUESTIONS_MAX]
                     for partition in asked:
@@ -146,6 +146,15 @@ class Survey:
                         await asyncio.sleep(_ASK_AGAIN_S)
         except (TimeoutError, TidemarkError):
             return
+
+    async def _answer(self, broker: BrokerId, epoch: BrokerEpoch, questions: Sequence[ReplicaQuestion]) -> Answer:
+        while True:
+            try:
+                return await self._asking.ask(broker, epoch, questions)
+            except TidemarkError as error:
+                if error.code is not ErrorCode.CONTROLLER_NOT_ACTIVE:
+                    raise
+            await asyncio.sleep(_ASK_AGAIN_S)
 
 
 def _foreseen(

@@ -55,8 +55,13 @@ class Replicas:
         self.held: dict[int, ReplicaDescription] = {}
         self.opening: set[int] = set()
         self.asked: list[int] = []
+        self.without_controller = 0
+        """Number of questions before a controller is active."""
 
     async def ask(self, broker: BrokerId, epoch: BrokerEpoch, questions: Sequence[ReplicaQuestion]) -> Answer:
+        if self.without_controller:
+            self.without_controller -= 1
+            raise TidemarkError(ErrorCode.CONTROLLER_NOT_ACTIVE, "no controller is active")
         self.asked.append(broker)
         partitions = [question.partition for question in questions]
         if broker in self.opening:
@@ -357,6 +362,18 @@ async def test_validate_only_estimates_the_loss_and_changes_nothing(cluster: Clu
     assert sorted(cluster.replicas.asked) == [0, 1, 1], "broker 2 does not live, 1 was opening its log"
     assert await nothing_is_asked(cluster)
     assert (await cluster.store.states([T0]))[T0].state.leader == NO_LEADER
+
+
+async def test_an_estimate_waits_for_the_next_controller(cluster: Cluster) -> None:
+    """Regression: the estimate named no leader and all replicas as silent."""
+    await cluster.led(T0, NO_LEADER)
+    cluster.replicas.held = dict.fromkeys(
+        (0, 1), ReplicaDescription(LeaderEpoch(3), Offset(50), Offset(50), damaged=False)
+    )
+    cluster.replicas.without_controller = 3
+    (outcome,) = await cluster.elect(LAST_KNOWN, T0, validate_only=True)
+    assert outcome.unclean is not None
+    assert (outcome.leader, outcome.unclean.unheard) == (0, (2,))
 
 
 async def test_without_replies_the_estimate_has_no_leader(cluster: Cluster) -> None:
