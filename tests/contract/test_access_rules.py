@@ -143,6 +143,13 @@ async def test_a_damaged_node_at_the_start_leaves_the_authorizer_not_ready(clust
     await fed.feed.stop()
 
 
+async def test_feed_without_an_authorizer_shows_that_no_rules_are_in_effect(cluster: Cluster) -> None:
+    AclFeed(None, await cluster.store(), SystemClock(), failed).show(metrics := Metrics())
+    text = metrics.render().decode()
+    assert "tidemark_acl_rules 0.0" in text
+    assert "tidemark_acl_rules_generation -1.0" in text
+
+
 async def test_the_last_known_rules_hold_while_zookeeper_is_silent(cluster: Cluster) -> None:
     store = await cluster.store(OUTAGE_SESSION_MS)
     await store.write_acls([READ], version=-1)

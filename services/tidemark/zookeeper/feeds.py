@@ -212,6 +212,7 @@ class AclFeed(NodeFeed[Rules]):
             "acl_rules_age_seconds",
             "Time since the access rules in effect were last known to be the newest; 0: they are",
         )
+        generation.set(-1)
         if self._authorizer is not None:
             authorizer = self._authorizer
             count.set_function(lambda: 0 if authorizer.rules is None else len(authorizer.rules.acls))
