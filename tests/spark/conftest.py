@@ -12,12 +12,11 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tidemark.client import AdminClient
-from tidemark.client.consuming import range_reader
-from tidemark.client.metadata import cluster as client_cluster
 from tidemark.local.cluster import LocalCluster
 from tidemark.rpc.security.paths import FILE_VARIABLES
 from tidemark_spark import compat
 
+from tests.integration.harness import patience
 from tests.integration.harness.warm_service import warm_services
 from tests.spark.harness.secure import AUTHORIZATION, let_the_token_in
 from tests.spark.harness.warm_python import write_python
@@ -147,5 +146,4 @@ def topic(cluster: LocalCluster) -> Callable[..., str]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of this process give up soon on a missing topic; for topics that never exist."""
-    for module in (client_cluster, range_reader):
-        monkeypatch.setattr(module, "TOPIC_PATIENCE_S", 1.0)
+    patience.with_topics(monkeypatch)
