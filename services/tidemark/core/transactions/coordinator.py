@@ -45,6 +45,10 @@ PARTITIONS_MAX: Final = 100_000
 """Partitions of one transaction, counted for each writer."""
 MEMBERS_MAX: Final = 50_000
 """Members of one transaction; the record of a decision names the committed members."""
+_ENDED: Final = (
+    "the described transaction has ended, so nothing was aborted; `tidemark transaction describe` shows whether "
+    "another one is open"
+)
 
 
 class TransactionCoordinator:
@@ -353,7 +357,7 @@ class TransactionCoordinator:
         if is_aborted and asked.generation in (0, metadata.generation - 1, metadata.generation):
             return Outcome(None)
         if asked.generation and (asked.generation, asked.started_ms) != (metadata.generation, metadata.started_ms):
-            raise refusals.invalid_state(asked.transactional_id, "the described transaction has ended")
+            raise refusals.invalid_state(asked.transactional_id, _ENDED)
         if metadata.phase is Phase.ONGOING:
             return Outcome(None, self._abort(known, EndReason.OPERATOR, now, previous=None))
         raise refusals.invalid_state(asked.transactional_id, f"no transaction is open, its phase is {metadata.phase}")
