@@ -16,6 +16,7 @@ from tidemark.model import ErrorCode, TidemarkError, invalid_request
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors that only a write can have."""
+EXIT_INTERRUPTED: Final = 130
 _TEXT_MAX: Final = 16 << 20
 _UNWRITTEN: Final = NO_SPACE | {errno.EIO}
 

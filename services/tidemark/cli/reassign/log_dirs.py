@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tidemark.cli.common.output import error_json, name_of, print_table
-from tidemark.cli.reassign.submit import EXIT_INTERRUPTED, Patience
+from tidemark.cli.common.process import EXIT_INTERRUPTED
+from tidemark.cli.reassign.submit import Patience
 from tidemark.cli.reassign.views import MoveView
 from tidemark.client.units import shown_bytes
 from tidemark.core.reassignment.copy_rates import CopyRates

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tidemark.cli.common.output import raise_all
+from tidemark.cli.common.process import EXIT_INTERRUPTED
 from tidemark.cli.reassign.views import MoveView
 from tidemark.core.reassignment.progress import EndedReassignment, ReassignmentOutcome
 from tidemark.model import BrokerId, ErrorCode, PartitionReassignment, TidemarkError, TopicPartition
@@ -19,7 +20,6 @@ from tidemark.rpc.request_limits import in_requests
 if TYPE_CHECKING:
     from tidemark.client import AdminClient
 
-EXIT_INTERRUPTED: Final = 130
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 _INTERVAL_MS: Final = 500
