@@ -605,8 +605,8 @@ async def test_consumer_can_assign_after_leaving_a_suspended_group(
     assert not reader.is_suspended
 
 
-async def test_a_cancelled_leave_has_ended(reader: GroupReader, membership: SimpleNamespace) -> None:
-    """Otherwise a close waits for that leave, and so do the partitions of the next subscription."""
+async def a_waiting_leave(reader: GroupReader, membership: SimpleNamespace) -> tuple[asyncio.Task[None], asyncio.Event]:
+    """A leave, and the event that ends it."""
     stays = asyncio.Event()
 
     async def stop(*, commit: bool) -> None:
@@ -615,6 +615,12 @@ async def test_a_cancelled_leave_has_ended(reader: GroupReader, membership: Simp
     membership.stop = stop
     leaving = asyncio.create_task(reader.subscribe([], on_assigned=None, on_revoked=None, on_lost=None))
     await turns()
+    return leaving, stays
+
+
+async def test_a_cancelled_leave_has_ended(reader: GroupReader, membership: SimpleNamespace) -> None:
+    """Otherwise a close waits for that leave, and so do the partitions of the next subscription."""
+    leaving, _ = await a_waiting_leave(reader, membership)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
@@ -625,14 +631,7 @@ async def test_a_cancelled_leave_has_ended(reader: GroupReader, membership: Simp
 async def test_a_cancelled_close_does_not_end_the_leave_that_it_waits_for(
     reader: GroupReader, membership: SimpleNamespace
 ) -> None:
-    stays = asyncio.Event()
-
-    async def stop(*, commit: bool) -> None:
-        await stays.wait()
-
-    membership.stop = stop
-    leaving = asyncio.create_task(reader.subscribe([], on_assigned=None, on_revoked=None, on_lost=None))
-    await turns()
+    leaving, stays = await a_waiting_leave(reader, membership)
     closing = asyncio.create_task(reader.stop())
     await turns()
     closing.cancel()
