@@ -100,8 +100,13 @@ def as_user(secure: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Two brokers, two controllers and an admin service of the test's own; a test may leave them in any state."""
-    with LocalCluster(tmp_path, brokers=2, controllers=2) as started:
+    """Two brokers, two controllers and an admin service of the test's own; a test may leave them in any state.
+
+    Only an ended broker is suspected: with `min.insync.replicas=1`, a follower without CPU time for 2.5 s would leave
+    the ISR, and no replica could be elected after the leader's end.
+    """
+    patient = {"controller": {"controller.heartbeat.timeout.ms": "30000"}}
+    with LocalCluster(tmp_path, brokers=2, controllers=2, settings=patient) as started:
         yield started
 
 
