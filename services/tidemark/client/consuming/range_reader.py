@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -431,23 +432,24 @@ class RangeReader:
                 setattr(part, position, True)
         timeout_s, headers = self._cluster.left_s(), self._cluster.headers
         calls = []
-        for address, led in parts.items():
-            stub = BrokerServiceStub(self._cluster.channel(address))
-            for some in in_requests(led):
-                request = pb.ListOffsetsRequest(partitions=some, isolation_level=self._isolation_level)
-                calls.append((address, stub.ListOffsets.future(request, timeout=timeout_s, metadata=headers)))
-        for address, call in calls:
-            try:
-                results = call.result().partitions
-            except grpc.RpcError as error:
-                refusals.append(errors.from_rpc_error(error, address=address))
-                continue
-            for result in results:
-                if (refusal := errors.error_in(result)) is not None:
-                    refusals.append(refusal)
-                else:
-                    where = TopicPartition(result.topic, result.partition)
-                    found[where] = StatedOffset(result.offset, result.leader_epoch)
+        with ExitStack() as lent:
+            for address, led in parts.items():
+                stub = BrokerServiceStub(lent.enter_context(self._cluster.channel(address)))
+                for some in in_requests(led):
+                    request = pb.ListOffsetsRequest(partitions=some, isolation_level=self._isolation_level)
+                    calls.append((address, stub.ListOffsets.future(request, timeout=timeout_s, metadata=headers)))
+            for address, call in calls:
+                try:
+                    results = call.result().partitions
+                except grpc.RpcError as error:
+                    refusals.append(errors.from_rpc_error(error, address=address))
+                    continue
+                for result in results:
+                    if (refusal := errors.error_in(result)) is not None:
+                        refusals.append(refusal)
+                    else:
+                        where = TopicPartition(result.topic, result.partition)
+                        found[where] = StatedOffset(result.offset, result.leader_epoch)
         return refusals
 
 

@@ -6,10 +6,11 @@ This works in a process that a batch engine has forked. A client on an event loo
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self, TypeVar
 
 import grpc
@@ -81,7 +82,6 @@ class BlockingCluster:
         self.view = ClusterView()
         self._channels = blocking_channels(client_identity(tls))
         self.is_closed = False
-        self._lock = threading.Lock()
         self._turn = 0
 
     def __enter__(self) -> Self:
@@ -92,8 +92,7 @@ class BlockingCluster:
 
     def close(self) -> None:
         """Close the connections; calls of other threads end with CLIENT_CLOSED."""
-        with self._lock:
-            self.is_closed = True
+        self.is_closed = True
         self._channels.close()
 
     # -- the view ------------------------------------------------------------------------------------------------------
@@ -261,20 +260,21 @@ class BlockingCluster:
         try:
             # brokers of a cluster that replaces the known one answer only calls for metadata
             headers = self._client_headers if method is _metadata_method else self.headers
-            return method(self.channel(address))(request, timeout=self.left_s(attempt), metadata=headers)
+            with self.channel(address) as channel:
+                return method(channel)(request, timeout=self.left_s(attempt), metadata=headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=address) from None
+
+    @contextlib.contextmanager
+    def channel(self, address: str) -> Iterator[grpc.Channel]:
+        """Lend the channel to an address for calls; raises CLIENT_CLOSED."""
+        try:
+            with self._channels.lent(address) as channel:
+                yield channel
         except ValueError:  # of gRPC for a channel that is closed
             if self.is_closed:
                 raise _closed() from None
             raise
-
-    def channel(self, address: str) -> grpc.Channel:
-        """Return the channel to an address; raises CLIENT_CLOSED."""
-        with self._lock:
-            if self.is_closed:
-                raise _closed()
-            return self._channels.get(address)
 
     def left_s(self, attempt: AttemptTimeout | None = None) -> float:
         """Return the seconds of the next call of this thread, within the deadline of `retrying` or `begin`."""

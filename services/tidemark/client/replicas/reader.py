@@ -138,9 +138,9 @@ class ReplicaReader:
             )
 
     def _read(self, broker: BrokerAddress, request: replica_reads_pb2.ReadReplicaRequest) -> Any:
-        stub = BrokerServiceStub(self._cluster.channel(broker.address))
         try:
-            return stub.ReadReplica(request, timeout=_CALL_S, metadata=broker.headers)
+            with self._cluster.channel(broker.address) as channel:
+                return BrokerServiceStub(channel).ReadReplica(request, timeout=_CALL_S, metadata=broker.headers)
         except grpc.RpcError as error:
             raise errors.from_rpc_error(error, address=broker.address) from None
 

@@ -10,8 +10,9 @@ Streams are not interrupted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import grpc
@@ -161,6 +162,15 @@ class RestartedBrokers:
         return broker.broker_epoch > known
 
 
+class _Opened:
+    """A blocking channel of gRPC, with the number of its borrowers."""
+
+    def __init__(self, fingerprint: str, channel: grpc.Channel) -> None:
+        self.fingerprint = fingerprint
+        self.channel = channel
+        self.borrowers = 0
+
+
 class BlockingChannels:
     """Blocking channels by address, each with the newest files. Safe for several threads.
 
@@ -173,53 +183,80 @@ class BlockingChannels:
         self._identity = identity
         self._options = list(options)
         self._lock = threading.Lock()
-        self._channels: dict[str, tuple[str, grpc.Channel]] = {}
-        self._retired: dict[str, grpc.Channel] = {}
+        self._channels: dict[str, _Opened] = {}
+        self._retired: dict[str, list[_Opened]] = {}
         self._restarted = RestartedBrokers()
+        self._closed = False
 
     def get(self, address: str) -> grpc.Channel:
-        """The channel to an address. A former channel stays open for its calls until the next change."""
-        material = None if self._identity is None else self._identity.current()
-        fingerprint = "" if material is None else material.fingerprint
+        """The channel to an address. A former channel stays open for its calls until the next change.
+
+        Raises:
+            ValueError: these channels are closed, as gRPC's calls on a closed channel.
+        """
         with self._lock:
-            known = self._channels.get(address)
-            if known is not None and known[0] == fingerprint:
-                return known[1]
-            unused = self._retire(address)
-            if material is None or self._identity is None:
-                channel = grpc.insecure_channel(address, options=self._options)
-            else:
-                credentials = channel_credentials(material, self._identity.token)
-                channel = grpc.secure_channel(address, credentials, options=self._options)
-            self._channels[address] = fingerprint, channel
-        if unused is not None:
-            unused.close()
-        return channel
+            found, unused = self._opened(address)
+        for one in unused:
+            one.channel.close()
+        return found.channel
+
+    @contextlib.contextmanager
+    def lent(self, address: str) -> Iterator[grpc.Channel]:
+        """The channel to an address, which no change closes before the exit; raises as `get`."""
+        with self._lock:
+            found, unused = self._opened(address)
+            found.borrowers += 1
+        try:
+            for one in unused:
+                one.channel.close()
+            yield found.channel
+        finally:
+            with self._lock:
+                found.borrowers -= 1
 
     def note(self, cluster_id: str, broker: BrokerRegistration) -> None:
         """Resolve the name again for the next call if the broker has restarted, as `AddressChannels.note` does."""
         with self._lock:
-            unused = self._retire(broker.address) if self._restarted.has_restarted(cluster_id, broker) else None
-        if unused is not None:
-            unused.close()
+            unused = self._retire(broker.address) if self._restarted.has_restarted(cluster_id, broker) else []
+        for one in unused:
+            one.channel.close()
 
-    def _retire(self, address: str) -> grpc.Channel | None:
-        """Open another channel at the next call; returns the channel that no call uses any more."""
+    def _opened(self, address: str) -> tuple[_Opened, list[_Opened]]:
+        """The channel with the newest files, and channels to close."""
+        if self._closed:
+            raise ValueError("the channels are closed")
+        material = None if self._identity is None else self._identity.current()
+        fingerprint = "" if material is None else material.fingerprint
+        known = self._channels.get(address)
+        if known is not None and known.fingerprint == fingerprint:
+            return known, []
+        unused = self._retire(address)
+        if material is None or self._identity is None:
+            channel = grpc.insecure_channel(address, options=self._options)
+        else:
+            credentials = channel_credentials(material, self._identity.token)
+            channel = grpc.secure_channel(address, credentials, options=self._options)
+        found = self._channels[address] = _Opened(fingerprint, channel)
+        return found, unused
+
+    def _retire(self, address: str) -> list[_Opened]:
+        """Open another channel at the next call; returns the former channels that have no borrower."""
         known = self._channels.pop(address, None)
         if known is None:
-            return None
-        unused = self._retired.get(address)
-        self._retired[address] = known[1]
-        return unused
+            return []
+        former = self._retired.get(address, [])
+        self._retired[address] = [*(one for one in former if one.borrowers), known]
+        return [one for one in former if not one.borrowers]
 
     def close(self) -> None:
         """Close all channels and their connections."""
         with self._lock:
-            channels = [*self._retired.values(), *(channel for _, channel in self._channels.values())]
+            self._closed = True
+            opened = [*self._channels.values(), *(one for former in self._retired.values() for one in former)]
             self._retired.clear()
             self._channels.clear()
-        for channel in channels:
-            channel.close()
+        for one in opened:
+            one.channel.close()
 
 
 def reopening(identity: TlsIdentity | None, open_with: Open) -> grpc.aio.Channel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -179,12 +180,14 @@ def test_a_reader_finds_the_leaders_that_were_elected_since_its_last_read(cluste
 def test_a_reader_resolves_the_names_of_restarted_brokers_again(cluster: Cluster) -> None:
     with reader() as kept:
         kept.topics(["t"])
-        first = kept._cluster.channel("h:9001")
-        kept.topics(["t"])
-        assert kept._cluster.channel("h:9001") is first, "the broker has not restarted"
-        cluster.broker_epoch = BrokerEpoch(3)
-        kept.topics(["t"])
-        assert kept._cluster.channel("h:9001") is not first
+        with kept._cluster.channel("h:9001") as first:
+            kept.topics(["t"])
+            with kept._cluster.channel("h:9001") as second:
+                assert second is first, "the broker has not restarted"
+            cluster.broker_epoch = BrokerEpoch(3)
+            kept.topics(["t"])
+            with kept._cluster.channel("h:9001") as third:
+                assert third is not first
 
 
 @pytest.mark.parametrize("end_offset", [0, RECORDS], ids=["before the range", "behind the range"])
@@ -253,8 +256,8 @@ def test_an_abandoned_read_does_not_wait_for_its_fetch_in_flight(
 def test_a_closed_reader_opens_no_connection(cluster: Cluster) -> None:
     closed = reader()
     closed.close()
-    with raises_code(ErrorCode.CLIENT_CLOSED) as refused:
-        closed._cluster.channel("h:9000")
+    with raises_code(ErrorCode.CLIENT_CLOSED) as refused, closed._cluster.channel("h:9000"):
+        pass
     assert not refused.value.retriable
 
 
@@ -322,7 +325,7 @@ def test_offsets_of_more_partitions_than_a_request_may_name_take_several(
         return SimpleNamespace(ListOffsets=SimpleNamespace(future=ask))
 
     monkeypatch.setattr(request_limits, "NAMED_MAX", 1)
-    monkeypatch.setattr(BlockingCluster, "channel", lambda _, address: address)
+    monkeypatch.setattr(BlockingCluster, "channel", lambda _, address: nullcontext(address))
     monkeypatch.setattr(range_reader, "BrokerServiceStub", stub)
     with RangeReader("h:9000", deadline_s=30.0, client_id="nightly") as kept:
         found = kept.offsets({TopicPartition("t", index): "latest" for index in range(PARTITIONS)})

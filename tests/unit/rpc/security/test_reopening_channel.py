@@ -144,6 +144,24 @@ def test_blocking_channels_keep_one_former_channel_for_its_calls(authority: Auth
         second.unary_unary("/a/B")(b"")
 
 
+def test_a_lent_blocking_channel_stays_open_through_every_change(authority: Authority) -> None:
+    """A call of a blocking client may last longer than the time between two restarts of a broker."""
+    channels = BlockingChannels(reissued(authority), CHANNEL_OPTIONS)
+    with channels.lent("127.0.0.1:1") as first:
+        for _ in range(3):
+            reissued(authority)
+            assert channels.get("127.0.0.1:1") is not first
+        with pytest.raises(grpc.RpcError):
+            first.unary_unary("/a/B")(b"", timeout=0)
+    reissued(authority)
+    channels.get("127.0.0.1:1")
+    with pytest.raises(ValueError, match="closed"):
+        first.unary_unary("/a/B")(b"")
+    channels.close()
+    with pytest.raises(ValueError, match="closed"):
+        channels.get("127.0.0.1:1")
+
+
 def test_blocking_channels_open_another_channel_after_a_restart_of_the_broker_only() -> None:
     channels, address = BlockingChannels(None, CHANNEL_OPTIONS), "127.0.0.1:1"
     broker = BrokerRegistration(BrokerId(0), "127.0.0.1", 1, BrokerEpoch(7))
