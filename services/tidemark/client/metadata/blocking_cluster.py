@@ -82,6 +82,7 @@ class BlockingCluster:
         self.view = ClusterView()
         self._channels = blocking_channels(client_identity(tls))
         self.is_closed = False
+        self._lock = threading.Lock()
         self._turn = 0
 
     def __enter__(self) -> Self:
@@ -186,7 +187,8 @@ class BlockingCluster:
         raise none_answers(causes)
 
     def _take_over(self, update: ClusterView) -> None:
-        self.view = view = taken_over(self.view, update)
+        with self._lock:
+            self.view = view = taken_over(self.view, update)
         for broker in view.brokers.values():
             self._channels.note(view.cluster_id, broker)
 
