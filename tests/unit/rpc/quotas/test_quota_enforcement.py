@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Any
 
 import pytest
+from tidemark.core.quotas.accounts import Accounts
 from tidemark.core.quotas.quotas import DEFAULT, QuotaEntity, QuotaKind, Quotas
 from tidemark.core.security.principals import ANONYMOUS, Principal, principal_of
 from tidemark.model import ErrorCode
@@ -124,6 +126,22 @@ def test_the_series_of_metrics_are_bounded() -> None:
     lines = [line for line in text.splitlines() if line.startswith("tidemark_quota_produced_bytes_total")]
     assert len(lines) == 6
     assert lines[-1] == 'tidemark_quota_produced_bytes_total{user="_other",client_id="_other"} 30.0'
+
+
+def test_the_common_series_never_falls_when_accounts_close() -> None:
+    """Regression: Prometheus took the fall for a restart, and counted the rest of the sum again."""
+    quotas = ClientQuotas("shop", lambda: now_s[0])
+    quotas.accounts = Accounts(accounts_max=8)
+    quotas.use(Quotas({QuotaEntity(DEFAULT): {RATE: 10.0}}))
+    metrics, sums = QuotaMetrics(quotas.accounts, limit=5), [0.0]
+    for number in range(40):
+        quotas.of(Call(user(f"tidemark://shop/user/{number}"))).debit(RATE, 100)
+        if number % 10 == 9:
+            now_s[0] += 100
+        found = re.search(r'bytes_total{user="_other",client_id="_other"} (.+)', metrics.render())
+        sums.append(float(found[1]) if found else sums[-1])
+        assert sums[-1] >= sums[-2]
+    assert sums[-1] > 1_000
 
 
 async def test_a_single_call_is_timed_and_held_up_for_a_moment_only() -> None:
