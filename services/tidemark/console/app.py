@@ -37,7 +37,7 @@ from tidemark.console.queries.clients import Clients
 from tidemark.console.queries.results import Results
 from tidemark.console.queries.shared import SharedQueries
 from tidemark.console.queries.sightings import Sightings
-from tidemark.console.rendering import Renderer
+from tidemark.console.rendering import Renderer, text_of
 from tidemark.console.responses import Form, Responses, events, wanted_form
 from tidemark.console.security import RefusedRequests, SecurityHeaders
 from tidemark.model import ErrorCode, TidemarkError
@@ -216,7 +216,7 @@ class Console:
             self._queries,
             self._sightings,
             self._now_ms,
-            path=request.path_params,
+            path={name: text_of(value) for name, value in request.path_params.items()},
             query=dict(request.query_params),
             form=form,
             changes=request.method == "POST",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -18,6 +19,8 @@ from tidemark.model import host_port
 WHOLE: Final = "_layout.html"
 LIVE: Final = "_live.html"
 """The layouts: a whole page, and the part that live updates replace."""
+
+_DOTS: Final = re.compile(r"~*\.\.?")
 
 
 def environment() -> Environment:
@@ -72,8 +75,15 @@ def shown_isr_reason(reason: str) -> str:
 
 
 def segment(text: object) -> str:
-    """A text as one segment of an address."""
-    return quote(str(text), safe="")
+    """A text as one segment of an address. Browsers remove . and .., also as %2E, so these begin with a tilde; and so
+    that `text_of` reads each segment, ~. begins with two.
+    """
+    return quote(f"~{text}" if _DOTS.fullmatch(str(text)) else str(text), safe="")
+
+
+def text_of(segment: str) -> str:
+    """The text whose `segment` this is, decoded."""
+    return segment[segment.startswith("~") and _DOTS.fullmatch(segment) is not None :]
 
 
 class Renderer:

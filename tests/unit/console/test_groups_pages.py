@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -164,3 +165,15 @@ async def test_the_lags_of_a_page_leave_turns_of_the_event_loop_to_other_pages()
     names = [f"group-{number}" for number in range(50)]
     assert list(await describe_each(groups, names)) == names
     assert groups.most == AT_ONCE
+
+
+@pytest.mark.parametrize("name", [".", "..", "~.", "~~..", "...", "%2e", "~"])
+async def test_the_link_to_a_group_of_any_name_survives_a_browser(
+    name: str, browser: httpx.AsyncClient, cluster: GroupsCluster
+) -> None:
+    """Regression: a browser removes the segments . and .., also as %2E, from an address."""
+    cluster.add_group(name)
+    (link,) = re.findall(rf'href="(/groups/[^"]+)">{re.escape(name)}<', (await browser.get("/groups")).text)
+    assert not re.search(r"/(\.|%2e){1,2}(/|$)", link, re.IGNORECASE)
+    page = await browser.get(link, headers=JSON)
+    assert page.json()["data"]["group"] == name
