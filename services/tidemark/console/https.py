@@ -6,6 +6,7 @@ from __future__ import annotations
 import ssl
 
 from tidemark.rpc.security.changed_file import ChangedFile
+from tidemark.runtime.configuration.file_content import check_file
 
 
 class HttpsCertificate:
@@ -36,5 +37,7 @@ class HttpsCertificate:
 def _context(certificate_file: str, key_file: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    check_file(certificate_file)
+    check_file(key_file)
     context.load_cert_chain(certificate_file, key_file)
     return context

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from pathlib import Path
 from typing import IO, Final
 
@@ -20,5 +22,18 @@ def rest_of(file: IO[bytes]) -> bytes:
     """The bytes of an open file from its position on; raises OSError as `read_content`."""
     content = file.read(_BYTES_MAX + 1)
     if len(content) > _BYTES_MAX:
-        raise OSError(errno.EFBIG, f"it has more than {_BYTES_MAX >> 20} MiB", file.name)
+        raise _too_large(file.name)
     return content
+
+
+def check_file(path: str) -> None:
+    """Check a file that a library will read; raises OSError, also unless the file is regular and has at most 16 MiB."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    if status.st_size > _BYTES_MAX:
+        raise _too_large(path)
+
+
+def _too_large(path: str) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {_BYTES_MAX >> 20} MiB", path)

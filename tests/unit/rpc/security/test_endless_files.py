@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tidemark.cli.common.profiles import use_profile
+from tidemark.console.https import HttpsCertificate
 from tidemark.model import ErrorCode
 from tidemark.rpc.security import token_file
 from tidemark.rpc.security.files import TlsIdentity
@@ -50,6 +51,14 @@ def test_a_file_without_an_end_is_refused(endless: str, read: Callable[[str], ob
     """Regression: INTERNAL, after the memory was full."""
     with raises_code(ErrorCode.INVALID_CONFIG, TOO_LARGE):
         read(endless)
+
+
+def test_the_certificate_of_the_console_is_a_regular_file_of_bounded_size(endless: str, tmp_path: Path) -> None:
+    """Regression: OpenSSL read all of the file; at a pipe the console waited for a writer without a word."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for path, sentence in ((endless, TOO_LARGE), (str(pipe), "it is not a regular file")):
+        with pytest.raises(OSError, match=sentence):
+            HttpsCertificate(path, path)
 
 
 async def test_keys_without_an_end_are_refused(endless: str, caplog: pytest.LogCaptureFixture) -> None:
