@@ -27,6 +27,11 @@ SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
         {"zookeeper": {"fullnameOverride": "Zoo.Keeper"}},
         "set zookeeper.fullnameOverride, for example to zoo-keeper",
     ),
+    "a name that YAML reads as a boolean": ({"fullnameOverride": "on"}, "for example to t-on"),
+    "a name of the ensemble that YAML reads as nothing": (
+        {"zookeeper": {"fullnameOverride": "null"}},
+        "set zookeeper.fullnameOverride, for example to zk-null",
+    ),
     "a label of the selector": (
         {"broker": {"podLabels": {"app.kubernetes.io/name": "log"}}},
         "broker.podLabels names app.kubernetes.io/name, which the chart or Kubernetes sets itself; remove it",

@@ -2,10 +2,11 @@
 {{/* Names and labels that Kubernetes would refuse half-way through an install. */}}
 {{- define "tidemark.checkNames" -}}
 {{- $name := include "tidemark.fullname" . -}}
-{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- $isText := printf "name: %s" $name | fromYaml | values | first | kindIs "string" -}}
+{{- if not (and $isText (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name)) -}}
 {{- $better := regexReplaceAll "[^a-z0-9]+" (lower $name) "-" | trimAll "-" -}}
-{{- if not (regexMatch "^[a-z]" $better) -}}{{- $better = printf "t-%s" $better -}}{{- end -}}
-{{- fail (printf "names of objects would begin with %q, from fullnameOverride, nameOverride or the release: Kubernetes permits a-z, 0-9 and \"-\", and a letter first; set fullnameOverride, for example to %s" $name $better) -}}
+{{- if or (eq $better $name) (not (regexMatch "^[a-z]" $better)) -}}{{- $better = printf "t-%s" $better -}}{{- end -}}
+{{- fail (printf "names of objects would begin with %q, from fullnameOverride, nameOverride or the release: Kubernetes permits a-z, 0-9 and \"-\", a letter first, and no word such as on or null; set fullnameOverride, for example to %s" $name $better) -}}
 {{- end -}}
 {{- if include "tidemark.secure" . -}}
 {{- $ofJob := eq .Values.security.certificates.source "chart" -}}

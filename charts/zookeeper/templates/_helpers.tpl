@@ -102,10 +102,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* Names become names of Services: a name that Kubernetes refuses would end an install half-way. */}}
 {{- define "zookeeper.checkNames" -}}
 {{- $name := include "zookeeper.fullname" . -}}
-{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- $isText := printf "name: %s" $name | fromYaml | values | first | kindIs "string" -}}
+{{- if not (and $isText (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name)) -}}
 {{- $better := regexReplaceAll "[^a-z0-9]+" (lower $name) "-" | trimAll "-" -}}
-{{- if not (regexMatch "^[a-z]" $better) -}}{{- $better = printf "zk-%s" $better -}}{{- end -}}
-{{- fail (printf "zookeeper: names of objects would begin with %q, from fullnameOverride, nameOverride or the release: Kubernetes permits a-z, 0-9 and \"-\", and a letter first; set zookeeper.fullnameOverride, for example to %s" $name $better) -}}
+{{- if or (eq $better $name) (not (regexMatch "^[a-z]" $better)) -}}{{- $better = printf "zk-%s" $better -}}{{- end -}}
+{{- fail (printf "zookeeper: names of objects would begin with %q, from fullnameOverride, nameOverride or the release: Kubernetes permits a-z, 0-9 and \"-\", a letter first, and no word such as on or null; set zookeeper.fullnameOverride, for example to %s" $name $better) -}}
 {{- end -}}
 {{- $labels := include "zookeeper.selectorLabels" . | fromYaml -}}
 {{- range $label, $_ := .Values.podLabels -}}
