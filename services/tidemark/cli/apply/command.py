@@ -202,7 +202,7 @@ def _checked(client: AdminClient, steps: Sequence[Step]) -> tuple[list[Problem],
 def _carry_out(client: AdminClient, steps: Sequence[Step]) -> Done:
     """Execute every step, until Ctrl-C or SIGTERM."""
     done = Done()
-    resource = ""
+    resource = steps[0].resource if steps else ""
     try:
         with signals_as_interrupt():
             for index, step in enumerate(steps):

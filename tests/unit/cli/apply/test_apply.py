@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from tidemark.cli.app import app
+from tidemark.cli.apply import command
 from tidemark.cli.common import options
 from tidemark.client.created_topic import CreatedTopic
 from tidemark.core.cluster_view import TopicView
@@ -219,3 +221,24 @@ def test_an_interrupted_run_shows_the_changes_that_are_made(
         assert "+ topic flights" in out
         assert "orders" not in out
         assert out.endswith("1 change made\n")
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_a_run_that_is_interrupted_before_its_first_step_does_not_succeed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals_as_interrupt = command.signals_as_interrupt
+
+    @contextlib.contextmanager
+    def early() -> Iterator[None]:
+        with signals_as_interrupt():
+            signal.raise_signal(signal.SIGTERM)
+            yield
+
+    monkeypatch.setattr(command, "signals_as_interrupt", early)
+    status, out, error = run()
+    assert (status, out) == (130, "0 changes made\n")
+    assert (
+        error == "interrupted at topic flights, which may have changed; run the command again for the other changes\n"
+    )
+    assert client.asked == []
