@@ -17,7 +17,8 @@ MakeValue = Callable[[dict[str, Any]], Any]
 
 _LISTS: Final = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _MAPS: Final = (dict, collections.abc.Mapping)
-_BY_NAMES: Final = {"by_alias": True, "by_name": True}
+_BY_BOTH: Final = {"by_alias": True, "by_name": True}
+_BY_NAMES: Final = {"by_alias": False, "by_name": True}
 _UNIONS: Final = (typing.Union, types.UnionType)
 
 
@@ -35,8 +36,7 @@ def maker_of(value_class: type | None) -> MakeValue | None:
         raise TypeError(f"value_class is {value_class!r}, not a class")
     validate = getattr(value_class, "model_validate", None)
     if callable(validate):
-        made: MakeValue = partial(validate, **_BY_NAMES) if _takes_names(validate) else validate
-        return made
+        return _model_maker(value_class, validate) if _takes_names(validate) else typing.cast(MakeValue, validate)
     if dataclasses.is_dataclass(value_class):
         return _dataclass_maker(value_class, {})
     return lambda row: value_class(**row)
@@ -45,9 +45,32 @@ def maker_of(value_class: type | None) -> MakeValue | None:
 def _takes_names(validate: Callable[..., Any]) -> bool:
     """Whether this pydantic, from 2.11 on, takes the names of fields besides their aliases."""
     try:
-        return _BY_NAMES.keys() <= inspect.signature(validate).parameters.keys()
+        return _BY_BOTH.keys() <= inspect.signature(validate).parameters.keys()
     except ValueError:
         return False
+
+
+def _model_maker(model: Any, validate: Callable[..., Any]) -> MakeValue:
+    """Columns are names of fields, or aliases; pydantic prefers an alias, even to a field of that name."""
+    if not _crosses(model, set()):
+        return partial(validate, **_BY_BOTH)
+    aliases = {_alias(field) for field in model.model_fields.values()} - model.model_fields.keys()
+    return lambda row: validate(row, **(_BY_NAMES if aliases.isdisjoint(row) else _BY_BOTH))
+
+
+def _crosses(hint: Any, seen: set[type]) -> bool:
+    """Whether a model in this type has a field whose alias is the name of another field."""
+    parts = typing.get_args(hint)
+    if isinstance(hint, type) and hint not in seen and isinstance(fields := getattr(hint, "model_fields", None), dict):
+        seen.add(hint)
+        if any(name != _alias(field) in fields for name, field in fields.items()):
+            return True
+        parts = tuple(field.annotation for field in fields.values())
+    return any(_crosses(part, seen) for part in parts)
+
+
+def _alias(field: Any) -> str | None:
+    return field.validation_alias if isinstance(field.validation_alias, str) else None  # not one of several
 
 
 def _dataclass_maker(kind: type, made: dict[type, MakeValue]) -> MakeValue:

@@ -103,6 +103,32 @@ def test_a_model_with_aliases_gets_columns_of_its_names_and_of_its_aliases() -> 
     assert made(Stop, row) == made(Stop, aliased) == Stop.model_validate(aliased)
 
 
+class Crossed(pydantic.BaseModel):
+    gate: int = pydantic.Field(alias="stand")
+    stand: int = pydantic.Field(alias="spot")
+    place: int = pydantic.Field(default=0, validation_alias=pydantic.AliasChoices("here", "there"))
+    inner: Optional[list[Crossed]] = None  # noqa: UP045 - applications write this form
+
+
+class Swapped(pydantic.BaseModel):
+    gate: int = pydantic.Field(alias="stand")
+    stand: int = pydantic.Field(alias="gate")
+
+
+class AroundCrossed(pydantic.BaseModel):
+    inner: list[Crossed]
+
+
+def test_a_column_with_the_name_of_a_field_is_not_taken_for_the_alias_of_another_field() -> None:
+    row = {"gate": 1, "stand": 2}
+    crossed, swapped = Crossed(stand=1, spot=2), Swapped(stand=1, gate=2)
+    assert made(Crossed, row | {"x": 3}) == crossed
+    assert made(Crossed, row | {"inner": [row]}) == crossed.model_copy(update={"inner": [crossed]})
+    assert made(AroundCrossed, {"inner": [row]}) == AroundCrossed.model_construct(inner=[crossed])
+    assert made(Swapped, row) == swapped
+    assert made(Crossed, {"stand": 1, "spot": 2}) == crossed, "a column that is an alias only"
+
+
 def test_a_row_that_makes_no_instance_is_an_error_with_its_place() -> None:
     typed = TypedFormat("flights", "id", FLIGHTS)
     stored: Batch = sealed(typed, from_records(typed, [ROW]))
