@@ -261,7 +261,7 @@ class Producer(Lifecycle):
 
     async def _give_way(self) -> None:
         """Let the sender run: an application that computes between its sends may leave it no turn."""
-        with self._within_one_transaction():
+        with self.within_one_transaction():
             await self._pace.give_way()
 
     def serialized(self, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:
@@ -459,7 +459,7 @@ class Producer(Lifecycle):
 
     async def ready(self, topic: str, *, beyond: int = -1) -> int:
         """Return the number of partitions, as `partition_count`, and learn the topic's schema if it has one."""
-        with self._within_one_transaction():
+        with self.within_one_transaction():
             count = await self.partition_count(topic, beyond=beyond)
             await self._formats.schemas.load(topic, timeout_s=self.settings.request_timeout_ms / 1000)
         return count
@@ -470,6 +470,21 @@ class Producer(Lifecycle):
         """
         timeout_s = self.settings.request_timeout_ms / 1000
         return await self.cluster.partition_count(topic, timeout_s=timeout_s, beyond=beyond)
+
+    @contextlib.contextmanager
+    def within_one_transaction(self) -> Iterator[None]:
+        """Raise INVALID_TXN_STATE if a transaction begins while a send waits: the record is not of that transaction.
+
+        Any thread may enter.
+        """
+        before = self.sender.transaction
+        yield
+        if self.sender.transaction is not before:
+            raise TidemarkError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"transactional id {self.settings.transactional_id!r}: the transaction ended while this send waited, "
+                "and the record was not sent: complete every send within its transaction",
+            )
 
     def add(
         self,
@@ -506,7 +521,7 @@ class Producer(Lifecycle):
 
     async def has_newer_schema(self, topic: str, error: TidemarkError) -> bool:
         """Whether a record that was refused may fit a version that this producer has just learned."""
-        with self._within_one_transaction():
+        with self.within_one_transaction():
             return error.code is ErrorCode.SCHEMA_MISMATCH and await self._formats.schemas.look_for_newer(topic)
 
     async def _typed_rows(self, topic: str, typed: TypedFormat, table: Frame, timestamp: str | None) -> TypedTable:
@@ -533,22 +548,10 @@ class Producer(Lifecycle):
             return [(None, rows)]
         return tables.by_target_array(rows, partitions_of(keys, count))
 
-    @contextlib.contextmanager
-    def _within_one_transaction(self) -> Iterator[None]:
-        """Raise INVALID_TXN_STATE if a transaction begins while a send waits: the record is not of that transaction."""
-        before = self.sender.transaction
-        yield
-        if self.sender.transaction is not before:
-            raise TidemarkError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"transactional id {self.settings.transactional_id!r}: the transaction ended while this send waited, "
-                "and the record was not sent: await every send within its transaction",
-            )
-
     async def _wait_for_room(self, sender: Sender) -> None:
         timeout_s = self.settings.delivery_timeout_ms / 1000
         try:
-            with self._within_one_transaction():
+            with self.within_one_transaction():
                 async with timeout(timeout_s):
                     await sender.wait_for_room()
         except TimeoutError:

@@ -74,15 +74,15 @@ class Method(Protocol[P, R_co]):
         """The method, bound to `client`."""
 
 
-def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Method[P, T]:
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], *, bounded: bool = True) -> Method[P, T]:
     """Run a coroutine method to its end and return its result.
 
-    The method raises the errors of the coroutine, and REQUEST_TIMED_OUT after the client's `call_s`.
+    The method raises the errors of the coroutine, and REQUEST_TIMED_OUT after the client's `call_s` if it is `bounded`.
     """
 
     @functools.wraps(method)
     def run(self: SyncClient[Any], *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._background.call(method(self._client, *args, **kwargs), self._call_s)
+        return self._background.call(method(self._client, *args, **kwargs), self._call_s if bounded else None)
 
     return cast(Method[P, T], run)
 

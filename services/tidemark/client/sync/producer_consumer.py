@@ -152,9 +152,10 @@ class Producer(SyncClient[AsyncProducer]):
             return handle
         accumulator = producer.sender.accumulator
         beyond = -1 if partition is None else partition
-        count = self._background.call(producer.ready(topic, beyond=beyond), self._delivery_s)
-        if accumulator.is_full:
-            accumulator.wait_for_room(self._delivery_s)
+        with producer.within_one_transaction():
+            count = self._background.call(producer.ready(topic, beyond=beyond), self._delivery_s)
+            if accumulator.is_full:
+                accumulator.wait_for_room(self._delivery_s)
         try:
             return producer.add(topic, value, count, key, headers, stamp_us, partition)
         except TidemarkError as error:
@@ -190,7 +191,7 @@ class Producer(SyncClient[AsyncProducer]):
                 handles.append(self.send(topic, value, key=key))
         return handles
 
-    send_table = blocking(AsyncProducer.send_table)
+    send_table = blocking(AsyncProducer.send_table, bounded=False)
 
     def transaction(self) -> Transaction:
         """Make a transaction; `with` begins it, commits it at the end, and aborts it after an exception.
