@@ -12,7 +12,15 @@ from tidemark.client import aio
 
 CLASSES = ("Producer", "Consumer", "Groups", "AdminClient")
 PLUMBING = {"start", "close", "add", "send_now", "serialized", "partition_count", "starts"}
-PLUMBING |= {"give_back", "not_done_with_last", "ready", "has_newer_schema", "works_on", "commit_before"}
+PLUMBING |= {
+    "within_one_transaction",
+    "give_back",
+    "not_done_with_last",
+    "ready",
+    "has_newer_schema",
+    "works_on",
+    "commit_before",
+}
 """Methods without an example: those of sync clients over async ones, and the life cycle of every client."""
 
 
