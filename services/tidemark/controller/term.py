@@ -41,8 +41,8 @@ _TICK_MS: Final = 100
 _RETRY_MS: Final = 200
 _SLICE_S: Final = 0.004
 """Longest time for a burst of events; then the scheduler runs other tasks, so that streams and timers continue."""
-_EPOCH_CHECK_MS: Final = 5000
-"""Interval of the check that every live broker's epoch node exists; no watch covers these nodes."""
+_NODE_CHECK_MS: Final = 5000
+"""Interval of the check of /controller, and of the epoch node of every live broker; no watch covers these nodes."""
 
 
 _STATE_CHECK_MS: Final = 10_000
@@ -139,7 +139,7 @@ class ActiveTerm:
         if bad_states:
             self._spawn(self._read_states(fx.ReadStates(tuple(bad_states))))
         self._spawn(self._tick())
-        self._spawn(self._keep_broker_epochs())
+        self._spawn(self._check_nodes())
         self._spawn(self._check_states())
         self._has_begun = True
         for event in StoreEvent:  # a fixed order, so that a seed gives the same run
@@ -212,15 +212,30 @@ class ActiveTerm:
             self._observer.counts(self.core.counts())
             self._observer.left_isrs(self.core.take_left_isrs())
 
-    async def _keep_broker_epochs(self) -> None:
+    async def _check_nodes(self) -> None:
+        """Restore broker epochs that were deleted manually, and end the term without its own node."""
         while True:
             try:
                 await self._epochs.restore()
+                if await self._has_lost_node():
+                    _log.error("/controller was deleted or overwritten manually: this controller resigns")
+                    self.ended.set()
+                    return
             except TidemarkError as error:
                 if self._fenced(error):
                     return
-                _log.warning("broker epochs not checked", extra={"why": error.message})
-            await self._scheduler.sleep_ms(_EPOCH_CHECK_MS)
+                _log.warning("nodes not checked", extra={"why": error.message})
+            await self._scheduler.sleep_ms(_NODE_CHECK_MS)
+
+    async def _has_lost_node(self) -> bool:
+        """Whether other processes do not find this controller in /controller: the next election writes the node."""
+        try:
+            holder = await self._store.controller()
+        except TidemarkError as error:
+            if error.code is ErrorCode.COORDINATION_UNAVAILABLE:
+                raise
+            return True  # the node does not parse
+        return holder is None or holder.controller_id != self.term.controller_id
 
     def _resign(self, effect: fx.Resign) -> None:
         _log.warning("this controller resigns", extra={"why": effect.why, "controller_epoch": self.term.epoch})
