@@ -365,6 +365,7 @@ class FakeSession:
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         self._reach()
         if path not in self._ensemble.nodes:
+            await self.exists(path, watch)
             return []
         if watch is not None:
             self._ensemble.watch_children(path, watch)

@@ -213,14 +213,16 @@ class ActiveTerm:
             self._observer.left_isrs(self.core.take_left_isrs())
 
     async def _check_nodes(self) -> None:
-        """Restore broker epochs that were deleted manually, and end the term without its own node."""
+        """End the term without its own node; restore parent nodes and broker epochs that were deleted manually."""
         while True:
             try:
-                await self._epochs.restore()
                 if await self._has_lost_node():
                     _log.error("/controller was deleted or overwritten manually: this controller resigns")
                     self.ended.set()
                     return
+                for path in await self._store.restore_parents():
+                    _log.error("a parent node was deleted manually; restored", extra={"path": path})
+                await self._epochs.restore()
             except TidemarkError as error:
                 if self._fenced(error):
                     return

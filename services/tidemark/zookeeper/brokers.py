@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from kazoo.exceptions import NoNodeError
+
 from tidemark.model import BrokerEpoch, BrokerEpochRecord, BrokerId, BrokerRegistration, ErrorCode, TidemarkError
 from tidemark.zookeeper import codecs, lost_epochs, paths
 from tidemark.zookeeper.multis import Create, Delete, MultiFailed, Operation, Set, commit, version_of
@@ -75,7 +77,8 @@ async def register(
         )
         try:
             await commit(session, operations)
-        except MultiFailed:
+        except MultiFailed as failed:
+            await _pause_without_node(session, failed)
             continue  # there was another registration, or the old session ended, in the meantime
         except TidemarkError as error:
             if session.now_ms() >= deadline_ms or error.metadata.get("sent") != "true":
@@ -84,6 +87,12 @@ async def register(
                 raise
             continue
         return epoch
+
+
+async def _pause_without_node(session: Session, failed: MultiFailed) -> None:
+    """A missing node may be a parent that was deleted manually; the controller restores it."""
+    if isinstance(failed.cause, NoNodeError):
+        await session.pause()
 
 
 def _must_wait(old: BrokerRegistration, registration: BrokerRegistration, locked_directory_ids: frozenset[str]) -> bool:

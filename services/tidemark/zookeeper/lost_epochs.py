@@ -62,6 +62,7 @@ async def make_up(
         await commit(session, _raising(path, content, version, target - 1))
     except MultiFailed as failed:
         _log.info("another process created the epoch node", extra={"path": path, "why": str(failed)})
+        await session.pause()  # the parent may be missing, too
     return True
 
 

@@ -64,7 +64,7 @@ class Session(Protocol):
         """Data of one znode; None for a missing znode, on which no watch is set."""
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names of the children; empty for a missing znode."""
+        """Names of the children; empty for a missing znode, whose creation fires the watch."""
 
     async def exists(self, path: str, watch: Watch | None = None) -> bool:
         """Whether the znode exists; the watch fires on its creation, too."""

@@ -107,6 +107,14 @@ class MetadataStore:
             await self._session.stop()
             raise
 
+    async def restore_parents(self) -> Sequence[str]:
+        """Create the parent nodes of the layout that were deleted manually; returns their paths."""
+        nodes = await self._session.read_many(paths.PARENTS)
+        missing = [path for path, node in zip(paths.PARENTS, nodes, strict=True) if node is None]
+        for path in missing:
+            await self._session.ensure(path)
+        return missing
+
     async def stop(self) -> None:
         """Close the session, which deletes its ephemeral nodes."""
         await self._session.stop()

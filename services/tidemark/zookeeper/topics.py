@@ -29,6 +29,7 @@ from tidemark.zookeeper.topic_schemas import nodes as schema_nodes
 
 NODE_BYTES_MAX = BYTES_MAX - 16_384
 """Largest topic znode: the limit of a multi, less room for the config and the overhead of operations."""
+_TRIES_MAX: Final = 20
 _SCHEMAS_LAST: Final = 100
 """Versions of a schema that are deleted in one multi with the topic; earlier ones are deleted before."""
 
@@ -89,11 +90,10 @@ async def create(session: Session, topic: TopicDescription) -> TopicDescription:
     if await session.exists(paths.topic_deletion(topic.topic)):
         # a manual request, made when the topic did not exist
         operations.append(Delete(paths.topic_deletion(topic.topic)))
-        # exist
     try:
         await commit(session, operations)
     except MultiFailed as failed:
-        if failed.index == len(operations) - 1 and isinstance(failed.cause, NoNodeError):
+        if isinstance(operations[failed.index], Delete) and isinstance(failed.cause, NoNodeError):
             return await create(session, topic)  # the deletion of an earlier topic of this name has just ended
         if not isinstance(failed.cause, NodeExistsError):
             raise failed.error from failed
@@ -127,7 +127,7 @@ async def request_deletion(session: Session, topic: str, topic_id: str = "") -> 
     Idempotent. Raises UNKNOWN_TOPIC.
     """
     path, data = paths.topic_deletion(topic), topic_id.encode()
-    while True:
+    for _ in range(_TRIES_MAX):
         node = await session.get(path)
         if node is not None and node[0] in (b"", data):
             return
@@ -141,6 +141,7 @@ async def request_deletion(session: Session, topic: str, topic_id: str = "") -> 
                 raise failed.error from failed
             continue  # another request was made or removed in the meantime
         return
+    raise TidemarkError(ErrorCode.COORDINATION_UNAVAILABLE, f"{path} cannot be created; try again", {"path": path})
 
 
 async def incarnations(session: Session, topic_ids: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 from tidemark.client import AdminClient, Consumer, Producer
 from tidemark.local.cluster import LocalCluster, controller_name
 from tidemark.model import TidemarkError
@@ -79,3 +80,30 @@ def test_a_controller_is_elected_after_its_epoch_is_deleted_and_brokers_obey(
         admin.create_topic("after", partitions=1, replication_factor=2)
         producer.send("after", b"acknowledged").result()
     assert by_hand.exists("/controller_epoch") is not None
+
+
+def test_a_cluster_continues_after_the_parents_of_its_nodes_were_deleted(
+    mine: LocalCluster, by_hand: KazooClient
+) -> None:
+    """Regression: no broker registered again, and no deletion of a topic ended, until a service was restarted."""
+
+    def are_two(parent: str) -> bool:
+        return len(by_hand.get_children(parent)) == 2
+
+    with AdminClient(mine.admin_address) as admin, Producer(mine.bootstrap) as producer:
+        admin.create_topic("led", partitions=4, replication_factor=2, configs={"min.insync.replicas": "1"})
+        producer.send("led", b"before", partition=0).result()
+        for parent in ("/brokers/ids", "/admin"):
+            by_hand.delete(parent, recursive=True)
+        wait_for(lambda: are_two("/brokers/ids"), "registered again", refused=NoNodeError)
+
+        def whole() -> bool:
+            partitions = admin.describe_topics(["led"])[0].partitions
+            return all(set(one.in_sync_replicas) == {0, 1} for one in partitions.values())
+
+        wait_for(whole, "in sync again", refused=TidemarkError)
+        by_hand.delete("/brokers/epochs", recursive=True)
+        wait_for(lambda: are_two("/brokers/epochs"), "epochs again", refused=NoNodeError)
+        producer.send("led", b"after", partition=0).result()
+        admin.delete_topic("led")
+        wait_for(lambda: not by_hand.get_children("/brokers/topics"), "deleted")

@@ -257,6 +257,8 @@ class SimSession:
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         def act() -> list[str]:
             if path not in self._ensemble.nodes:
+                if watch is not None:
+                    self._ensemble.watch_data(path, watch)
                 return []
             if watch is not None:
                 self._ensemble.watch_children(path, watch)

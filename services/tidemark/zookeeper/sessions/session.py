@@ -341,12 +341,15 @@ class ZooKeeperSession:
         return data, stat
 
     async def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
-        """Names of the children; none for a missing znode."""
-        try:
-            found: list[str] = await self.read(lambda client: client.get_children_async(path, watch=watch))
-        except NoNodeError:
-            return []
-        return found
+        """Names of the children; none for a missing znode, whose creation fires the watch."""
+        while True:
+            try:
+                found: list[str] = await self.read(lambda client: client.get_children_async(path, watch=watch))
+            except NoNodeError:
+                if watch is None or not await self.exists(path, watch):
+                    return []
+                continue  # the znode was created meanwhile
+            return found
 
     async def exists(self, path: str, watch: Callable[[Any], None] | None = None) -> bool:
         """Whether the znode exists; the watch fires on its creation, too."""

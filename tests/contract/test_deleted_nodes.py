@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partition without nodes is new only if no node can have been deleted; otherwise its first leader is not written."""
+"""Nodes that were deleted manually. A partition without nodes is new only if no node can have been deleted; otherwise
+its first leader is not written. Without the parent of nodes, calls are refused until the parent is restored.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
-from tidemark.model import NO_LEADER, TopicPartition
-from tidemark.ports import WriteOutcome
+from tidemark.model import NO_LEADER, ErrorCode, TopicPartition
+from tidemark.ports import StoreEvent, WriteOutcome
 
-from tests.contract.conftest import Cluster
+from tests.contract.conftest import Cluster, Ear
+from tests.contract.test_lost_epochs import ONE, registered
 from tests.contract.test_metadata_store import elected, topic_of, write_of
 from tests.contract.test_orphaned_topics import removed_by_hand
+from tests.refusals import raises_code
 
 FIRST, SECOND = (TopicPartition("flights", index) for index in range(2))
 
@@ -57,3 +62,42 @@ async def test_partitions_of_a_topic_whose_node_was_put_back_are_not_taken_for_n
     unreadable: set[TopicPartition] = set()
     assert await store.states([FIRST], unreadable=unreadable) == {}
     assert unreadable == {FIRST}
+
+
+async def test_a_topic_is_refused_without_the_parent_of_settings_and_created_with_it(cluster: Cluster) -> None:
+    """Regression: each attempt sent two thousand requests, until the stack was full."""
+    store = await cluster.store()
+    await removed_by_hand(cluster, "/config/topics")
+    with raises_code(ErrorCode.INTERNAL):
+        await store.create_topic(topic_of("flights"))
+    assert await store.restore_parents() == ["/config/topics"]
+    assert await store.restore_parents() == []
+    assert (await store.create_topic(topic_of("flights"))).topic == "flights"
+
+
+async def test_a_deletion_is_refused_without_the_parent_of_deletions_and_seen_with_it(cluster: Cluster) -> None:
+    """Regression: the request was repeated without end. The controller did not see later requests."""
+    store, other = await cluster.store(), await cluster.store()
+    ear = Ear(store)
+    await store.create_topic(topic_of("flights"))
+    await removed_by_hand(cluster, "/admin/delete_topics")
+    assert await store.requested_deletions(watch=True) == frozenset()
+    with raises_code(ErrorCode.COORDINATION_UNAVAILABLE):
+        await other.request_topic_deletion("flights")
+    await other.restore_parents()
+    await ear.hears(StoreEvent.DELETIONS)
+    assert await store.requested_deletions(watch=True) == frozenset()
+    await other.request_topic_deletion("flights")
+    await ear.hears(StoreEvent.DELETIONS)
+    assert await store.requested_deletions() == {"flights"}
+
+
+async def test_a_registration_waits_until_the_parent_of_registrations_is_restored(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    await removed_by_hand(cluster, "/brokers/ids")
+    registering = asyncio.create_task(registered(store))
+    done, _ = await asyncio.wait({registering}, timeout=0.2)
+    assert not done
+    await other.restore_parents()
+    assert await registering == 0
+    assert set(await other.live_brokers()) == {ONE}
