@@ -100,12 +100,21 @@ def on_loop(method: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
     return cast(Method[P, T], run)
 
 
-def iterating(method: Callable[Concatenate[Any, P], AsyncGenerator[T, None]]) -> Method[P, Iterator[T]]:
-    """Iterate an async generator; leaving the loop closes the generator."""
+def iterating(
+    method: Callable[Concatenate[Any, P], AsyncGenerator[T, None]],
+    *,
+    not_given: Callable[[Any, T], object] = lambda client, item: None,
+) -> Method[P, Iterator[T]]:
+    """Iterate an async generator; leaving the loop closes the generator.
+
+    Args:
+        method: makes the generator.
+        not_given: called with the client and an item that came with an interrupt of the calling thread.
+    """
 
     @functools.wraps(method)
     def run(self: SyncClient[Any], *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return _iterate(self, method(self._client, *args, **kwargs))
+        return _iterate(self, method(self._client, *args, **kwargs), not_given)
 
     signature = inspect.signature(method)
     item = str(signature.return_annotation).removeprefix("AsyncGenerator[").removesuffix(", None]")
@@ -113,15 +122,20 @@ def iterating(method: Callable[Concatenate[Any, P], AsyncGenerator[T, None]]) ->
     return cast(Method[P, Iterator[T]], run)
 
 
-def _iterate(client: SyncClient[Any], items: AsyncGenerator[T, None]) -> Iterator[T]:
+def _iterate(
+    client: SyncClient[Any], items: AsyncGenerator[T, None], not_given: Callable[[Any, T], object]
+) -> Iterator[T]:
     """Keeps the client, which the application may hold no longer."""
     background = client._background
     waiting: asyncio.Task[T | None] | None = None
+    taken: list[T] = []
 
     async def next_item() -> T | None:
         nonlocal waiting
         waiting = asyncio.current_task()
-        return await anext(items, None)
+        item = await anext(items, None)
+        taken[:] = () if item is None else (item,)
+        return item
 
     async def end() -> None:
         # After an interrupt of the calling thread, the task still waits for the next item.
@@ -132,6 +146,9 @@ def _iterate(client: SyncClient[Any], items: AsyncGenerator[T, None]) -> Iterato
 
     try:
         while (item := background.call(next_item())) is not None:
+            taken.clear()
             yield item
     finally:
         background.call(end())
+        for item in taken:
+            not_given(client, item)

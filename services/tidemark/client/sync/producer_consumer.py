@@ -477,11 +477,27 @@ class Consumer(SyncClient[AsyncConsumer]):
             return batch._replace(rows=rest)
         self._client.works_on(None)
         while True:
-            found = self._background.call(self._client.poll(timeout_s, columns), timeout_s + _CLOSE_SLACK_S)
+            found = self._take(timeout_s, columns)
             if found is None or not self._client.wants_back:
                 return found
             self._give_back_from(found, 0)  # a callback has moved or paused the partition meanwhile
             timeout_s = max(0.0, until_s - time.monotonic())
+
+    def _take(self, timeout_s: float, columns: Iterable[str] | None) -> PartitionBatch | None:
+        """Poll; rows that come with an interrupt of this thread are read again."""
+        taken: list[PartitionBatch] = []
+
+        async def take() -> PartitionBatch | None:
+            found = await self._client.poll(timeout_s, columns)
+            taken[:] = () if found is None else (found,)
+            return found
+
+        try:
+            return self._background.call(take(), timeout_s + _CLOSE_SLACK_S)
+        except BaseException:
+            for batch in taken:
+                self._give_back_from(batch, 0)
+            raise
 
     def poll_records(self, timeout_s: float, max_records: int = 500) -> list[ConsumerRecord]:
         """Return the next records of one partition; an empty list if no record came in time, and early as `poll`.
@@ -528,7 +544,7 @@ class Consumer(SyncClient[AsyncConsumer]):
         self._give_back()
         return self._batches(wanted)
 
-    _batches = iterating(AsyncConsumer.batches)
+    _batches = iterating(AsyncConsumer.batches, not_given=lambda consumer, batch: consumer._give_back_from(batch, 0))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Return records without end, as they arrive."""

@@ -125,6 +125,56 @@ def test_an_interruption_on_a_record_gives_that_record_and_the_rest_back(noting:
     assert noting.noted == [(2, 108), "not done", "closed"]
 
 
+class Interrupted(Noting):
+    """Each poll returns rows, and the application gets an interrupt in place of the first ones."""
+
+    wants_back = False
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.monkeypatch = monkeypatch
+        self.rows = [batch(107, 108), batch(107, 108)]
+        self._typed = SimpleNamespace(want=lambda columns: None)
+
+    async def poll(self, timeout_s: float, columns: object) -> PartitionBatch:
+        return self.rows.pop(0)
+
+    async def _in_time(self, *_: Any) -> PartitionBatch:
+        return self.rows.pop(0)
+
+    def interrupt(self, consumer: Consumer) -> None:
+        background = consumer._background
+        call = background.call
+
+        def interrupted(work: Any, *limit: Any) -> Any:
+            self.monkeypatch.setattr(background, "call", call)
+            call(work, *limit)
+            raise KeyboardInterrupt
+
+        self.monkeypatch.setattr(background, "call", interrupted)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda consumer: consumer.poll(5.0),
+        next,
+        lambda consumer: consumer.poll_records(5.0),
+        lambda consumer: next(consumer._batches(None)),
+    ],
+    ids=["poll", "next", "poll_records", "batches"],
+)
+def test_rows_that_arrive_with_an_interrupt_are_read_again(monkeypatch: pytest.MonkeyPatch, read: Any) -> None:
+    """Otherwise an application that goes on, as in a notebook, would miss them."""
+    made = Interrupted(monkeypatch)
+    monkeypatch.setattr(producer_consumer, "AsyncConsumer", lambda *_, **__: made)
+    with Consumer("127.0.0.1:1") as consumer:
+        made.interrupt(consumer)
+        with pytest.raises(KeyboardInterrupt):
+            read(consumer)
+        assert made.noted == [(2, 107)]
+
+
 def test_a_commit_in_a_callback_leaves_the_records_to_the_thread_that_iterates_them(noting: Noting) -> None:
     """The callback runs in a thread of its own, while the iterating thread is between two steps."""
     noting.polled = [batch(107, 108, 109)]
