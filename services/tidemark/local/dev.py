@@ -35,7 +35,7 @@ def run(
     console: bool = False,
     console_write: bool = False,
 ) -> None:
-    """Start a cluster, show it until SIGINT or SIGTERM, stop it in order.
+    """Start a cluster, show it until SIGINT, SIGTERM or SIGHUP, stop it in order.
 
     Args:
         free_ports: the cluster takes free ports instead of `fixed_ports`.
@@ -67,8 +67,10 @@ def run(
             _show_next_steps(out, cluster)
             _watch(out, cluster)
         except KeyboardInterrupt:
-            out.print("stopping")
-            _stop(cluster)
+            _stop(out, cluster)
+        except (OSError, SystemExit):  # of the output: the terminal was closed, or (rich) the reader of a pipe ended
+            _stop(out, cluster)
+            raise
 
 
 def _check_open(directory: Path, connect: str) -> None:
@@ -141,9 +143,11 @@ def _table(cluster: LocalCluster) -> Table:
     return table
 
 
-def _stop(cluster: LocalCluster) -> None:
+def _stop(out: Console, cluster: LocalCluster) -> None:
     """Stop in order; a second Ctrl-C kills all processes immediately."""
     try:
+        with contextlib.suppress(OSError, SystemExit):
+            out.print("stopping")
         cluster.stop()
     except KeyboardInterrupt:
         cluster.kill_all()

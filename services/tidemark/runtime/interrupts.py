@@ -16,10 +16,12 @@ _ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
 def signals_as_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt at SIGTERM, and at the SIGHUP of a closed terminal, while the context is entered.
 
-    For the main thread only. A SIGHUP that `nohup` ignores stays ignored.
+    For the main thread only. A SIGHUP that `nohup` ignores stays ignored. Only the first SIGHUP counts: a terminal that
+    closes sends one, and its shell another.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        _ignore_hangups([number])
         raise KeyboardInterrupt
 
     with _handled(_ENDS, interrupt):
@@ -33,7 +35,13 @@ def interrupts_held() -> Iterator[None]:
     with _handled((signal.SIGINT, *_ENDS), lambda number, frame: noted.append(number)):
         yield
     if noted:
+        _ignore_hangups(noted)
         raise KeyboardInterrupt
+
+
+def _ignore_hangups(received: list[int]) -> None:
+    if signal.SIGHUP in received:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
+import pytest
 from tidemark.rpc.security.paths import FILE_VARIABLES
 
 COMMAND_S = 60
@@ -90,3 +92,21 @@ def test_a_plain_cluster_starts_where_the_settings_of_a_secure_one_are_exported(
         finally:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=COMMAND_S)
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+def test_the_cluster_stops_in_order_when_its_output_is_closed(terminal: bool, tmp_path: Path) -> None:
+    """Regression: the output failed, so all processes were killed."""
+    small = ("--no-console", "--brokers", "1", "--controllers", "1", "--free-ports", "--directory", str(tmp_path))
+    ours, its = pty.openpty() if terminal else os.pipe()
+    with subprocess.Popen((TIDEMARK, "dev", *small), stdout=its, stderr=subprocess.DEVNULL) as process:
+        os.close(its)
+        printed = b""
+        while b"Ctrl-C stops" not in printed:
+            printed += os.read(ours, 1 << 16)
+        os.close(ours)
+        for _ in range(2):  # one from the terminal, one from its shell
+            process.send_signal(signal.SIGHUP)
+        process.wait(COMMAND_S)
+    assert '"message": "stopping", "signal": "SIGTERM"' in (tmp_path / "logs" / "broker-0.log").read_text()
+    assert (tmp_path / "broker-0" / "clean-shutdown.json").exists()

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Callable
 
 import pytest
 from tidemark.runtime.interrupts import interrupts_held, signals_as_interrupt
@@ -26,6 +28,17 @@ def test_a_held_signal_interrupts_at_the_end(number: signal.Signals) -> None:
         signal.raise_signal(number)
         done = True
     assert done
+
+
+@pytest.mark.parametrize("held", [contextlib.nullcontext, interrupts_held])
+def test_only_the_first_hangup_interrupts(held: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    """Regression: a terminal that closes and its shell each send one, and the second ended the stop in order."""
+    before = signal.getsignal(signal.SIGHUP)
+    with signals_as_interrupt():
+        with pytest.raises(KeyboardInterrupt), held():
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is before
 
 
 def test_a_command_under_nohup_outlives_its_terminal() -> None:
