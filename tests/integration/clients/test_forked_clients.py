@@ -35,12 +35,15 @@ PARENT = textwrap.dedent(
     producer, consumer = Producer(bootstrap), Consumer(bootstrap)
     consumer.assign(topic)
     producer.send(topic, b"parent").result(10)
+    slow = Producer(bootstrap, linger_ms=60_000)
+    handle = slow.send(topic, b"in flight")
     child = os.fork()
     if child == 0:
         began_s = time.monotonic()
         found = {
             "send": outcome(lambda: producer.send(topic, b"child")),
             "flush": outcome(producer.flush),
+            "result": outcome(lambda: handle.result(10)),
             "poll": outcome(lambda: consumer.poll(1)),
             "new": outcome(lambda: Producer(bootstrap)),
             "async": outcome(lambda: asyncio.run(of_its_own())),
@@ -53,6 +56,8 @@ PARENT = textwrap.dedent(
     assert ended == 0, ended
     producer.send(topic, b"parent again").result(10)
     assert consumer.poll(10) is not None
+    slow.close()
+    assert handle.done()
     producer.close()
     consumer.close()
     """
@@ -67,12 +72,13 @@ async def test_a_forked_process_is_refused_at_once_and_its_parent_continues(tmp_
         )
         _, said = await parent.communicate()
         assert parent.returncode == 0, said.decode()
-        assert cluster.values() == [b"parent", b"parent again"]
+        assert cluster.values() == [b"parent", b"parent again", b"in flight"]
     took_s, found = pickle.loads(path.read_bytes())
     assert took_s < 15, "half of a request's timeout"
     kinds: dict[str, type[TidemarkError]] = {
         "send": ClientClosedError,
         "flush": ClientClosedError,
+        "result": InvalidRequestError,
         "poll": ClientClosedError,
         "new": InvalidRequestError,
         "async": InvalidRequestError,

@@ -21,6 +21,7 @@ from tidemark.client.records import BatchMetadata, RecordMetadata
 from tidemark.model import ErrorCode, TidemarkError, TopicPartition, invalid_request
 from tidemark.record.envelope import Codec
 from tidemark.record.payload import Headers
+from tidemark.rpc.channel import check_not_lost_by_fork
 
 RECORD_OVERHEAD_BYTES: Final = 21
 """Bytes of a record in addition to its key and value: offsets, timestamp, validity."""
@@ -196,9 +197,13 @@ class PendingBatch:
         return self._outcomes[bisect_right(self._outcomes, index, key=lambda one: one.first) - 1]
 
     def wait(self, timeout_s: float | None) -> None:
-        """Block until the batch has its outcome; raises REQUEST_TIMED_OUT, while the producer continues to send it."""
+        """Block until the batch has its outcome; raises REQUEST_TIMED_OUT, while the producer continues to send it, and
+        INVALID_REQUEST in a forked child.
+        """
         if timeout_s is not None:
             timeout_s = seconds("timeout_s", timeout_s)
+        if not self._done:
+            check_not_lost_by_fork()  # the copy of a forked child never gets an outcome
         with self._lock:
             if self._done:
                 return
