@@ -142,3 +142,34 @@ async def test_the_first_controller_of_a_cluster_has_epoch_1(cluster: Cluster) -
     await registered(store)
     await store.create_topic(topic_of())
     assert (await elected(store)).epoch == 1
+
+
+@pytest.mark.parametrize("content", [b"\xff", codecs.encode_broker_epoch(("disk",), *[BrokerEpoch(0)] * 3)])
+async def test_the_node_of_a_live_broker_that_was_written_gets_the_version_and_content_that_it_had(
+    cluster: Cluster, content: bytes
+) -> None:
+    """Regression: the controller's writes check the version, so this broker was never elected again."""
+    store, other = await cluster.store(), await cluster.store()
+    term = await elected(other)
+    await registered(store, clean=False)
+    await session_ends(cluster, store)
+    await registered(store)
+    was, live = (await other.broker_epochs())[ONE], (await other.live_brokers())[ONE]
+    for _ in range(2):
+        await cluster.corrupt(NODE, content)
+    assert await other.restore_broker_epoch(term, live, was)
+    assert (await other.broker_epochs())[ONE] == was
+    assert not await other.restore_broker_epoch(term, live, was)
+    await session_ends(cluster, store)
+    assert await registered(store) == was.broker_epoch + 1
+
+
+async def test_the_node_of_a_broker_that_has_registered_again_is_left_alone(cluster: Cluster) -> None:
+    store, other = await cluster.store(), await cluster.store()
+    term = await elected(other)
+    await registered(store)
+    was, live = (await other.broker_epochs())[ONE], (await other.live_brokers())[ONE]
+    await session_ends(cluster, store)
+    epoch = await registered(store)
+    assert not await other.restore_broker_epoch(term, live, was)
+    assert (await other.broker_epochs())[ONE].broker_epoch == epoch > was.broker_epoch

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker epochs that this controller has read (rules Z3, T2), kept when an operator deletes their nodes.
+"""The broker epochs that this controller has read (rules Z3, T2), kept when an operator deletes or writes their nodes.
 
-The controller also restores the node: every election of that broker checks the node and fails without it.
+The controller also restores the node: every election of that broker checks the version of the node.
 """
 
 from __future__ import annotations
@@ -28,34 +28,47 @@ class EpochKeeper:
         """Read all nodes, and fill in missing nodes of live brokers with the last known record.
 
         Without a known record, no state from before the present registration counts. The caller read `brokers`
-        before this call.
+        before this call, so a broker may have registered again since.
         """
-        self._known |= await self._store.broker_epochs()
+        found = await self._store.broker_epochs()
+        later = {one: record for one, record in found.items() if one in brokers and _is_later(record, brokers[one])}
+        self._known |= {one: record for one, record in found.items() if one not in later}
         for broker, registration in brokers.items():
             known = self._known.get(broker)
             if known is None or known.broker_epoch < registration.broker_epoch:
                 self._known[broker] = _nothing_trusted(registration)
-        return dict(self._known)
+        return {**self._known, **later}
 
-    async def restore(self) -> None:
-        """Create the missing nodes of live brokers."""
+    async def restore(self) -> bool:
+        """Restore the nodes of live brokers that were deleted or written manually; returns whether there were any."""
         brokers = await self._store.live_brokers()
         found = await self._store.broker_epochs()
+        any_restored = False
         for broker, registration in brokers.items():
             record = found.get(broker)
-            if record is not None and record.broker_epoch >= registration.broker_epoch:
+            if record is not None and record.broker_epoch == registration.broker_epoch:
                 continue
             known = self._known.get(broker)
             was = known if known is not None and known.broker_epoch == registration.broker_epoch else None
-            await self._store.restore_broker_epoch(self._term, registration, was or _nothing_trusted(registration))
+            if not await self._store.restore_broker_epoch(
+                self._term, registration, was or _nothing_trusted(registration)
+            ):
+                continue
+            any_restored = True
             _log.error(
-                "a broker epoch node was deleted manually; restored",
+                "a broker epoch node was deleted or written manually; restored",
                 extra={
                     "path": f"/brokers/epochs/{broker}",
                     "broker": broker,
                     "broker_epoch": registration.broker_epoch,
                 },
             )
+        return any_restored
+
+
+def _is_later(record: BrokerEpochRecord, registration: BrokerRegistration) -> bool:
+    """Whether the broker has registered again, or the node was written manually."""
+    return record.broker_epoch > registration.broker_epoch
 
 
 def _nothing_trusted(registration: BrokerRegistration) -> BrokerEpochRecord:

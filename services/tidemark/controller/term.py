@@ -213,7 +213,7 @@ class ActiveTerm:
             self._observer.left_isrs(self.core.take_left_isrs())
 
     async def _check_nodes(self) -> None:
-        """End the term without its own node; restore parent nodes and broker epochs that were deleted manually."""
+        """End the term without its own node; restore parent nodes and broker epochs that were changed manually."""
         while True:
             try:
                 if await self._has_lost_node():
@@ -222,7 +222,8 @@ class ActiveTerm:
                     return
                 for path in await self._store.restore_parents():
                     _log.error("a parent node was deleted manually; restored", extra={"path": path})
-                await self._epochs.restore()
+                if await self._epochs.restore():
+                    self.on_store_event(StoreEvent.BROKERS)
             except TidemarkError as error:
                 if self._fenced(error):
                     return

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restores /brokers/epochs/<id> znodes that were deleted manually: no broker epoch is used twice (rules Z3, T2).
+"""Restores /brokers/epochs/<id> znodes that were deleted or written manually: no broker epoch is used twice (rules Z3,
+T2).
 
 The znode's version is the broker epoch, and ZooKeeper counts a new znode from 0. ISR entries, commands and checks of an
 older registration would then match a new registration. So the version is raised above the old one, by one write for
@@ -23,7 +24,7 @@ from tidemark.model import (
 )
 from tidemark.ports import ControllerTerm
 from tidemark.zookeeper import codecs, paths
-from tidemark.zookeeper.multis import Check, Create, MultiFailed, Operation, Set, commit, version_of
+from tidemark.zookeeper.multis import Check, Create, Delete, MultiFailed, Operation, Set, commit, version_of
 from tidemark.zookeeper.session_port import NodeRead, Session
 from tidemark.zookeeper.topics import commit_of
 
@@ -68,20 +69,46 @@ async def make_up(
 
 async def restore(
     session: Session, term: ControllerTerm, registration: BrokerRegistration, was: BrokerEpochRecord
-) -> None:
+) -> bool:
     """Create the znode of a live broker again, with the epoch of its registration as the version; idempotent.
 
-    Raises CONTROLLER_NOT_ACTIVE, or COORDINATION_UNAVAILABLE where the broker has deregistered meanwhile.
+    A znode of a higher version was written manually, unless the broker has registered again: a registration raises the
+    version in the same multi.
+
+    Returns:
+        Whether the znode was written.
+
+    Raises:
+        TidemarkError: CONTROLLER_NOT_ACTIVE, or COORDINATION_UNAVAILABLE where the broker has deregistered meanwhile.
     """
     path, epoch = paths.broker_epoch(registration.broker_id), registration.broker_epoch
     content = codecs.encode_broker_epoch(registration.directory_ids, was.unclean_at, was.lost_at, was.crashed_at)
+    lives, is_restored = Check(paths.broker(registration.broker_id)), False
     while True:
-        found = await session.get(path)
+        found, live = await session.read_many([path, paths.broker(registration.broker_id)])  # of the same moment
         version = version_of(found)
-        if version >= epoch:
-            return
-        lives = Check(paths.broker(registration.broker_id))
-        await commit_of(session, term, [lives, *_raising(path, content, version, epoch)])
+        operations: list[Operation] = [lives]
+        if version > epoch:
+            if epoch > _WRITES_AT_ONCE or not _is_of(live, registration):
+                return is_restored
+            operations.append(Delete(path, version))
+            version = -1
+        elif version == epoch:
+            return is_restored
+        await commit_of(session, term, [*operations, *_raising(path, content, version, epoch)])
+        is_restored = True
+
+
+def _is_of(node: NodeRead | None, registration: BrokerRegistration) -> bool:
+    """Whether the znode of the broker has this registration's broker epoch."""
+    if node is None:
+        return False
+    try:
+        broker_id = registration.broker_id
+        found = codecs.decode_registration(paths.broker(broker_id), node[0], broker_id)
+    except TidemarkError:
+        return False
+    return found.broker_epoch == registration.broker_epoch
 
 
 def _raising(path: str, content: bytes, version: int, to: int) -> list[Operation]:

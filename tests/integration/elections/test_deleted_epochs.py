@@ -47,3 +47,21 @@ def test_epochs_that_were_deleted_come_back_while_their_brokers_live_and_rise_wh
     with Consumer(mine.bootstrap) as consumer:
         consumer.assign("t", start="earliest")
         assert next(iter(consumer)).value == b"kept"
+
+
+def test_a_live_broker_is_elected_after_the_node_of_its_epoch_was_written(
+    mine: LocalCluster, by_hand: KazooClient
+) -> None:
+    """Regression: each write of the controller checks the version of that node, and none succeeded any more."""
+    with AdminClient(mine.admin_address) as admin, Producer(mine.bootstrap) as producer:
+        admin.create_topic("t", partitions=4, replication_factor=2, configs={"min.insync.replicas": "1"})
+        producer.send("t", b"kept", partition=0).result()
+        before = by_hand.get("/brokers/epochs/0")
+        by_hand.set("/brokers/epochs/0", before[0])
+        mine.kill("broker-1")
+
+        def leaders() -> set[int]:
+            return {one.leader for one in admin.describe_topics(["t"])[0].partitions.values()}
+
+        wait_for(lambda: leaders() == {0}, "broker 0 leads everything")
+        assert by_hand.get("/brokers/epochs/0")[1].version == before[1].version
