@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Match, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -307,10 +307,13 @@ async def _form_of(request: Request) -> dict[str, str]:
     if request.method != "POST":
         return {}
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > FORM_BYTES_MAX:
-            raise Refused(413, f"The form has more than {FORM_BYTES_MAX} bytes.")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > FORM_BYTES_MAX:
+                raise Refused(413, f"The form has more than {FORM_BYTES_MAX} bytes.")
+    except ClientDisconnect:
+        raise Refused(400, "The form is not complete.") from None
     try:
         return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_FIELDS_MAX))
     except ValueError:

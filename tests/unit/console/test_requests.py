@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from tidemark.console.app import Console
 from tidemark.console.identity import COOKIE, local_path
 from tidemark.console.responses import Form, wanted_form
 from tidemark.core.cluster_view import TopicView
@@ -185,6 +187,25 @@ async def test_a_logout_ends_the_cookie(browser: httpx.AsyncClient) -> None:
     page = await browser.post("/logout", headers=same)
     assert (page.status_code, page.headers["location"]) == (303, "/login")
     assert "max-age=0" in page.headers["set-cookie"].lower()
+
+
+@SECURE
+@pytest.mark.parametrize("path", ["/login", "/reset-offsets/billing"])
+async def test_a_client_that_leaves_in_its_form_is_no_fault_of_the_console(path: str, console: Console) -> None:
+    """Regression: each such request logged a traceback, and counted as one with status 500."""
+    headers = [(b"host", b"localhost"), (b"origin", b"http://localhost"), (b"authorization", b"Bearer good")]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    received: list[Any] = [{"type": "http.request", "body": b"tok", "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return received.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await console.app(scope, receive, send)
+    assert sent[0]["status"] == 400
 
 
 @SECURE
