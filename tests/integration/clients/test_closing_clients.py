@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tidemark import client
 from tidemark.client import ClientClosedError, InvalidRequestError, SendHandle
-from tidemark.client.aio import Consumer, Producer
+from tidemark.client.aio import AdminClient, Consumer, Groups, Producer
 
 from tests.integration.harness import warm_command, warm_script
 from tests.integration.harness.fake_broker import DROP_AFTER, DROP_BEFORE, FINE, HOLD, TOPIC, FakeCluster, Fault
@@ -182,6 +182,42 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(cluster: FakeClus
 
         await cancelled_in_time(body(), turns)
         assert left_behind() == []
+
+
+async def watched(admin: AdminClient) -> None:
+    async for _ in admin.watch_partition_reassignments():
+        raise AssertionError("no service answers")
+
+
+@pytest.mark.parametrize(
+    ("make", "ask", "method"),
+    [
+        (Consumer, lambda one: one.end_offsets([(TOPIC, 0)]), "GetMetadata"),
+        (lambda bootstrap: Consumer(bootstrap, group="g"), lambda one: one.committed(), "FindCoordinator"),
+        (
+            lambda bootstrap: Producer(bootstrap, transactional_id="t"),
+            lambda one: one.transaction().begin(),
+            "FindTransactionCoordinator",
+        ),
+        (Groups, lambda one: one.describe_groups(["g"]), "FindCoordinator"),
+        (lambda bootstrap: AdminClient(admin=bootstrap), lambda one: one.list_topics(), "ListTopics"),
+        (lambda bootstrap: AdminClient(admin=bootstrap), watched, "WatchPartitionReassignments"),
+    ],
+    ids=["offsets", "committed", "begin", "groups", "admin", "stream"],
+)
+async def test_a_call_in_flight_ends_with_client_closed_as_another_task_closes_the_client(
+    cluster: FakeCluster, make: Any, ask: Any, method: str
+) -> None:
+    """A CancelledError would seem to be the cancellation of the task that called."""
+    one = make(cluster.bootstrap.split(",")[0])
+    await one.start()
+    cluster.speaking.clear()
+    calling = asyncio.ensure_future(ask(one))
+    await cluster.until(lambda: any(silenced.endswith(method) for silenced in cluster.silenced))
+    await one.close()
+    with pytest.raises(ClientClosedError):
+        await calling
+    assert left_behind() == []
 
 
 async def test_a_blocking_call_on_the_clients_own_event_loop_is_refused(cluster: FakeCluster) -> None:

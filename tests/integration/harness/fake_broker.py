@@ -87,7 +87,9 @@ class FakeLog:
     def read(self, offset: int, max_bytes: int) -> bytes:
         data = b""
         for batch in self.batches:
-            if batch.envelope.next_offset > offset and (not data or len(data) + len(batch.data) <= max_bytes):
+            if batch.envelope.next_offset > offset:
+                if data and len(data) + len(batch.data) > max_bytes:
+                    break
                 data += batch.data
         return data
 
@@ -104,6 +106,7 @@ class FakeCluster:
         follower_faults: as `fetch_faults`, of fetches from a broker that does not lead.
         unheard: number of metadata requests whose answers lack the topic.
         speaking: while clear, no broker answers, and connections stay open.
+        silenced: methods of the calls that arrived while `speaking` was clear.
         late_s: seconds that each call waits before a broker handles it.
     """
 
@@ -126,6 +129,7 @@ class FakeCluster:
         self.unheard = 0
         self.speaking = asyncio.Event()
         self.speaking.set()
+        self.silenced: list[str] = []
         self.late_s = 0.0
         self._changed = asyncio.Condition()
         self._view = ClusterView()
@@ -426,7 +430,10 @@ class _Silence(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._cluster = cluster
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
-        await self._cluster.speaking.wait()
+        if not self._cluster.speaking.is_set():
+            self._cluster.silenced.append(details.method)
+            await self._cluster.notify()
+            await self._cluster.speaking.wait()
         await asyncio.sleep(self._cluster.late_s)
         return await continuation(details)
 

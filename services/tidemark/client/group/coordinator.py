@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from tidemark.client.metadata.closed_calls import unary_calls
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.coordinator_calls import CoordinatorCalls, answer_of
 from tidemark.model import host_port
@@ -29,4 +30,4 @@ class Coordinator(CoordinatorCalls):
 
 def group_stub(cluster: Cluster, address: str) -> Any:
     """Return the stub of the group service at an address."""
-    return cast("Any", GroupServiceStub(cluster.channel(address)))
+    return cast("Any", GroupServiceStub(unary_calls(cluster.channel(address))))

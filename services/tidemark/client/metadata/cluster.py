@@ -25,6 +25,7 @@ import grpc
 
 from tidemark.client.metadata.backoff import METADATA_ATTEMPT_S_MAX, AttemptTimeout, Backoff
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
+from tidemark.client.metadata.closed_calls import unary_calls
 from tidemark.client.metadata.other_clusters import replacement, why_unusable
 from tidemark.client.metadata.silence import Silence
 from tidemark.client.metadata.tls import Credentials, client_identity
@@ -195,7 +196,7 @@ class Cluster:
         channel = self.channel(address)
         stub = self._stubs.get(address)
         if stub is None:
-            stub = self._stubs[address] = cast("BrokerServiceAsyncStub", BrokerServiceStub(channel))
+            stub = self._stubs[address] = cast("BrokerServiceAsyncStub", BrokerServiceStub(unary_calls(channel)))
         return stub
 
     def channel(self, address: str) -> grpc.aio.Channel:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+from tidemark.client.metadata.closed_calls import unary_calls
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.coordinator_calls import CoordinatorCalls, answer_of
 from tidemark.core.transactions.phases import Phase
@@ -120,4 +121,4 @@ class TransactionCoordinator:
 
 def transaction_stub(cluster: Cluster, address: str) -> Any:
     """Return the stub of the transaction service at an address."""
-    return cast("Any", TransactionServiceStub(cluster.channel(address)))
+    return cast("Any", TransactionServiceStub(unary_calls(cluster.channel(address))))

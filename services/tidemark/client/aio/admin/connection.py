@@ -12,6 +12,7 @@ import grpc
 
 from tidemark.client.argument_types import seconds
 from tidemark.client.metadata.bootstrap import Bootstrap, parse_bootstrap
+from tidemark.client.metadata.closed_calls import is_cancelled, unary_calls
 from tidemark.client.metadata.cluster import Cluster
 from tidemark.client.metadata.tls import Credentials, client_identity
 from tidemark.client.settings import checked_client_id
@@ -148,13 +149,23 @@ class AdminConnection:
             ) from None
         except grpc.RpcError as error:
             raise self._error_of(error) from None
+        except asyncio.CancelledError:
+            if self._channel is None and not is_cancelled():
+                raise _closed() from None
+            raise
         finally:
             call.cancel()
 
     def _stub(self) -> AdminServiceAsyncStub:
         if self._channel is None:
-            raise TidemarkError(ErrorCode.CLIENT_CLOSED, "the admin client is not started, or closed")
-        return cast("AdminServiceAsyncStub", AdminServiceStub(self._channel))
+            raise _closed()
+        return cast("AdminServiceAsyncStub", AdminServiceStub(unary_calls(self._channel)))
 
     def _error_of(self, error: grpc.RpcError) -> TidemarkError:
+        if self._channel is None:
+            return _closed()
         return errors.from_rpc_error(error, address=f"admin service {self._address}")
+
+
+def _closed() -> TidemarkError:
+    return TidemarkError(ErrorCode.CLIENT_CLOSED, "the admin client is not started, or closed")
