@@ -173,3 +173,17 @@ async def test_the_node_of_a_broker_that_has_registered_again_is_left_alone(clus
     epoch = await registered(store)
     assert not await other.restore_broker_epoch(term, live, was)
     assert (await other.broker_epochs())[ONE].broker_epoch == epoch > was.broker_epoch
+
+
+async def test_the_epoch_of_an_edited_registration_is_not_counted_up_to(cluster: Cluster) -> None:
+    """Regression: the controller sent a write for each number, while the broker registered again."""
+    store, other = await cluster.store(), await cluster.store()
+    term = await elected(other)
+    await registered(store)
+    was, live = (await other.broker_epochs())[ONE], (await other.live_brokers())[ONE]
+    edited = replace(live, broker_epoch=BrokerEpoch(2_000))
+    await cluster.corrupt("/brokers/ids/1", codecs.encode_registration(edited))
+    assert not await other.restore_broker_epoch(term, edited, was)
+    assert (await other.broker_epochs())[ONE] == was
+    assert await registered(store) == was.broker_epoch + 1
+    assert (await other.live_brokers())[ONE].broker_epoch == was.broker_epoch + 1

@@ -57,7 +57,7 @@ async def register(
         if found is not None:
             if found[1].ephemeralOwner == session.session_id:
                 is_mine = old is not None and replace(old, broker_epoch=registration.broker_epoch) == registration
-                if old is not None and is_mine and old.broker_epoch >= version_of(found_epoch):
+                if old is not None and is_mine and old.broker_epoch == version_of(found_epoch):
                     return old.broker_epoch  # an earlier attempt succeeded, and its answer was lost
                 delete_old = True
             elif old is None or _must_wait(old, registration, locked_directory_ids):

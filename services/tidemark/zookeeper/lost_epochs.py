@@ -73,7 +73,7 @@ async def restore(
     """Create the znode of a live broker again, with the epoch of its registration as the version; idempotent.
 
     A znode of a higher version was written manually, unless the broker has registered again: a registration raises the
-    version in the same multi.
+    version in the same multi. After an edit of its registration the broker registers again by itself.
 
     Returns:
         Whether the znode was written.
@@ -87,22 +87,21 @@ async def restore(
     while True:
         found, live = await session.read_many([path, paths.broker(registration.broker_id)])  # of the same moment
         version = version_of(found)
+        is_edited = 0 <= version < epoch and version_of(live) > 0
+        if version == epoch or is_edited or (version > epoch > _WRITES_AT_ONCE):
+            return is_restored
+        if live is not None and not _is_of(live, registration):
+            return is_restored
         operations: list[Operation] = [lives]
         if version > epoch:
-            if epoch > _WRITES_AT_ONCE or not _is_of(live, registration):
-                return is_restored
             operations.append(Delete(path, version))
             version = -1
-        elif version == epoch:
-            return is_restored
         await commit_of(session, term, [*operations, *_raising(path, content, version, epoch)])
         is_restored = True
 
 
-def _is_of(node: NodeRead | None, registration: BrokerRegistration) -> bool:
+def _is_of(node: NodeRead, registration: BrokerRegistration) -> bool:
     """Whether the znode of the broker has this registration's broker epoch."""
-    if node is None:
-        return False
     try:
         broker_id = registration.broker_id
         found = codecs.decode_registration(paths.broker(broker_id), node[0], broker_id)
