@@ -90,10 +90,10 @@ def checked(data: bytes) -> tuple[Batch, ...]:
     return tuple(check_batches(data))
 
 
-def read_all(log: Log) -> bytes:
-    """Every byte from the log start to its end, each batch checked."""
+def read_all(log: Log, first: int | None = None) -> bytes:
+    """Every byte from the log start, or from the base offset of a batch, to the log end; each batch is checked."""
     parts: list[bytes] = []
-    offset, end = int(log.log_start_offset), log.log_end_offset
+    offset, end = int(log.log_start_offset if first is None else first), log.log_end_offset
     while offset < end:
         data = log.read(Offset(offset), end_offset=end, max_bytes=1 << 20)
         assert data

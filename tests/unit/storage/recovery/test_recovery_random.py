@@ -60,8 +60,9 @@ class World:
             else:
                 sequence, self.sequences[producer] = self.sequences[producer], self.sequences[producer] + len(values)
                 some.append(make_batch(values, producer_id=producer, producer_epoch=0, sequence=sequence))
+        first = self.log.log_end_offset
         lead(self.log, *some, epoch=self.epoch)
-        self.batches = list(check_batches(read_all(self.log)))
+        self.batches += check_batches(read_all(self.log, first))
 
     def read(self) -> None:
         if self.batches:
@@ -136,12 +137,15 @@ class World:
             content[self.rng.randrange(len(content))] ^= 1 << self.rng.randrange(8)
             file.write_bytes(content)
 
+    def holds_its_batches(self) -> None:
+        assert read_all(self.log) == b"".join(batch.data for batch in self.batches)
+
     def holds_a_prefix(self, recovered: RecoveredLog) -> None:
         assert recovered.damaged is None
         end = int(recovered.log_end_offset)
         assert end >= self.durable
         self.shorten(end)
-        assert read_all(self.log) == b"".join(batch.data for batch in self.batches)
+        self.holds_its_batches()
         producers = ProducerStates()
         epochs: list[tuple[int, int]] = []
         for batch in self.batches:
@@ -169,6 +173,7 @@ def test_after_any_stop_or_kill_the_log_holds_a_prefix_with_all_that_was_durable
             weights=(8, 4, 3, 1, 1, 2),
         )[0]
         step()
+    world.holds_its_batches()
     world.logs.close()
 
 
