@@ -369,6 +369,7 @@ class ActiveTerm:
             if self._fenced(error):
                 return
             failure = error
+            _log.warning("topic not deleted", extra={"topic": effect.topic.topic, "why": error.message})
         self.submit(ev.TopicDeleted(effect.topic.topic, effect.topic.topic_id, failure))
 
     async def _finish_elections(self, effect: fx.FinishElections) -> None:
@@ -401,6 +402,7 @@ class ActiveTerm:
             if self._fenced(error):
                 return
             failure = error
+            _log.warning("partitions not deleted", extra={"topic": effect.topic.topic, "why": error.message})
         self.submit(ev.PartitionsDeleted(effect.topic.topic, effect.partitions, failure))
 
     async def _finish_moves(self, effect: fx.FinishReassignments) -> None:

@@ -16,6 +16,7 @@ from tidemark.model import BrokerId, BrokerRegistration, TopicDescription, Topic
 from tidemark.ports import ControllerTerm
 from tidemark.runtime.metrics import Metrics
 from tidemark.runtime.scheduler import AsyncioScheduler
+from tidemark.zookeeper import paths
 
 from tests.fakes.metadata_store import FakeMetadataStore, FakeZooKeeper, ManualClock
 from tests.unit.broker.scraped import scraped
@@ -99,4 +100,25 @@ async def test_an_election_is_logged_once_it_is_written(caplog: pytest.LogCaptur
     assert found_at_the_write == [0]
     (line,) = lines(caplog, "leader_elected")
     assert (line["leader"], line["partition"]) == (1, "t-0")
+    await term.stop()
+
+
+async def test_a_deletion_that_zookeeper_refuses_is_logged_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: the deletion was repeated twice a second without a log line."""
+    zookeeper = await a_cluster()
+    store = zookeeper.store()
+    term = term_of(await elected(store, 100), store, Metrics())
+    store.listen(term.on_store_event)
+    await term.start()
+    async with asyncio.timeout(10):
+        while not await store.states([P]):  # noqa: ASYNC110 - the term runs beside the test
+            await asyncio.sleep(0.01)
+    by_hand = f"{paths.partition(P)}/by-hand"
+    await store.session.ensure(f"{by_hand}/child")
+    await store.request_topic_deletion("t")
+    async with asyncio.timeout(10):
+        while not lines(caplog, "topic not deleted"):  # noqa: ASYNC110 - no event marks a log line
+            await asyncio.sleep(0.01)
+    line = lines(caplog, "topic not deleted")[0]
+    assert (line["topic"], by_hand in line["why"]) == ("t", True)
     await term.stop()
