@@ -510,8 +510,8 @@ class Consumer(Lifecycle):
 
         Example: `batch = consumer.poll(timeout_s=1.0)`
         """
-        self._typed.want(None if columns is None else texts("columns", columns))
-        return await self._in_time(lambda: self._reading.next_batch(), timeout_s)
+        wanted = None if columns is None else texts("columns", columns)
+        return await self._in_time(lambda: self._next_batch(wanted), timeout_s)
 
     async def poll_records(self, timeout_s: float | None = None, max_records: int = 500) -> list[ConsumerRecord]:
         """Return the next records of one partition; an empty list if no record came in time, and early as `poll`.
@@ -567,12 +567,15 @@ class Consumer(Lifecycle):
         topics = self._typed
         try:
             while True:
-                topics.want(wanted)  # repeated after each batch, since the application may have called `poll`
-                found = await self._in_time(lambda: self._reading.next_batch(), None)
+                found = await self._in_time(lambda: self._next_batch(wanted), None)
                 if found is not None:
                     yield found
         finally:
             topics.want(None)
+
+    def _next_batch(self, columns: list[str] | None) -> PartitionBatch | None:
+        self._typed.want(columns)  # each time, since an earlier loop over `batches` may end late, and want all columns
+        return self._reading.next_batch()
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         return self

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tidemark.client.aio import Consumer
 from tidemark.client.consuming.partition_cursor import Cursor
 from tidemark.client.consuming.typed_topics import TypedTopics
 from tidemark.client.metadata.used_topics import IDLE_S, UsedTopics
@@ -17,6 +18,7 @@ from tidemark.core.schemas.evolution import first_version
 from tidemark.model import ErrorCode, TopicPartition
 
 from tests.refusals import raises_code
+from tests.turns import turns
 
 
 def known(ddl: str) -> KnownSchemas:
@@ -84,3 +86,39 @@ async def test_a_consumer_keeps_no_reader_of_an_idle_topic(topics: TypedTopics) 
     await topics.open("flights")
     used.use("weather", IDLE_S)
     assert topics._readers == {}
+
+
+class Wanted:
+    """Stands for the parts of a consumer that give rows: a batch has the columns that are wanted as it is taken."""
+
+    passed = False
+    columns: Any = None
+    waits = True
+
+    def want(self, columns: Any) -> None:
+        self.columns = columns
+
+    def done(self) -> None:
+        return
+
+    def next_batch(self) -> Any:
+        self.waits = not self.waits
+        return SimpleNamespace(columns=self.columns) if self.waits else None
+
+    async def wait_for_rows(self, timeout_s: float | None) -> None:
+        await turns()
+
+
+@pytest.mark.parametrize("polls", [False, True])
+async def test_the_late_end_of_an_abandoned_loop_does_not_change_the_columns_of_the_next_call(polls: bool) -> None:
+    """asyncio closes a generator without a reference later, on the event loop."""
+    consumer, parts = Consumer("127.0.0.1:1"), Wanted()
+    consumer._started = consumer._typed_topics = consumer._delivery = cast(Any, parts)
+    async for _ in consumer.batches(columns=["delay"]):
+        break
+    found: Any
+    if polls:
+        found = await consumer.poll(columns=["carrier"])
+    else:
+        found = await anext(consumer.batches(columns=["carrier"]))
+    assert found.columns == ["carrier"]
