@@ -97,9 +97,10 @@ class HttpServer:
 
     def _load(self) -> None:
         try:
+            # First, since it checks the files, which uvicorn's own context reads too.
+            secure = HttpsCertificate(*self._files).context() if self._config.is_ssl else None
             self._config.load()
-            if self._config.is_ssl:
-                self._config.ssl = HttpsCertificate(*self._files).context()
+            self._config.ssl = secure
         except OSError as error:
             raise invalid_config(
                 "https.certificate.file", f"https.certificate.file and https.key.file cannot be used: {error}"

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from starlette.responses import PlainTextResponse
 from tidemark.cli.common.profiles import use_profile
-from tidemark.console.https import HttpsCertificate
+from tidemark.console.server import HttpServer
 from tidemark.model import ErrorCode
 from tidemark.rpc.security import token_file
 from tidemark.rpc.security.files import TlsIdentity
@@ -20,6 +21,7 @@ from tidemark.rpc.security.paths import TlsFiles
 from tidemark.rpc.security.token_source import TokenSource
 from tidemark.runtime.configuration.broker_settings import BrokerSettings
 from tidemark.runtime.configuration.settings import read_settings
+from tidemark.runtime.host_port import HostPort
 
 from tests.refusals import raises_code
 
@@ -53,12 +55,13 @@ def test_a_file_without_an_end_is_refused(endless: str, read: Callable[[str], ob
         read(endless)
 
 
-def test_the_certificate_of_the_console_is_a_regular_file_of_bounded_size(endless: str, tmp_path: Path) -> None:
+async def test_the_certificate_of_the_console_is_a_regular_file_of_bounded_size(endless: str, tmp_path: Path) -> None:
     """Regression: OpenSSL read all of the file; at a pipe the console waited for a writer without a word."""
     os.mkfifo(pipe := tmp_path / "pipe")
     for path, sentence in ((endless, TOO_LARGE), (str(pipe), "it is not a regular file")):
-        with pytest.raises(OSError, match=sentence):
-            HttpsCertificate(path, path)
+        server = HttpServer(PlainTextResponse(""), HostPort("127.0.0.1", 0), certificate_file=path, key_file=path)
+        with raises_code(ErrorCode.INVALID_CONFIG, sentence):
+            await server.start()
 
 
 async def test_keys_without_an_end_are_refused(endless: str, caplog: pytest.LogCaptureFixture) -> None:
