@@ -62,9 +62,11 @@ class HurtNodes:
 
     def is_hurt(self, partition: TopicPartition) -> bool:
         """Whether the node still has the content that was written manually."""
-        node = self._world.ensemble.nodes.get(paths.state(partition))
         zxid = self._by_hand.get(partition)
-        return zxid is not None and zxid == (-1 if node is None else node.modified_zxid)
+        if zxid is None:
+            return False
+        node = self._world.ensemble.nodes.get(paths.state(partition))
+        return zxid == (-1 if node is None else node.modified_zxid)
 
     def hurt(self, how: str, times: int = 1) -> None:
         """Damage, delete or set back the node of the partition that records are written to."""
