@@ -86,6 +86,22 @@ async def test_a_close_that_is_cancelled_leaves_nothing_behind(cluster: FakeClus
     assert left_behind() == []
 
 
+@pytest.mark.parametrize("later", range(8))
+async def test_a_close_that_is_cancelled_twice_can_be_repeated(cluster: FakeCluster, later: int) -> None:
+    """The second cancellation comes while the first one stops the sender."""
+    producer = Producer(cluster.bootstrap)
+    await producer.start()
+    await silenced(cluster, producer)
+    closing = asyncio.ensure_future(producer.close())
+    await turns()
+    closing.cancel()
+    await turns(later)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    await producer.close()
+    assert left_behind() == []
+
+
 async def test_a_close_has_the_time_that_it_is_given(cluster: FakeCluster) -> None:
     producer = Producer(cluster.bootstrap)
     await producer.start()

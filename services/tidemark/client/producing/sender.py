@@ -218,13 +218,13 @@ class Sender:
         self.fail_rest()
         if self._linger is not None:
             self._linger.cancel()
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:  # before any wait, so that a cancelled stop leaves no stream
+            stream.break_off(_CLOSED)
         tasks = [task for task in (self._ticking, self._identities) if task not in (None, asyncio.current_task())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        streams, self._streams = list(self._streams.values()), {}
-        for stream in streams:
-            stream.break_off(_CLOSED)
         for stream in streams:
             await stream.close()
 
